@@ -179,7 +179,7 @@ def _reachable(listener: socket.socket) -> str:
 
 
 def _check_open_access(config: Config) -> None:
-    """Refuse to listen for other machines without authentication, unless a setting allows it (RELIABILITY 7)."""
+    """Refuse to listen for other machines without authentication, unless a setting allows it."""
     if config.service.allow_open_access or _is_loopback(config.service.host):
         return
     raise Refused(

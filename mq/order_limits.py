@@ -16,7 +16,7 @@ _SECOND: Final = 1_000
 LEASE_MS_DEFAULT: Final = 10 * _SECOND
 # Interval of renewals: three of them fit into a lease.
 LEASE_RENEW_MS: Final = 3 * _SECOND
-# An owner stops this long before others may take over, to cover clock drift and its longest commit (RELIABILITY R6).
+# An owner stops this long before others may take over, to cover clock drift and its longest commit (SPEC RELY-6).
 LEASE_MARGIN_MS: Final = 1 * _SECOND
 
 # Authorizations of exclusive clients (SPEC ORDER-3): longer than a lease, so that clients go on while the meta role
@@ -48,7 +48,8 @@ RUN_MS_MAX: Final = 60 * _SECOND
 
 # `consistent_hash`: points of each client on the ring. More points make shares more even and changes slower.
 RING_POINTS: Final = 64
-# No client holds more than this share of the mean, rounded up; a plain ring leaves it to chance (R89: 4/0/5/1).
+# No client holds more than this share of the mean, rounded up. A plain ring leaves it to chance: RocketMQ's gives four
+# clients 4, 0, 5 and 1 of ten partitions.
 RING_LOAD_PERCENT_MAX: Final = 125
 
 assert 3 * LEASE_RENEW_MS < LEASE_MS_DEFAULT

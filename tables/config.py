@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import difflib
 import enum
+import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeAlias, get_type_hints
 
-from mq.errors import DeltaMQError, Refused
+import msgspec
+from msgspec.inspect import BoolType, EnumType, IntType, Type, VarTupleType, type_info
+
+from mq.errors import Refused
 from tables.config_sections import (
     ClientSettings,
     JobsSettings,
@@ -29,7 +34,7 @@ from tables.config_sections import (
     ServiceSettings,
     WarehouseSettings,
 )
-from tables.settings import LogSettings
+from tables.settings import LogSettings, SettingsDisagree
 
 __all__ = [
     "Config",
@@ -42,9 +47,19 @@ __all__ = [
 Value: TypeAlias = str | int | float | bool | list[str] | tuple[str, ...] | enum.Enum | None
 
 ENV_PREFIX: Final = "DELTAMQ_"
-#: Environment variables that are not settings: they say where the profiles, the jars and the service are.
-ENV_OTHER: Final = frozenset({"DELTAMQ_CONF", "DELTAMQ_JARS", "DELTAMQ_PROFILE", "DELTAMQ_URL"})
-TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+#: Environment variables that are not settings: places of the profiles, the jars and the service, and what tests break.
+ENV_OTHER: Final = frozenset(
+    {
+        "DELTAMQ_CONF",
+        "DELTAMQ_FAILPOINTS",
+        "DELTAMQ_FAILPOINTS_ONCE",
+        "DELTAMQ_JARS",
+        "DELTAMQ_PROFILE",
+        "DELTAMQ_URL",
+    }
+)
+#: What a text may say instead of true and false, in any case.
+_FLAGS: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 class ConfigInvalid(Refused):
@@ -64,6 +79,16 @@ class Config:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
+
+
+_SECTIONS: Final[dict[str, Any]] = get_type_hints(Config)
+#: The type of each setting, with its bounds, by dotted key.
+_TYPES: Final[dict[str, Any]] = {
+    f"{section}.{name}": hint
+    for section, kind in _SECTIONS.items()
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+}
+_ENV_NAMES: Final = {f"{ENV_PREFIX}{key.replace('.', '_')}".upper(): key for key in _TYPES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +123,12 @@ def load(
     profile = profile or environ.get("DELTAMQ_PROFILE") or "local"
     given = _from_file(profile, folder or conf_folder(environ))
     given.update(_from_environment(environ))
-    given.update(_from_flags(overrides or {}))
-    sections = get_type_hints(Config)
-    return Config(**{name: _section(name, kind, given) for name, kind in sections.items()})
+    flags = {key: value for key, value in (overrides or {}).items() if value is not None}
+    given.update({key: _Given(value, f"flag for {key}") for key, value in flags.items()})
+    for key in given:
+        if key not in _TYPES:
+            raise _unknown(key, given[key].source)
+    return Config(**{name: _section(name, kind, given) for name, kind in _SECTIONS.items()})
 
 
 def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -117,28 +145,12 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
 
 def describe(config: Config) -> str:
     """Return one line `section.key = value` for each setting, with secrets hidden."""
-    lines = []
-    for section, key in _keys():
-        value = getattr(getattr(config, section), key)
-        lines.append(f"{section}.{key} = {_shown(value)}")
-    return "\n".join(lines)
+    values = ((key, attrgetter(key)(config)) for key in _TYPES)
+    return "\n".join(f"{key} = {json.dumps(value, default=_shown, ensure_ascii=False)}" for key, value in values)
 
 
-def _shown(value: Value | Secret) -> str:
-    if isinstance(value, Secret):
-        return '"***"' if value else '""'
-    if isinstance(value, enum.Enum):
-        return f'"{value.value}"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _keys() -> Iterator[tuple[str, str]]:
-    for section, kind in get_type_hints(Config).items():
-        yield from ((section, setting.name) for setting in fields(kind))
+def _shown(value: Secret | enum.Enum) -> object:
+    return value.value if isinstance(value, enum.Enum) else "***" if value else ""
 
 
 def _from_file(profile: str, folder: Path | None) -> dict[str, _Given]:
@@ -154,134 +166,85 @@ def _from_file(profile: str, folder: Path | None) -> dict[str, _Given]:
         read = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigInvalid(f"{path} is not TOML: {error}", field="profile") from error
-    return _flatten(read, path)
+    return {key: _Given(value, str(path)) for key, value in _flatten(read)}
 
 
-def _flatten(read: Mapping[str, Any], path: Path) -> dict[str, _Given]:
-    given = {}
+def _flatten(read: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     for section, values in read.items():
-        if not isinstance(values, dict):
-            raise _unknown(section, str(path))
-        for key, value in values.items():
-            given[_known(f"{section}.{key}", str(path))] = _Given(value, str(path))
-    return given
+        if isinstance(values, dict):
+            yield from ((f"{section}.{key}", value) for key, value in values.items())
+        else:
+            yield section, values
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    names = {f"{ENV_PREFIX}{section}_{key}".upper(): f"{section}.{key}" for section, key in _keys()}
     given = {}
     for name, text in environ.items():
         if not name.startswith(ENV_PREFIX) or name in ENV_OTHER:
             continue
-        if name not in names:
-            close = difflib.get_close_matches(name, [*names, *ENV_OTHER], n=1)
+        if name not in _ENV_NAMES:
+            close = difflib.get_close_matches(name, [*_ENV_NAMES, *ENV_OTHER], n=1)
             meant = f"; did you mean {close[0]}?" if close else "."
             raise ConfigInvalid(f"environment variable {name} names no setting{meant} Unset it.", field=name)
-        given[names[name]] = _Given(text, f"environment variable {name}")
+        given[_ENV_NAMES[name]] = _Given(text, f"environment variable {name}")
     return given
 
 
-def _from_flags(overrides: Mapping[str, Value]) -> dict[str, _Given]:
-    return {
-        _known(key, "flags"): _Given(value, f"flag for {key}") for key, value in overrides.items() if value is not None
-    }
-
-
-def _known(key: str, source: str) -> str:
-    if tuple(key.split(".", 1)) not in set(_keys()):
-        raise _unknown(key, source)
-    return key
-
-
 def _unknown(key: str, source: str) -> ConfigInvalid:
-    known = [f"{section}.{name}" for section, name in _keys()]
-    close = difflib.get_close_matches(key, known, n=1)
+    close = difflib.get_close_matches(key, _TYPES, n=1)
     meant = f"did you mean {close[0]}?" if close else "conf/local.toml shows all settings"
     return ConfigInvalid(f"{source}: unknown setting {key!r}; {meant}", field=key)
 
 
-def _section(name: str, kind: Any, given: Mapping[str, _Given]) -> Any:
-    hints = get_type_hints(kind)
-    values = {}
-    for setting in fields(kind):
-        key = f"{name}.{setting.name}"
-        if key in given:
-            values[setting.name] = _converted(key, hints[setting.name], given[key])
-            _check_bounds(key, values[setting.name], setting.metadata, given[key].source)
+def _section(name: str, kind: Callable[..., Any], given: Mapping[str, _Given]) -> Any:
+    values = {key: _converted(key, given[key]) for key in _TYPES if key in given and key.startswith(f"{name}.")}
     try:
-        return kind(**values)
-    except (ValueError, DeltaMQError) as error:
-        sources = sorted({given[f"{name}.{key}"].source for key in values})
-        raise ConfigInvalid(f"{error} (set in {', '.join(sources)})", field=str(error).split(" ", 1)[0]) from error
+        return kind(**{key.removeprefix(f"{name}."): value for key, value in values.items()})
+    except SettingsDisagree as error:
+        sources = sorted({given[key].source for key in error.keys if key in given})
+        raise ConfigInvalid(f"{error} (set in {', '.join(sources)})", field=error.keys[0]) from error
 
 
-def _converted(key: str, kind: Any, given: _Given) -> Any:
+def _converted(key: str, given: _Given) -> Any:
     """Return the value in the setting's type; text from the environment or a flag is parsed."""
-    value = given.value
+    hint, kind = _TYPES[key], type_info(_TYPES[key])
+    value = _parsed(given.value, kind) if isinstance(given.value, str) else given.value
     try:
-        if kind is bool:
-            return _as_bool(value)
-        if kind in (int, float):
-            return _as_number(value, kind)
-        if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return value if isinstance(value, kind) else kind(value)
-        if get_origin(kind) is tuple:
-            return _as_texts(value)
-        return kind(_as_text(value))
-    except (TypeError, ValueError) as error:
-        told = "***" if kind is Secret else repr(value)
-        raise ConfigInvalid(f"{given.source}: {key} must be {_wanted(kind)}, not {told}", field=key) from error
+        return msgspec.convert(value, hint, strict=False, dec_hook=_secret)
+    except msgspec.ValidationError:
+        told = "***" if hint is Secret else repr(given.value)
+    # outside of the handler: its error shows the value, which may be a secret
+    raise ConfigInvalid(f"{given.source}: {key} must be {_wanted(kind)}, not {told}", field=key)
 
 
-def _as_bool(value: Value) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = _as_text(value).lower()
-    if text not in TRUE | FALSE:
-        raise ValueError(text)
-    return text in TRUE
+def _parsed(text: str, kind: Type) -> str | list[str]:
+    """Return text as msgspec reads it: `on` as `true`, `1_000` as `1000`, and `a, b` as a list."""
+    match kind:
+        case BoolType():
+            return _FLAGS.get(text.lower(), text)
+        case IntType():
+            return text.strip().replace("_", "")
+        case VarTupleType():
+            return [part.strip() for part in text.split(",") if part.strip()]
+    return text
 
 
-def _as_number(value: Value, kind: type[int] | type[float]) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError(value)
-    number = kind(value.replace("_", "") if isinstance(value, str) else value)
-    if number != value and not isinstance(value, str):
-        raise ValueError(value)  # 1.5 for a whole number
-    return number
-
-
-def _as_texts(value: Value) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    if not isinstance(value, list | tuple):
-        raise TypeError(value)
-    return tuple(_as_text(item) for item in value)
-
-
-def _as_text(value: Value) -> str:
+def _secret(kind: type, value: object) -> Secret:
     if not isinstance(value, str):
-        raise TypeError(value)
-    return value
+        raise TypeError(kind)
+    return Secret(value)
 
 
-def _wanted(kind: Any) -> str:
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return "one of " + ", ".join(repr(member.value) for member in kind)
-    if get_args(kind):
-        return 'a list of texts (in the environment: "a,b")'
-    return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "a text")
-
-
-def _check_bounds(key: str, value: Any, bounds: Mapping[str, Any], source: str) -> None:
-    if "low" in bounds and not bounds["low"] <= value <= bounds["high"]:
-        raise ConfigInvalid(
-            f"{source}: {key} is {value}; it must be from {bounds['low']} to {bounds['high']}", field=key
-        )
-
-
-assert all(
-    setting.default is not MISSING or setting.default_factory is not MISSING
-    for section in get_type_hints(Config).values()
-    for setting in fields(section)
-), "every setting has a default"
+def _wanted(kind: Type) -> str:
+    match kind:
+        case BoolType():
+            return "true or false"
+        case IntType(ge=low, le=None):
+            return f"a whole number, at least {low}"
+        case IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high}"
+        case EnumType(cls=choices):
+            return "one of " + ", ".join(repr(choice.value) for choice in choices)
+        case VarTupleType():
+            return 'a list of texts (in the environment: "a,b")'
+    return "a text"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
 
 from mq.errors import Refused
 from mq.limits import (
@@ -25,6 +28,7 @@ from mq.queue_limits import (
     PARTITION_CHECKPOINTS_MAX,
     STAY_BUFFER_MS,
 )
+from tables.settings import SettingsDisagree
 
 __all__ = [
     "ClientSettings",
@@ -62,11 +66,6 @@ class Secret:
         return "Secret('***')" if self._text else "Secret('')"
 
 
-def _between(default: int, low: int, high: int) -> int:
-    """Return the field of a whole number from `low` to `high`."""
-    return field(default=default, metadata={"low": low, "high": high})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseSettings:
     """The place of the tables."""
@@ -80,7 +79,8 @@ class WarehouseSettings:
         try:
             check_broker(self.cluster)
         except Refused:
-            raise ValueError("warehouse.cluster: 1 to 127 characters of A-Z a-z 0-9 . _ -") from None
+            rule = "must be 1 to 127 characters of A-Z a-z 0-9 . _ - and not '.' or '..'"
+            raise SettingsDisagree(rule, "warehouse.cluster") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,55 +90,58 @@ class ServiceSettings:
     #: Host name or IP address on which the service listens.
     host: str = "127.0.0.1"
     #: Port on which the service listens; 0 takes a free one, which the line `serving http://...` names.
-    port: int = _between(8080, 0, 65_535)
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     #: URL under which clients and other processes reach the service; if empty, the address on which it listens.
     address: str = ""
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: Duration of a process's lease, in milliseconds; if it expires, other processes take over its brokers.
-    lease_ms: int = _between(LEASE_MS_DEFAULT, 500, 600_000)
+    lease_ms: Annotated[int, Meta(ge=500, le=600_000)] = LEASE_MS_DEFAULT
     #: Interval at which a process renews its lease, in milliseconds.
-    lease_renew_ms: int = _between(LEASE_RENEW_MS, 50, 300_000)
+    lease_renew_ms: Annotated[int, Meta(ge=50, le=300_000)] = LEASE_RENEW_MS
     #: Stop serving this many milliseconds before the lease expires: for clocks that drift, and for requests in flight.
-    lease_margin_ms: int = _between(LEASE_MARGIN_MS, 50, 60_000)
+    lease_margin_ms: Annotated[int, Meta(ge=50, le=60_000)] = LEASE_MARGIN_MS
     #: A client of an exclusive group loses its partitions after this many milliseconds without a heartbeat.
-    authorization_ms: int = _between(AUTHORIZATION_MS_DEFAULT, 500, 600_000)
+    authorization_ms: Annotated[int, Meta(ge=500, le=600_000)] = AUTHORIZATION_MS_DEFAULT
     #: Whether a produce request to a topic that does not exist creates it, with the default route.
     auto_create_topics: bool = True
     #: Whether consuming as a group that does not exist creates it, with default settings.
     auto_create_groups: bool = True
     #: Time for requests in flight to finish after SIGTERM, in milliseconds.
-    drain_ms: int = _between(10_000, 0, 600_000)
+    drain_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.
     allow_open_access: bool = False
     #: Largest body of a produce request, in bytes.
-    request_bytes_max: int = _between(64 * MIB, 64 * KIB, REQUEST_BYTES_MAX)
+    request_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=REQUEST_BYTES_MAX)] = 64 * MIB
     #: Longest time in which a produce request's body must arrive, in milliseconds.
-    request_ms: int = _between(60_000, 100, 3_600_000)
+    request_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 60_000
     #: Most bytes of produce requests that are received, decoded or waiting at once; beyond this, producers get 429.
-    queue_bytes_max: int = _between(256 * MIB, MIB, 1024 * 1024 * MIB)
+    queue_bytes_max: Annotated[int, Meta(ge=MIB, le=1024 * 1024 * MIB)] = 256 * MIB
     #: Most produce requests at once; beyond this, producers get 429.
-    queue_requests_max: int = _between(4_096, 1, 1_000_000)
+    queue_requests_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     #: Most bytes of rows in fetch answers that are being sent at once; beyond this, readers get 429.
-    answer_bytes_max: int = _between(512 * MIB, FETCH_BYTES_MAX, 1024 * 1024 * MIB)
+    answer_bytes_max: Annotated[int, Meta(ge=FETCH_BYTES_MAX, le=1024 * 1024 * MIB)] = 512 * MIB
     #: Number of threads that commit to different partitions.
-    commit_threads: int = _between(8, 1, 256)
+    commit_threads: Annotated[int, Meta(ge=1, le=256)] = 8
     #: Number of threads that decode large requests and read history.
-    work_threads: int = _between(4, 1, 256)
+    work_threads: Annotated[int, Meta(ge=1, le=256)] = 4
     #: Interval at which a partition with waiting readers is checked for commits of other processes, in milliseconds.
-    refresh_ms: int = _between(100, 1, 60_000)
+    refresh_ms: Annotated[int, Meta(ge=1, le=60_000)] = 100
     #: Most connections at once; further ones are closed.
-    connections_max: int = _between(10_000, 1, 1_000_000)
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     #: Idle time after which a connection is closed, in seconds.
-    keep_alive_s: int = _between(75, 1, 3_600)
+    keep_alive_s: Annotated[int, Meta(ge=1, le=3_600)] = 75
 
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
-            raise ValueError("service.brokers must name at least one broker, and none twice")
+            raise SettingsDisagree("must name at least one broker, and none twice", "service.brokers")
         if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
-            raise ValueError("service.lease_ms must be greater than lease_renew_ms + 2 * lease_margin_ms")
+            parts = ("service.lease_renew_ms", "service.lease_margin_ms")
+            rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"
+            raise SettingsDisagree(rule, "service.lease_ms", *parts)
         if self.queue_bytes_max < self.request_bytes_max:
-            raise ValueError("service.queue_bytes_max must be at least service.request_bytes_max")
+            keys = ("service.queue_bytes_max", "service.request_bytes_max")
+            raise SettingsDisagree("must be at least service.request_bytes_max", *keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,25 +151,27 @@ class QueueSettings:
     #: Whether checkpoints and acks are matched in memory; if false, each is stored.
     memory_match: bool = True
     #: Time after which a checkpoint in memory is stored, in milliseconds.
-    stay_buffer_ms: int = _between(STAY_BUFFER_MS, 100, 600_000)
+    stay_buffer_ms: Annotated[int, Meta(ge=100, le=600_000)] = STAY_BUFFER_MS
     #: Most checkpoints in memory; further ones are stored at once.
-    buffer_checkpoints_max: int = _between(BUFFER_CHECKPOINTS_MAX, 0, 10_000_000)
+    buffer_checkpoints_max: Annotated[int, Meta(ge=0, le=10_000_000)] = BUFFER_CHECKPOINTS_MAX
     #: The same, for one partition.
-    partition_checkpoints_max: int = _between(PARTITION_CHECKPOINTS_MAX, 0, 10_000_000)
+    partition_checkpoints_max: Annotated[int, Meta(ge=0, le=10_000_000)] = PARTITION_CHECKPOINTS_MAX
     #: Shortest invisible time that clients may request, in milliseconds ...
-    invisible_ms_min: int = _between(INVISIBLE_MS_MIN, 1, INVISIBLE_MS_CEILING)
+    invisible_ms_min: Annotated[int, Meta(ge=1, le=INVISIBLE_MS_CEILING)] = INVISIBLE_MS_MIN
     #: ... and the longest, in milliseconds.
-    invisible_ms_max: int = _between(INVISIBLE_MS_MAX, 1, INVISIBLE_MS_CEILING)
+    invisible_ms_max: Annotated[int, Meta(ge=1, le=INVISIBLE_MS_CEILING)] = INVISIBLE_MS_MAX
     #: Interval at which changed offsets of groups are stored, in milliseconds.
-    commit_every_ms: int = _between(200, 10, 60_000)
+    commit_every_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
     #: Secret that signs handles, as 32 or more hexadecimal digits; if empty, the warehouse generates and keeps one.
     handle_secret: Secret = field(default_factory=Secret)
 
     def __post_init__(self) -> None:
         if self.invisible_ms_min > self.invisible_ms_max:
-            raise ValueError("queue.invisible_ms_min must not be above queue.invisible_ms_max")
+            keys = ("queue.invisible_ms_min", "queue.invisible_ms_max")
+            raise SettingsDisagree("must not be above queue.invisible_ms_max", *keys)
         if self.partition_checkpoints_max > self.buffer_checkpoints_max:
-            raise ValueError("queue.partition_checkpoints_max must not be above queue.buffer_checkpoints_max")
+            keys = ("queue.partition_checkpoints_max", "queue.buffer_checkpoints_max")
+            raise SettingsDisagree("must not be above queue.buffer_checkpoints_max", *keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +181,13 @@ class RetentionSettings:
     #: Whether messages that a group has not committed yet are kept at any age.
     wait_for_groups: bool = False
     #: How long delayed messages are kept in the delay log after their deliver time, in milliseconds.
-    delayed_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    delayed_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = RETENTION_MS_DEFAULT
     #: How long retried messages are kept, and messages popped in order after the end of their lease, in milliseconds.
-    retry_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    retry_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = RETENTION_MS_DEFAULT
     #: How long dead letters are kept, in milliseconds.
-    dead_ms: int = _between(10 * RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    dead_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 10 * RETENTION_MS_DEFAULT
     #: How long records of the queue's own logs are kept once the merge job has them in its tables, in milliseconds.
-    system_ms: int = _between(3_600_000, 60_000, RETENTION_MS_MAX)
+    system_ms: Annotated[int, Meta(ge=60_000, le=RETENTION_MS_MAX)] = 3_600_000
 
 
 class Engine(enum.Enum):
@@ -203,39 +208,39 @@ class JobsSettings:
     #: Memory of the driver, in Spark's notation.
     driver_memory: str = "2g"
     #: Number of tasks after a shuffle: more only pay on a cluster.
-    shuffle_partitions: int = _between(2, 1, 100_000)
+    shuffle_partitions: Annotated[int, Meta(ge=1, le=100_000)] = 2
     #: Number of tasks that rebuild a Delta table's state: Delta's default of 50 doubles the time of a small MERGE.
-    snapshot_partitions: int = _between(2, 1, 100_000)
+    snapshot_partitions: Annotated[int, Meta(ge=1, le=100_000)] = 2
     #: Whether the Spark UI opens its port.
     ui: bool = False
     #: Longest run of a job, in seconds; a longer one is cancelled.
-    run_s_max: int = _between(3_600, 1, 31_536_000)
+    run_s_max: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
     #: Most data that tasks of one Spark action may send to the driver, in Spark's notation; more fails that action.
     result_size_max: str = "512m"
     #: Interval at which records are merged into the state tables, in milliseconds.
-    merge_every_ms: int = _between(2_000, 100, 3_600_000)
+    merge_every_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 2_000
     #: Interval of the search for messages that were not acknowledged in time, in milliseconds.
-    revive_every_ms: int = _between(250, 50, 3_600_000)
+    revive_every_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 250
     #: Interval of the search for delayed messages that are due, in milliseconds.
-    delay_every_ms: int = _between(250, 50, 3_600_000)
+    delay_every_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 250
     #: Interval of both searches with the engine "spark", where each is a Spark job, in milliseconds.
-    spark_look_every_ms: int = _between(1_000, 50, 3_600_000)
+    spark_look_every_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 1_000
     #: Interval at which messages are removed that are older than their retention time, in seconds.
-    retain_every_s: int = _between(60, 1, 31_536_000)
+    retain_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
     #: Interval at which small files of partitions are compacted, in seconds.
-    compact_every_s: int = _between(600, 1, 31_536_000)
+    compact_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 600
     #: Size of a compacted file, in bytes; a file of half the size is final. A task takes about twice as much memory.
-    compact_target_bytes: int = _between(128 * MIB, 64 * KIB, 1024 * MIB)
+    compact_target_bytes: Annotated[int, Meta(ge=64 * KIB, le=1024 * MIB)] = 128 * MIB
     #: Interval at which the defined exports append new messages, in seconds.
-    export_every_s: int = _between(60, 1, 31_536_000)
+    export_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 60
     #: Interval at which `replay` and `reset` check for scheduled runs that are due, in seconds.
-    scheduled_every_s: int = _between(30, 1, 31_536_000)
+    scheduled_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 30
     #: Interval at which `verify` checks every partition, in seconds.
-    verify_every_s: int = _between(3_600, 1, 31_536_000)
+    verify_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
     #: Number of partitions, in turn, that each `verify` run also counts with Spark's own Delta reader, a cross-check.
-    verify_sample: int = _between(4, 0, 1_000_000)
+    verify_sample: Annotated[int, Meta(ge=0, le=1_000_000)] = 4
     #: Interval at which the catalog is updated with the topics, in seconds.
-    catalog_every_s: int = _between(300, 1, 31_536_000)
+    catalog_every_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 300
     #: Schema of the catalog's tables and views: SCHEMA or CATALOG.SCHEMA.
     catalog_schema: str = "deltamq"
 

@@ -1,15 +1,15 @@
-"""Named places in the code where a test can stop, kill or fail a process (RELIABILITY 6.1).
+"""Named places in the code where a test can stop, kill or fail a process (tests/faults/README.md).
 
-`failpoint("commit.after_link")` does nothing unless MQ_FAILPOINTS names it:
+`failpoint("commit.after_link")` does nothing unless DELTAMQ_FAILPOINTS names it:
 
-    MQ_FAILPOINTS="commit.after_link=kill@3,ack.before_respond=raise"
+    DELTAMQ_FAILPOINTS="commit.after_link=kill@3,ack.before_respond=raise"
 
 `kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `raise` raises `FailpointHit`. With `@n` only the n-th hit
 acts, without it every hit. An unknown action is an error at import, so that a typing mistake cannot make a fault test
 test nothing.
 
-Spark replaces a killed worker by one with the same environment. So MQ_FAILPOINTS_ONCE may name a folder, in which the
-first process whose failpoint acts creates a file of the failpoint's name: it acts in no other process then.
+Spark replaces a killed worker by one with the same environment. So DELTAMQ_FAILPOINTS_ONCE may name a folder, in which
+the first process whose failpoint acts creates a file of the failpoint's name: it acts in no other process then.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def _parse(text: str) -> dict[str, _Armed]:
         name, _, action = item.partition("=")
         action, _, nth = action.partition("@")
         if action not in _ACTIONS or (nth and not nth.isdigit()):
-            raise ValueError(f"MQ_FAILPOINTS: {item!r} is not NAME=kill|stop|raise[@n]")
+            raise ValueError(f"DELTAMQ_FAILPOINTS: {item!r} is not NAME=kill|stop|raise[@n]")
         armed[name] = _Armed(action, int(nth) if nth else None)
     return armed
 
 
-_armed = _parse(os.environ.get("MQ_FAILPOINTS", ""))
+_armed = _parse(os.environ.get("DELTAMQ_FAILPOINTS", ""))
 
 
 def arm(text: str) -> None:
@@ -80,8 +80,8 @@ def failpoint(name: str) -> None:
 
 
 def _is_first(name: str) -> bool:
-    """Return whether the failpoint may act in this process: with MQ_FAILPOINTS_ONCE only the first process may."""
-    folder = os.environ.get("MQ_FAILPOINTS_ONCE")
+    """Return whether the failpoint may act in this process: with DELTAMQ_FAILPOINTS_ONCE only the first process may."""
+    folder = os.environ.get("DELTAMQ_FAILPOINTS_ONCE")
     if not folder:
         return True
     try:

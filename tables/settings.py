@@ -1,14 +1,25 @@
-"""Settings of the log, with their defaults."""
+"""Settings of the log, with their defaults and bounds."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from mq.limits import KIB, MIB
+from msgspec import Meta
 
-__all__ = ["Flush", "LogSettings"]
+from mq.limits import KIB, MIB, RETENTION_MS_MAX
+
+__all__ = ["Flush", "LogSettings", "SettingsDisagree"]
+
+
+class SettingsDisagree(ValueError):
+    """A setting breaks a rule about its text, or about other settings of its section."""
+
+    def __init__(self, rule: str, key: str, *others: str) -> None:
+        """Take what must hold for `key`, and the other settings that the rule is about."""
+        super().__init__(f"{key} {rule}")
+        self.keys = (key, *others)
 
 
 class Flush(enum.Enum):
@@ -22,54 +33,37 @@ class Flush(enum.Enum):
 class LogSettings:
     """Settings for writing, keeping and serving message tables.
 
-    Values and their relations are checked on construction; wrong ones are refused, not corrected.
+    `tables.config.load` checks the bounds, and construction the relations; wrong values are refused, not corrected.
     """
 
     #: What an append waits for if neither topic nor request sets it.
     flush: Flush = Flush.SYNC
     #: Longest time that an `async` append may be only in the page cache, in milliseconds.
-    flush_interval_ms: int = 200
+    flush_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 200
     #: Most bytes of recent rows of one partition that are kept in memory as Arrow.
-    tail_bytes_max: int = 64 * MIB
+    tail_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=1024 * 1024 * MIB)] = 64 * MIB
     #: The same for all partitions of the process together; the partition that was idle longest gives way.
-    tails_bytes_max: int = 512 * MIB
+    tails_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=1024 * 1024 * MIB)] = 512 * MIB
     #: Most bytes of decoded row groups that are kept for readers of history, over all partitions of the process.
-    cache_bytes_max: int = 256 * MIB
+    cache_bytes_max: Annotated[int, Meta(ge=1, le=1024 * 1024 * MIB)] = 256 * MIB
     #: Number of adjacent files of one size class that are rolled up into one.
-    rollup_files: int = 32
+    rollup_files: Annotated[int, Meta(ge=2)] = 32
     #: Largest size of a rolled-up file, in bytes; the compaction job makes larger ones.
-    rollup_bytes_max: int = 16 * MIB
+    rollup_bytes_max: Annotated[int, Meta(ge=1, le=256 * MIB)] = 16 * MIB
     #: Number of commits after which a log checkpoint is written.
-    checkpoint_commits: int = 256
+    checkpoint_commits: Annotated[int, Meta(ge=1, le=10_000)] = 256
     #: Least time to keep a commit file, in milliseconds: a paused writer must not take a deleted version as free.
-    log_keep_ms: int = 60_000
+    log_keep_ms: Annotated[int, Meta(ge=1_000, le=RETENTION_MS_MAX)] = 60_000
     #: Time for which a data file that a roll-up replaced is kept for running queries, in milliseconds.
-    file_keep_ms: int = 600_000
+    file_keep_ms: Annotated[int, Meta(ge=1, le=RETENTION_MS_MAX)] = 600_000
     #: Age at which a data file that no commit names is deleted, in milliseconds; a writer's own never gets half as old.
-    orphan_keep_ms: int = 24 * 3600 * 1000
+    orphan_keep_ms: Annotated[int, Meta(ge=60_000, le=RETENTION_MS_MAX)] = 24 * 3600 * 1000
     #: Number of rows in a parquet row group, the unit of a random read.
-    row_group_rows: int = 32_768
+    row_group_rows: Annotated[int, Meta(ge=1_024, le=1_048_576)] = 32_768
 
     def __post_init__(self) -> None:
-        for name in (
-            "flush_interval_ms",
-            "tail_bytes_max",
-            "cache_bytes_max",
-            "rollup_bytes_max",
-            "checkpoint_commits",
-            "log_keep_ms",
-            "file_keep_ms",
-            "orphan_keep_ms",
-            "row_group_rows",
-        ):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"log.{name} must be greater than 0")
-        if self.rollup_files < 2:
-            raise ValueError("log.rollup_files must be at least 2")
-        if self.tail_bytes_max < 64 * KIB:
-            raise ValueError("log.tail_bytes_max must be at least 65536")
         if self.tails_bytes_max < self.tail_bytes_max:
-            raise ValueError("log.tails_bytes_max must be at least log.tail_bytes_max")
+            raise SettingsDisagree("must be at least log.tail_bytes_max", "log.tails_bytes_max", "log.tail_bytes_max")
 
 
 #: An operation that took longer than this part of a keep time checks the log again before it relies on its state.

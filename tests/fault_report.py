@@ -1,4 +1,4 @@
-"""The table of faults: what each test of a fault did and found (RELIABILITY 6). `make faults` loads this plugin.
+"""The table of faults: what each test of a fault did and found (SPEC FAULTS). `make faults` loads this plugin.
 
 A test belongs to the fault that its name begins with (`test_f1_...`); other tests belong to the model or to the
 checker. Figures that a test reports by `record_property` (`faults`, `acknowledged`, `anomalies`, ...) are summed or
@@ -16,10 +16,10 @@ from typing import Final
 
 import pytest
 
-__all__ = ["Row", "Table"]
+__all__ = ["FAULTS", "Row", "Table"]
 
 _ROOT: Final = Path(__file__).parents[1]
-#: What each fault is, in the words of the plan.
+#: What each fault is, in the words of SPEC.md.
 FAULTS: Final = {
     "F1": "kill -9 of writers and services under load",
     "F2": "kill at named points",

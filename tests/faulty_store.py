@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tables.store.file_pool import RecyclingFiles
+from tables.store.file_pool import PoolingFiles
 from tables.store.local import LocalStore
 from tables.store.store import Entry, Store
 
@@ -114,4 +114,4 @@ class FaultyStore:
 def faulty_disk(folder: Path) -> FaultyStore:
     """Return a faulty store around a folder of the local disk, as a service opens it."""
     folder.mkdir(parents=True, exist_ok=True)
-    return FaultyStore(LocalStore(folder, RecyclingFiles(str(folder))))
+    return FaultyStore(LocalStore(folder, PoolingFiles(str(folder))))

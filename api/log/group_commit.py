@@ -6,7 +6,7 @@
 
 There is no linger: an idle partition commits at once, a busy one batches by itself. All waiting parts go into one Arrow
 batch and one Delta commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit that holds it
-(RELIABILITY R1). A part with `expected_offset` is a commit of its own, since it may be refused alone.
+(SPEC RELY-1). A part with `expected_offset` is a commit of its own, since it may be refused alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading one HTTP request of a hot call: query, headers, and a body that is counted as it arrives.
 
 Bytes are reserved before they are read (`Admission`), which bounds the bytes that all clients send at once, whatever
-length each declares. If no bytes are left, the answer is 429 (RELIABILITY R8).
+length each declares. If no bytes are left, the answer is 429 (SPEC RELY-8).
 """
 
 from __future__ import annotations

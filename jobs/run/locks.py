@@ -1,4 +1,4 @@
-"""Locks that give each shard of a job one owner at a time (RELIABILITY R3). Spark's commits on state tables are not
+"""Locks that give each shard of a job one owner at a time (SPEC RELY-3). Spark's commits on state tables are not
 exclusive across processes, so the processes must exclude each other.
 
 On a local disk it is a file lock of the operating system: a killed process cannot keep it, and a stopped one does not

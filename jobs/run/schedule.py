@@ -1,8 +1,8 @@
 """Runs jobs: each on a thread of its own, whenever it is due, until stopped.
 
 No job waits for another, so a merge of two seconds does not delay a message that is due for redelivery. Each run holds
-the locks of its shards. The applications of one warehouse share the shards, and one without any stands by (RELIABILITY
-R3). A run that fails is reported, recorded, and repeated when it is next due; it stops nothing else.
+the locks of its shards. The applications of one warehouse share the shards, and one without any stands by (SPEC
+RELY-3). A run that fails is reported, recorded, and repeated when it is next due; it stops nothing else.
 
     keeper      look for other applications --> take and give shards --> watch the runs --> ... --> stop: all ended
     each job    wait until a shard is due --> run with those held --> record --> ... --> stop: end after its run

@@ -5,7 +5,7 @@ AWS_ALLOW_HTTP, AWS_VIRTUAL_HOSTED_STYLE_REQUEST, AWS_SKIP_SIGNATURE, and the cr
 from there by itself; the rest is translated here, so that one environment is enough. S3A also handles the scheme `s3`,
 so a table has the same address everywhere.
 
-State tables are committed through Delta's `S3SingleDriverLogStore` (RELIABILITY R3): Delta 4.4 has no log store that
+State tables are committed through Delta's `S3SingleDriverLogStore` (SPEC RELY-3): Delta 4.4 has no log store that
 puts if absent on S3, so two Spark applications could each write version n. The lock of the job excludes that: a lease
 in a file that was put if absent, so that one driver at a time merges into a state table. Message tables do not depend
 on it: `tables` commits them with conditional puts.
@@ -23,7 +23,7 @@ _SCHEMES: Final = ("s3", "s3a")
 _FILE_SYSTEM: Final = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
-    # set explicitly, though it is Delta's default: R3 depends on it, so an upgrade must not change it
+    # set explicitly, though it is Delta's default: SPEC RELY-3 depends on it, so an upgrade must not change it
     "spark.delta.logStore.s3.impl": "io.delta.storage.S3SingleDriverLogStore",
     "spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore",
 }

@@ -94,7 +94,7 @@ def _common(config: Config) -> dict[str, object]:
         "spark.databricks.delta.snapshotPartitions": jobs.snapshot_partitions,
         # VACUUM lists folders with this many tasks; Spark's default of 10,000 is for cloud storage
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": 4 * jobs.shuffle_partitions,
-        # every read is checked: message files carry page checksums (RELIABILITY R4)
+        # every read is checked: message files carry page checksums (SPEC RELY-4)
         "spark.hadoop.parquet.page.verify-checksum.enabled": True,
         "spark.sql.python.filterPushdown.enabled": True,
         "spark.sql.execution.arrow.pyspark.enabled": True,

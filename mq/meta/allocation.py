@@ -1,7 +1,7 @@
 """Allocation: which client of an exclusive group consumes which partition of a topic (SPEC ORDER-1).
 
 Strategies are pure functions of the online clients, the partitions in route order and the previous allocation. Each
-partition has one client if there are any; a client without partitions is in the result with none (R125).
+partition has one client if there are any; a client without partitions is in the result with none.
 
     strategy          evenness                                     partitions that move when clients change
     sticky            counts differ by one at most                 the fewest that evenness allows
@@ -87,14 +87,14 @@ def _by_turn(names: Sequence[str], partitions: Sequence[str]) -> list[str]:
 
 
 def _average(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """Allocate blocks in route order; the first clients get the longer ones (R88)."""
+    """Allocate blocks in route order; the first clients get the longer ones."""
     low, larger = divmod(len(partitions), len(names))
     rest = iter(partitions)
     return {partition: name for place, name in enumerate(names) for partition in islice(rest, low + (place < larger))}
 
 
 def _circle(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """Allocate one partition to each client in turn (R88)."""
+    """Allocate one partition to each client in turn."""
     return {partition: names[place % len(names)] for place, partition in enumerate(partitions)}
 
 

@@ -7,7 +7,7 @@ takes a broker with an event in the metadata log, by compare-and-set, and each t
     host 2                          register  take B (3)    renew  renew ... 10 s ... host 1 left, take A, meta (4, 5)
     host 1'                                                                  (comes back: fenced; registers anew)
 
-The epoch is the fence; clocks only determine when to try (RELIABILITY R6), and two clocks are never compared. A host
+The epoch is the fence; clocks only determine when to try (SPEC RELY-6), and two clocks are never compared. A host
 renews its lease by an event with a number that grows. The others wait a whole lease from when *they* saw the newest
 number (`LeaseWatch`); the host itself counts from before it wrote the number, and stops early by a margin (`OwnLease`).
 Takeovers and renewals are changes of one log, so the second of two is decided again and sees the first.

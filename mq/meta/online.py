@@ -86,7 +86,7 @@ class GroupOnline:
     topics: Mapping[str, TopicAllocation] = field(default_factory=dict)
 
     def allocation(self, client: str) -> dict[str, tuple[str, ...]]:
-        """Return the client's partitions of each topic that it asked for; a topic without any is included (R125)."""
+        """Return the client's partitions of each topic that it asked for; a topic without any is included."""
         present = self.clients.get(client)
         if present is None or present.leaving:
             return {}

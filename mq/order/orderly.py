@@ -160,7 +160,7 @@ class OrderlySettings:
 
 
 def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> int:
-    """Return how long a run is suspended, within the bounds; None and negative times mean the default (R85)."""
+    """Return how long a run is suspended, within the bounds; None and negative times mean the default."""
     wanted = default_ms if asked_ms is None or asked_ms < 0 else asked_ms
     return min(max(wanted, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
 

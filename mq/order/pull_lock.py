@@ -146,7 +146,7 @@ class PullLocks:
     def release(self, lane: LaneKey, client: str, *, number: int | None = None) -> bool:
         """Release the lock if the client holds it, under `number` if one is given; return whether it did.
 
-        A release by another client is ignored (R80), and so is a late one that names an earlier lock of the client.
+        A release by another client is ignored, and so is a late one that names an earlier lock of the client.
         """
         lock = self._locks.get(lane)
         if lock is None or lock.client != client or number not in (None, lock.number):

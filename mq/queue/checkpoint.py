@@ -82,7 +82,7 @@ class Span(NamedTuple):
         return self.start_offset + (index if self.diffs is None else self.diffs[index])
 
     def index_of(self, offset: int) -> int | None:
-        """Return the index of the bit of `offset`; None when the span does not hold the offset (R43)."""
+        """Return the index of the bit of `offset`; None when the span does not hold the offset."""
         diff = offset - self.start_offset
         if self.diffs is None:
             return diff if 0 <= diff < self.num else None
@@ -210,7 +210,7 @@ class Checkpoint:
         return self.revive_time_ms - CHECKPOINT_LEAD_MS
 
     def ack(self, offset: int) -> Checkpoint:
-        """Return this checkpoint with one message done; unchanged if it does not hold the offset (SPEC POP-8, R43)."""
+        """Return this checkpoint with one message done; unchanged if it does not hold the offset (SPEC POP-8)."""
         index = self.span.index_of(offset)
         return self if index is None else self.with_bits(1 << index)
 

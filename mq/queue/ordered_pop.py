@@ -279,7 +279,7 @@ class OrderedPop(OrderedLane):
         self.next_offset = behind.gap_from(self.next_offset)
 
     def turn(self, now_ms: int, max_messages: int) -> Turn:
-        """Return what a pop may do now: wait, deliver the same messages again, or read new ones (POP-16; R63, R65)."""
+        """Return what a pop may do now: wait, deliver the same messages again, or read new ones (POP-16)."""
         flights = self.flights
         if not flights:
             return Turn(read_from=self.next_offset)

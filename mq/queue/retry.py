@@ -110,7 +110,7 @@ def _check_between(name: str, value: float, low: float, high: float) -> None:
 
 
 def wait_ms(policy: RetryPolicy, attempt: int, draw: float = 0.5) -> int:
-    """Return how long a message waits after its `attempt`-th delivery failed (R101, R103).
+    """Return how long a message waits after its `attempt`-th delivery failed.
 
     `draw` is a random number from 0 to 1; only a policy with jitter uses it.
     """

@@ -12,7 +12,7 @@ __all__ = ["DeadLetterTopic", "RetryTopic", "retry_lane"]
 
 @dataclass(frozen=True, slots=True)
 class RetryTopic:
-    """The messages of one topic that one group retries. The pair is the identity (SPEC POP-11, R70).
+    """The messages of one topic that one group retries. The pair is the identity (SPEC POP-11).
 
     RocketMQ's name `%RETRY%{group}_{topic}` is only for display: group `a_b` of topic `c` and group `a` of topic `b_c`
     share it. No name holds a slash, so `storage_name` is one to one.

@@ -311,7 +311,7 @@ def _appends(checkpoint: Checkpoint, bits: int, max_attempts: int) -> list[Decis
 
 
 def _backoff_ms(times: int) -> int:
-    """Return the wait before the next try of a message that could not be read `times` times; it grows (R58)."""
+    """Return the wait before the next try of a message that could not be read `times` times; it grows."""
     return DEFAULT_WAITS_MS[min(max(times, 1), len(DEFAULT_WAITS_MS)) - 1]
 
 

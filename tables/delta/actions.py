@@ -2,8 +2,7 @@
 
 A commit is a file of JSON lines. DeltaMQ's commits carry, in `commitInfo.tags`, the version they were written for, the
 id of their batch, the producers' requests they hold, and a checksum of the whole file and the table's id: a file with a
-flipped bit, a cut or empty file, or a file of another table is `Corrupt`, never an empty commit (RELIABILITY 1, facts 3
-and 4).
+flipped bit, a cut or empty file, or a file of another table is `Corrupt`, never an empty commit (SPEC RELY-4).
 """
 
 from __future__ import annotations
@@ -247,7 +246,7 @@ def fence_of(app_id: str, version: int) -> tuple[str, int] | None:
 
 
 def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str, str]) -> DataFile:
-    """Return the live file that an `add` action describes; raises `Corrupt` if its facts disagree (RELIABILITY R4)."""
+    """Return the live file that an `add` action describes; raises `Corrupt` if its facts disagree (SPEC RELY-4)."""
     try:
         facts = _stats.decode(stats)
         low, high = facts.minValues["offset"], facts.maxValues["offset"]

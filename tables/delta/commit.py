@@ -10,7 +10,7 @@
                  only rearranged files? -> next version, again
 
 So the log itself allocates offsets: any number of writers in any number of processes never use an offset twice or
-leave a gap (RELIABILITY R2). Old commit files are deleted after `log_keep_ms`, oldest first. So a writer believes that
+leave a gap (SPEC RELY-2). Old commit files are deleted after `log_keep_ms`, oldest first. So a writer believes that
 version n+1 does not exist only if it knew version n as the newest a short time ago, or if it finds version n still
 there after it did not find n+1. After a put that took long, the same check decides whether the version was put at the
 end of the log or among versions that were cleaned up (ARCHITECTURE I5).
@@ -164,7 +164,7 @@ class CommitLog:
         raise LostRace(f"{self._folder}: version {version} was committed by another writer") from unknown
 
     def _holder(self, version: int, cause: Unknown | None) -> str | None:
-        """Return the id of the batch that this version holds; None if the version does not exist (RELIABILITY R5)."""
+        """Return the id of the batch that this version holds; None if the version does not exist (SPEC RELY-5)."""
         last: DeltaMQError | None = cause
         for _ in range(_READ_BACK_TRIES):
             try:

@@ -1,4 +1,4 @@
-"""The reader of stored files: every byte is checked before it is used (RELIABILITY R4).
+"""The reader of stored files: every byte is checked before it is used (SPEC RELY-4).
 
 A read touches only the footer and the row groups that hold the requested offsets, whatever the size of the file or the
 length of the log. Footers and decoded row groups are kept in one bounded cache for the process, because a consumer

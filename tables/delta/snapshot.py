@@ -2,7 +2,7 @@
 
     checkpoint (if any)  ->  commits after it, each complete and in sequence  ->  checks
 
-A state is accepted only if all facts agree (RELIABILITY R4): files lie end to end, the end offset of the log is the
+A state is accepted only if all facts agree (SPEC RELY-4): files lie end to end, the end offset of the log is the
 end of the last file, and no commit that is known to have existed is missing.
 """
 
@@ -150,7 +150,7 @@ class Snapshot:
 
 
 def check_dense(files: Sequence[DataFile], end_offset: int, *, where: str) -> None:
-    """Raise `Corrupt` unless the files lie end to end and finish at `end_offset` (RELIABILITY R4)."""
+    """Raise `Corrupt` unless the files lie end to end and finish at `end_offset` (SPEC RELY-4)."""
     for before, after in itertools.pairwise(files):
         if before.end != after.start:
             raise Corrupt(f"{where}: {before.path} ends at {before.end}, {after.path} starts at {after.start}")

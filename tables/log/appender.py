@@ -68,7 +68,7 @@ class Appender:
         stored = [self._stored_part(p) for p in parts]
         again = repeats(parts)
         base = self._state.end_offset
-        fresh = [i for i, known in enumerate(stored) if known is None and i not in again]
+        fresh = [i for i, part in enumerate(stored) if part is None and i not in again]
         ids = _NO_IDS
         if fresh:
             if known is not None:

@@ -1,4 +1,4 @@
-"""Publishing of data files and the commit that names them, so that a power cut loses only what it may (RELIABILITY R1).
+"""Publishing of data files and the commit that names them, so that a power cut loses only what it may (SPEC RELY-1).
 
 settle     make everything before a durable commit durable first: losing an earlier commit loses all later ones
 put        the data files

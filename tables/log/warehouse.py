@@ -17,7 +17,7 @@ from tables.log.tail import TailBudget
 from tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
 from tables.schema import DELTA_SCHEMA
 from tables.settings import LogSettings
-from tables.store import LocalStore, ObjectStore, OsFiles, RecyclingFiles, Store, Unsynced, make_root, probe
+from tables.store import LocalStore, ObjectStore, OsFiles, PoolingFiles, Store, Unsynced, make_root, probe
 
 __all__ = ["Warehouse", "refs"]
 
@@ -28,7 +28,7 @@ def open_store(uri: str) -> Store:
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
         make_root(str(path), OsFiles())
-        return LocalStore(path, RecyclingFiles(str(path)))
+        return LocalStore(path, PoolingFiles(str(path)))
     if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         return ObjectStore(uri.replace("s3a://", "s3://", 1))
     raise Refused(
@@ -71,7 +71,7 @@ class Warehouse:
         Raises
         ------
         StoreUnsafe
-            Put-if-absent does not hold there: appends could overwrite each other (RELIABILITY R3).
+            Put-if-absent does not hold there: appends could overwrite each other (SPEC RELY-3).
         """
         found = store if store is not None else open_store(uri)
         probe(found)

@@ -41,7 +41,7 @@ from mq.meta import (
 from mq.names import broker_of
 from mq.queue import CheckpointState, LaneKey, RetryTopic, Start
 from tables.config_sections import RetentionSettings
-from tables.delta import DataFile, FileReader, RowCache
+from tables.delta import DataFile, FileReader, RowCache, decoded_stats, time_ms
 from tables.log import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.delay_marks import ended_below, void_marks_below
@@ -229,7 +229,6 @@ class Rules:
         for file in log.files:
             aged = Dated(file.end, file.append_max_us)
             if is_old(aged, now_us, self._settings.delayed_ms):
-                # Statistics may lack the last deliver time; it is read only for the first files.
                 aged = Dated(file.end, max(file.append_max_us, _last_deliver_us(self._warehouse, log, file)))
             if is_old(aged, now_us, self._settings.delayed_ms):
                 if ended is None:
@@ -249,7 +248,11 @@ def _broker(ref: PartitionRef) -> str:
 
 
 def _last_deliver_us(warehouse: Warehouse, log: Stored, file: DataFile) -> int:
-    """Return the last deliver time of a file's messages."""
+    """Return the last deliver time of a file's messages; read only if the statistics lack it (old releases)."""
+    known = decoded_stats(file.stats)
+    last_ms = time_ms(known.maxValues.get("deliver_time")) if known.nullCount.get("deliver_time") == 0 else None
+    if last_ms is not None:
+        return last_ms * 1_000
     reader = FileReader(warehouse.store, log.ref.folder, RowCache(_CACHE_BYTES))
     groups = reader.groups(file, file.start, file.end, ["deliver_time"])
     return max(pc.max(rows.column("deliver_time")).value or 0 for rows in groups)

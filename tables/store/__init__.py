@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.store.file_pool import RecyclingFiles
+from tables.store.file_pool import PoolingFiles
 from tables.store.handle_secret import handle_keys
 from tables.store.host_lock import HostLocks
 from tables.store.local import HEAD, TEMP_PREFIX, LocalStore, OsFiles, make_root
@@ -19,7 +19,7 @@ __all__ = [
     "NotDurable",
     "ObjectStore",
     "OsFiles",
-    "RecyclingFiles",
+    "PoolingFiles",
     "Store",
     "Unsynced",
     "handle_keys",

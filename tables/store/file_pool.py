@@ -31,7 +31,7 @@ import pyarrow as pa
 from mq.limits import KIB
 from tables.store.local import OsFiles
 
-__all__ = ["RecyclingFiles"]
+__all__ = ["PoolingFiles"]
 
 #: Most files in the pool: 16,384 files of one block are 64 MiB of disk.
 POOL_FILES_MAX: Final = 16_384
@@ -49,7 +49,7 @@ _LOCK: Final = "lock"
 _F_SETSIG: Final = 10
 
 
-class RecyclingFiles(OsFiles):
+class PoolingFiles(OsFiles):
     """The real file system with a pool of dead files in `root`. Safe for threads."""
 
     def __init__(self, root: str, *, files_max: int = POOL_FILES_MAX) -> None:

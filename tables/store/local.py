@@ -25,7 +25,7 @@ import pyarrow as pa
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
 from tables.store.store import Entry, FileMissing, NotDurable, StoreUnsafe
-from tables.store.trash import Graves
+from tables.store.trash import Trash
 
 __all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles", "make_root"]
 
@@ -107,11 +107,11 @@ class LocalStore:
 
     cheap_look = True
 
-    def __init__(self, root: str | Path, files: FileSystem | None = None, graves: Graves | None = None) -> None:
+    def __init__(self, root: str | Path, files: FileSystem | None = None, trash: Trash | None = None) -> None:
         self._root = os.path.abspath(root)
         self._files = files or OsFiles()
         self._known_folders: set[str] = set()
-        self._graves = graves or Graves(self._root)
+        self._trash = trash or Trash(self._root)
 
     def uri(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root
@@ -275,22 +275,22 @@ class LocalStore:
 
     def delete_tree(self, folder: str) -> None:
         path = self._path(folder)
-        grave = self._graves.new()
+        deleted = self._trash.new()
         with _as_ours(folder):
             try:
-                self._files.rename(path, grave)
+                self._files.rename(path, deleted)
             except FileNotFoundError:
                 return
             self._files.sync_folder(os.path.dirname(path))
             self._known_folders = {f for f in self._known_folders if f != path and not f.startswith(path + "/")}
-        self._graves.dig()
+        self._trash.empty()
 
     def prepare(self) -> None:
         self._files.refill()
-        self._graves.resume()
+        self._trash.resume()
 
     def close(self) -> None:
-        self._graves.close()
+        self._trash.close()
         self._files.close()
 
     def _make_folder(self, folder: str) -> None:

@@ -2,7 +2,7 @@
 
 The whole design rests on one method: `put_if_absent` creates a file under a name that does not exist yet, or returns
 that the name exists; of any number of processes exactly one wins. `probe` proves this before a service starts
-(RELIABILITY R3).
+(SPEC RELY-3).
 
 Keys are relative to the warehouse, with `/`. Data is durable when a call with `durable=True` returns.
 """
@@ -108,7 +108,7 @@ class Store(Protocol):
 
 
 def probe(store: Store) -> None:
-    """Prove that `put_if_absent` lets exactly one writer win; raise `StoreUnsafe` otherwise (RELIABILITY R3)."""
+    """Prove that `put_if_absent` lets exactly one writer win; raise `StoreUnsafe` otherwise (SPEC RELY-3)."""
     key = f".mq-probe/{uuid.uuid4().hex}"
     try:
         first = store.put_if_absent(key, b"first", durable=True)

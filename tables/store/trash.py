@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Graves"]
+__all__ = ["Trash"]
 
 _PREFIX: Final = ".deleted-"
 
 
-class Graves:
+class Trash:
     """The deleted folders of one root, and the thread that removes them."""
 
     def __init__(self, root: str, unlink: Callable[[str], None] = os.unlink) -> None:
@@ -35,21 +35,21 @@ class Graves:
         self.closed = False
 
     def new(self) -> str:
-        """Return a new path to which the caller renames a deleted folder; the caller then calls `dig`."""
+        """Return a new path to which the caller renames a deleted folder; the caller then calls `empty`."""
         return f"{self._root}/{_PREFIX}{uuid.uuid4().hex}"
 
     def resume(self) -> None:
         """Remove what earlier processes left; only the first call does something."""
         if not self._resumed:
             self._resumed = True
-            self.dig()
+            self.empty()
 
-    def dig(self) -> None:
+    def empty(self) -> None:
         """Have a background thread remove all deleted folders."""
         with self._lock:
             self._again = True
             if self._thread is None and not self.closed:
-                self._thread = threading.Thread(target=self._run, name="mq-graves", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="mq-trash", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
@@ -73,9 +73,9 @@ class Graves:
                     if name.startswith(_PREFIX):
                         self._remove(f"{self._root}/{name}")
 
-    def _remove(self, grave: str) -> None:
+    def _remove(self, deleted: str) -> None:
         """Remove a tree from its leaves up; other processes may be removing it at the same time."""
-        for folder, _, names in os.walk(grave, topdown=False):
+        for folder, _, names in os.walk(deleted, topdown=False):
             for name in names:
                 if self.closed:
                     return

@@ -79,7 +79,7 @@ def test_f2_calls_that_are_repeated_after_a_kill_end_where_they_would(
 ) -> None:
     bury(tmp_path, 3)
     killed = False
-    with serving(tmp_path, MQ_FAILPOINTS=f"{point}=kill@{nth}") as process:
+    with serving(tmp_path, DELTAMQ_FAILPOINTS=f"{point}=kill@{nth}") as process:
         try:
             play(process)
         except (OSError, http.client.HTTPException):

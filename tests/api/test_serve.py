@@ -175,7 +175,7 @@ def _until_read(process: Process) -> None:
 @pytest.mark.promise("ONCE-2")
 @pytest.mark.parametrize("point", ["batch.before_close", "ack.before_respond", "ack.half_responded"])
 def test_send_05_a_kill_around_the_ack_stores_the_repeated_request_once(tmp_path: Path, point: str) -> None:
-    with serving(tmp_path, MQ_FAILPOINTS=f"{point}=kill@3") as process:
+    with serving(tmp_path, DELTAMQ_FAILPOINTS=f"{point}=kill@3") as process:
         places = [process.send("a", 0), process.send("b", 1)]
         with pytest.raises((OSError, http.client.HTTPException)):
             process.send("c", 2)
@@ -191,7 +191,7 @@ def test_send_05_a_kill_around_the_ack_stores_the_repeated_request_once(tmp_path
 
 
 def test_a_failure_before_the_answer_is_an_unknown_outcome(tmp_path: Path) -> None:
-    with serving(tmp_path, MQ_FAILPOINTS="ack.before_respond=raise@1") as process:
+    with serving(tmp_path, DELTAMQ_FAILPOINTS="ack.before_respond=raise@1") as process:
         problem = process.send("a", 0)
         assert (problem["status"], problem["code"]) == (503, "outcome_unknown")
         assert process.send("a", 0)["duplicate"] is True
@@ -214,7 +214,7 @@ def test_it_says_when_its_port_is_taken(tmp_path: Path) -> None:
 def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
-    for warehouse, told in ((str(occupied), "file"), ("ftp://host/x", "ftp:// is not known")):
+    for warehouse, told in ((str(occupied), "file"), ("ftp://host/x", "ftp:// is not supported")):
         ended = subprocess.run([*COMMAND, "--warehouse", warehouse, "--port", "0"], capture_output=True, text=True)
         assert ended.returncode != 0 and ended.stdout == ""
         (line,) = [line for line in ended.stderr.splitlines() if "event=start_failed" in line]

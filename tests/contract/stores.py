@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tables.store.file_pool import RecyclingFiles
+from tables.store.file_pool import PoolingFiles
 from tables.store.local import LocalStore
 from tables.store.store import MemoryStore, Store
 
@@ -31,7 +31,7 @@ def opened_again(request: pytest.FixtureRequest, folder: Path) -> Iterator[OpenA
         elif request.param == "local":
             store = LocalStore(folder)
         elif request.param == "recycling":
-            store = LocalStore(folder, RecyclingFiles(str(folder)))
+            store = LocalStore(folder, PoolingFiles(str(folder)))
         else:
             store = request.getfixturevalue("s3").store(prefix)
         opened.append(store)

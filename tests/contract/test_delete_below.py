@@ -202,7 +202,7 @@ def test_send_5_requests_of_what_stays_are_remembered(start: Start) -> None:
 # Several processes.
 
 
-def test_r2_appends_and_removals_of_two_processes_race_without_loss(start: Start) -> None:
+def test_rely_2_appends_and_removals_of_two_processes_race_without_loss(start: Start) -> None:
     one, two = start(), start()
 
     def append() -> int:
@@ -223,7 +223,7 @@ def test_r2_appends_and_removals_of_two_processes_race_without_loss(start: Start
     assert all_bodies(log) == numbered(30, 40)
 
 
-def test_r2_two_processes_that_remove_the_same_remove_it_once(start: Start) -> None:
+def test_rely_2_two_processes_that_remove_the_same_remove_it_once(start: Start) -> None:
     processes = [start() for _ in range(3)]
     processes[0].fill(12)
     for process in processes:
@@ -234,7 +234,7 @@ def test_r2_two_processes_that_remove_the_same_remove_it_once(start: Start) -> N
     assert all_bodies(start().log) == numbered(20, 24)
 
 
-def test_r2_a_roll_up_and_a_removal_race_and_change_no_row(start: Start) -> None:
+def test_rely_2_a_roll_up_and_a_removal_race_and_change_no_row(start: Start) -> None:
     one, two = start(), start()
     for turn in range(1, 5):
         one.fill(8)

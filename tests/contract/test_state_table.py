@@ -1,4 +1,4 @@
-"""State tables read without Spark: tables that an independent Delta implementation wrote, and damage (R4)."""
+"""State tables read without Spark: tables that an independent Delta implementation wrote, and damage (SPEC RELY-4)."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_watermark_without_its_plan_is_damage(store: LocalStore) -> None:
         watermark(store, CONSUMER_OFFSETS, {app_id(CONSUMER_OFFSETS): 7})
     key = f"jobs/merge/batches/consumer_offsets/{7:020d}.json"
     store.put(key, b"[]", durable=True)
-    with pytest.raises(Corrupt, match="is no plan"):
+    with pytest.raises(Corrupt, match="is not the plan of a batch"):
         watermark(store, CONSUMER_OFFSETS, {app_id(CONSUMER_OFFSETS): 7})
 
 

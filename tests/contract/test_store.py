@@ -26,7 +26,7 @@ from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse, open_store
 from tables.settings import LogSettings
 from tables.store import file_pool as recycle
-from tables.store.file_pool import RecyclingFiles
+from tables.store.file_pool import PoolingFiles
 from tables.store.local import HEAD, LocalStore, OsFiles
 from tables.store.object import ObjectStore
 from tables.store.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
@@ -102,7 +102,7 @@ def test_a_part_beyond_the_end_of_a_cut_file_is_no_error_of_the_store(store: Sto
     assert found.to_pybytes() == b"0123456789" + bytes(90)
 
 
-def test_r4_a_cut_file_is_not_filled_up_from_memory(store: Store) -> None:
+def test_rely_4_a_cut_file_is_not_filled_up_from_memory(store: Store) -> None:
     """The buffer of an earlier read of the whole file is freed, and handed out again."""
     whole = bytes(range(256)) * 16
     store.put("a/file", whole, durable=True)
@@ -200,7 +200,7 @@ def test_put_if_absent_wins_again_after_a_delete(store: Store) -> None:
     assert store.read("a/key").to_pybytes() == b"again"
 
 
-def test_r2_of_eight_writers_exactly_one_wins_each_race(open_again: OpenAgain) -> None:
+def test_rely_2_of_eight_writers_exactly_one_wins_each_race(open_again: OpenAgain) -> None:
     stores = [open_again() for _ in range(8)]
     start = threading.Barrier(len(stores))
 
@@ -219,7 +219,7 @@ def test_r2_of_eight_writers_exactly_one_wins_each_race(open_again: OpenAgain) -
         assert stores[0].read(f"races/{i:04d}").to_pybytes() == f"writer {winners[0]}".encode()
 
 
-def test_r3_the_probe_passes_and_leaves_no_file_of_its_own(store: Store) -> None:
+def test_rely_3_the_probe_passes_and_leaves_no_file_of_its_own(store: Store) -> None:
     probe(store)
     assert [e.name for e in store.entries(".mq-probe") if e.name != HEAD] == []
 
@@ -249,7 +249,7 @@ class Refusing(MemoryStore):
 
 
 @pytest.mark.parametrize("broken", [Overwriting, Forgetful, Refusing])
-def test_r3_a_warehouse_without_put_if_absent_is_refused(broken: type[MemoryStore]) -> None:
+def test_rely_3_a_warehouse_without_put_if_absent_is_refused(broken: type[MemoryStore]) -> None:
     with pytest.raises(StoreUnsafe):
         Warehouse.open("", store=broken())
 
@@ -262,7 +262,7 @@ class WithoutLinks(OsFiles):
 
 
 @pytest.mark.promise("PIPE-21")
-def test_r3_a_folder_without_hard_links_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_rely_3_a_folder_without_hard_links_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(StoreUnsafe, match=r"without hard links .*s3://, gs://, abfss://"):
         Warehouse.open(str(tmp_path), store=LocalStore(tmp_path, WithoutLinks()))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -311,7 +311,7 @@ def test_model_3_a_log_is_appended_rolled_up_checkpointed_and_reopened(open_agai
 
 
 @pytest.mark.promise("LOG-2")
-def test_r2_two_processes_race_on_one_partition_without_loss_or_repeat(open_again: OpenAgain) -> None:
+def test_rely_2_two_processes_race_on_one_partition_without_loss_or_repeat(open_again: OpenAgain) -> None:
     warehouses = [Warehouse.open("", store=open_again(), settings=BUSY) for _ in range(2)]
     logs = [w.create(REF) for w in warehouses]
     with ThreadPoolExecutor(2) as pool:
@@ -355,7 +355,7 @@ def test_a_delta_reader_reads_the_partition_from_s3(s3: S3Server, s3_store: Obje
     warehouse.close()
 
 
-def test_r5_a_server_that_is_gone_leaves_the_outcome_unknown(s3_store: ObjectStore) -> None:
+def test_rely_5_a_server_that_is_gone_leaves_the_outcome_unknown(s3_store: ObjectStore) -> None:
     from obstore.store import S3Store
 
     remote = S3Store(
@@ -398,7 +398,7 @@ def test_entries_know_when_a_file_was_stored(s3_store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_a_file_that_is_open_elsewhere_is_never_overwritten_by_recycling(tmp_path: Path, is_prepared: bool) -> None:
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     store.put("a/old", b"old content", durable=True)
     with (tmp_path / "a" / "old").open("rb") as reader:
         store.delete("a/old")
@@ -411,7 +411,7 @@ def test_a_file_that_is_open_elsewhere_is_never_overwritten_by_recycling(tmp_pat
 
 
 def test_a_file_with_a_second_name_is_never_overwritten_by_recycling(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     assert store.put_if_absent("a/0", b"the newest commit", durable=True)
     store.delete("a/0")
     for i in range(3):
@@ -421,7 +421,7 @@ def test_a_file_with_a_second_name_is_never_overwritten_by_recycling(tmp_path: P
 
 
 def test_recycled_files_are_cut_to_their_new_length(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     store.put("a/long", b"x" * 5_000, durable=True)
     inode = (tmp_path / "a" / "long").stat().st_ino
     store.delete("a/long")
@@ -446,7 +446,7 @@ def test_a_file_that_is_opened_while_it_is_recycled_does_not_end_the_process(
             opened.append(path)
         return result
 
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     store.put("a/old", b"old content", durable=True)
     store.delete("a/old")
     monkeypatch.setattr(recycle, "fcntl", SimpleNamespace(**{**vars(fcntl), "fcntl": looked_at}))
@@ -460,7 +460,7 @@ def test_files_made_ready_are_written_next_and_closing_lets_go_of_them(tmp_path:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = descriptors()
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     for i in range(300):
         store.put(f"a/old{i}", b"old content", durable=False)
     inodes = {path.stat().st_ino for path in (tmp_path / "a").iterdir()}
@@ -478,10 +478,10 @@ def test_files_made_ready_are_written_next_and_closing_lets_go_of_them(tmp_path:
 
 
 def test_pools_of_dead_processes_are_removed_and_those_of_live_ones_kept(tmp_path: Path) -> None:
-    live = RecyclingFiles(str(tmp_path))
+    live = PoolingFiles(str(tmp_path))
     (tmp_path / ".pool-of-a-dead-process").mkdir()
     (tmp_path / ".pool-of-a-dead-process" / "1").write_bytes(b"x")
-    other = RecyclingFiles(str(tmp_path))
+    other = PoolingFiles(str(tmp_path))
     assert len([p for p in tmp_path.iterdir() if p.name.startswith(".pool-")]) == 2
     other.close()
     live.close()

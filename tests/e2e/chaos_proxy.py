@@ -1,6 +1,6 @@
 """A TCP proxy between client and service that loses answers: it breaks the connection at a random byte of an answer.
 
-Requests always reach the service whole, so the client cannot know whether they were applied (RELIABILITY F15).
+Requests always reach the service whole, so the client cannot know whether they were applied (fault F15).
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def ends(broker: Broker) -> dict[str, int]:
 @pytest.fixture
 def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[list[Broker]]:
     """Two processes; the first is killed at its first seal, at the place that the test names."""
-    monkeypatch.setenv("MQ_FAILPOINTS", f"{request.param}=kill@1")
+    monkeypatch.setenv("DELTAMQ_FAILPOINTS", f"{request.param}=kill@1")
     first = Broker(tmp_path / "warehouse", "broker-a")
-    monkeypatch.delenv("MQ_FAILPOINTS")
+    monkeypatch.delenv("DELTAMQ_FAILPOINTS")
     second = Broker(tmp_path / "warehouse", "broker-b")
     try:
         until(lambda: second.serves() == {"broker-a": first.url, "broker-b": second.url} == first.serves())

@@ -120,11 +120,11 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         monkeypatch.setenv(name, value)
     if "lease_ms" in armed:
         monkeypatch.setenv("DELTAMQ_SERVICE_LEASE_MS", armed["lease_ms"])
-    monkeypatch.setenv("MQ_FAILPOINTS", armed.get("a", ""))
+    monkeypatch.setenv("DELTAMQ_FAILPOINTS", armed.get("a", ""))
     a = Broker(tmp_path / "warehouse", "broker-a")
-    monkeypatch.setenv("MQ_FAILPOINTS", armed.get("b", ""))
+    monkeypatch.setenv("DELTAMQ_FAILPOINTS", armed.get("b", ""))
     b = Broker(tmp_path / "warehouse", "broker-b")
-    monkeypatch.delenv("MQ_FAILPOINTS")
+    monkeypatch.delenv("DELTAMQ_FAILPOINTS")
     try:
         until(lambda: a.serves() == {"broker-a": a.url, "broker-b": b.url} == b.serves())
         yield Two(a, b)
@@ -310,7 +310,7 @@ def _pop_when_served(at: Broker, ask: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.promise("HOST-6")
 def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(two: Two) -> None:
-    """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (F3)."""
+    """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (fault F3)."""
     assert two.a.send("orders", "1", "2", "3", "4", partition="orders@broker-b").status == 200
     (stale,) = _handles(two.b.pop("orders", "billing", max_messages=1, invisible_ms=60_000))
     host = {one["host"] for one in two.b.call("GET", "/v1/cluster").json["hosts"] if one["address"] == two.b.url}

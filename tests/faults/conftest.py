@@ -28,7 +28,7 @@ def judge(tmp_path: Path) -> Judge:
 
 
 def judged(folder: Path) -> Judge:
-    """Return a check that no message is lost, stored twice, or invented (RELIABILITY 3, with pyarrow alone)."""
+    """Return a check that no message is lost, stored twice, or invented (with pyarrow alone)."""
 
     def check(notes: Sequence[Path]) -> Testimony:
         found = testify(folder / REF.folder)

@@ -114,7 +114,7 @@ def _run(arguments: Sequence[str], points: str, environment: Mapping[str, str]) 
     status = 99
     try:
         # Python processes of Spark's executors arm the failpoints of their environment.
-        os.environ.update(environment, MQ_FAILPOINTS=points)
+        os.environ.update(environment, DELTAMQ_FAILPOINTS=points)
         # Standard output is for the answers to orders.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         failpoints.arm(points)

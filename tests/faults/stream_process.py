@@ -45,7 +45,7 @@ class StreamProcess:
         command = [sys.executable, "-m", "tests.faults.stream_process", warehouse, str(folder)]
         command += [] if into is None else [into]
         self._process = subprocess.Popen(
-            command, start_new_session=True, env={**os.environ, "MQ_FAILPOINTS": failpoints}
+            command, start_new_session=True, env={**os.environ, "DELTAMQ_FAILPOINTS": failpoints}
         )
 
     def wait(self, timeout_s: float) -> int | None:

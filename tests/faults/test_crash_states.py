@@ -1,4 +1,4 @@
-"""Power cuts: every state that a disk may be left in, at every system call of a log's life (RELIABILITY 5.3, F5).
+"""Power cuts: every state that a disk may be left in, at every system call of a log's life (fault F5).
 
 The model of the disk is in `tests.faults.crash_disk`, the scenarios in `tests.faults.crash_scenarios`. Each runs the
 real log on such a disk: make a partition, append (durably, not durably, by two writers in turn or one inside the

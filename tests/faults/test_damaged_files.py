@@ -1,4 +1,4 @@
-"""Damaged files: found before a wrong byte or offset is served, and named by `verify` (RELIABILITY F6).
+"""Damaged files: found before a wrong byte or offset is served, and named by `verify` (fault F6).
 
 A table with everything in it (live files rolled up and not, commits above and below a checkpoint, two checkpoints, the
 hint, `.head`, a second partition) is copied, one file of it is damaged, and a process opens the copy, reads all, and

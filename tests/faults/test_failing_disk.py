@@ -1,4 +1,4 @@
-"""A disk that is full, broken or read-only, and a process that is out of file descriptors (RELIABILITY F7).
+"""A disk that is full, broken or read-only, and a process that is out of file descriptors (fault F7).
 
 Nothing that was acknowledged is lost, the caller sees an error of the right class, nothing is stored twice when it
 repeats its request, and when the disk is well again the same process goes on without a restart.
@@ -22,7 +22,7 @@ from mq.errors import DeltaMQError, StorageFull, Unavailable, Unknown
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.settings import Flush, LogSettings
-from tables.store.file_pool import RecyclingFiles
+from tables.store.file_pool import PoolingFiles
 from tables.store.local import LocalStore, OsFiles
 from tests.faults.small_disk import SmallDisk, mounted
 from tests.rows import REF, all_bodies, batch
@@ -225,7 +225,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.mark.parametrize("recycle", [False, True], ids=["fresh", "recycled"])
 def test_f7_a_disk_that_is_really_full_goes_on_when_there_is_room(small_disk: SmallDisk, recycle: bool) -> None:
     folder = small_disk.folder
-    store = LocalStore(folder, RecyclingFiles(str(folder)) if recycle else None)
+    store = LocalStore(folder, PoolingFiles(str(folder)) if recycle else None)
     warehouse = Warehouse.open("", store=store, settings=SETTINGS)
     log = warehouse.create(REF)
     acked: list[bytes] = []

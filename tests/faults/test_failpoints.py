@@ -1,4 +1,4 @@
-"""A kill, an error and a pause at each named point of a commit, and what each must leave (RELIABILITY F2, F3)."""
+"""A kill, an error and a pause at each named point of a commit, and what each must leave (faults F2, F3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Expected:
     temp_file: bool  #: a temporary commit file
 
 
-#: The names are API (RELIABILITY 6.1). In the order in which an append passes them.
+#: The names are API (tests/faults/README.md). In the order in which an append passes them.
 OUTCOMES: Final = {
     "commit.after_data_fsync": Expected(stored=False, data_file=True, temp_file=False),
     "commit.after_data_write": Expected(stored=False, data_file=True, temp_file=False),

@@ -1,4 +1,4 @@
-"""The jobs in any order, twice, late, or left out: in the end the tables say the same (RELIABILITY F13)."""
+"""The jobs in any order, twice, late, or left out: in the end the tables say the same (fault F13)."""
 
 from __future__ import annotations
 

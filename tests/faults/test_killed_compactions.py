@@ -1,4 +1,4 @@
-"""kill -9 of a compaction at each of its points, and beside writers, roll-ups and removals (SPEC SPARK-8, F14)."""
+"""kill -9 of a compaction at each of its points, and beside writers and removals (SPEC SPARK-8, fault F14)."""
 
 from __future__ import annotations
 

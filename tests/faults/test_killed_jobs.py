@@ -1,4 +1,4 @@
-"""Jobs killed at every failpoint and at random moments, and two drivers at once (RELIABILITY 6.1, F12).
+"""Jobs killed at every failpoint and at random moments, and two drivers at once (fault F12).
 
 Judged by what lies in the tables: every message is in exactly one place once.
 """

@@ -1,4 +1,4 @@
-"""The merge job killed with SIGKILL at its failpoints and run again (RELIABILITY 6.1, F12)."""
+"""The merge job killed with SIGKILL at its failpoints and run again (fault F12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of a service while groups pop and acknowledge (RELIABILITY F1): nothing lost, nothing done comes back.
+"""kill -9 of a service while groups pop and acknowledge (fault F1): nothing lost, nothing done comes back.
 
 Consumers note what they were told. After each kill the state is what the tables say (SPEC META-3, POP-14); the revive
 job runs all the time, as a process of its own would.

@@ -1,4 +1,4 @@
-"""A kill at each named point of a removal, and processes that append and remove at once (RELIABILITY F2, F14)."""
+"""A kill at each named point of a removal, and processes that append and remove at once (faults F2, F14)."""
 
 from __future__ import annotations
 

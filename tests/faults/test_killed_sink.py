@@ -32,7 +32,7 @@ def _run(folder: Path, first: int, seed: int, failpoints: str) -> tuple[int, int
     """Return how the process ended, and the batch with which Spark would start it again."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.sink_process", str(folder), str(first), str(_BATCHES), str(seed)],
-        env={**os.environ, "MQ_FAILPOINTS": failpoints},
+        env={**os.environ, "DELTAMQ_FAILPOINTS": failpoints},
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,4 +1,4 @@
-"""kill -9 of writers under load at random moments (RELIABILITY F1), judged from the files by pyarrow alone."""
+"""kill -9 of writers under load at random moments (fault F1), judged from the files by pyarrow alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log against a plain list, for a hundred thousand steps (RELIABILITY 5.1); `make test` plays a few hundred."""
+"""The log against a plain list, for a hundred thousand steps (SPEC MODEL-3); `make test` plays a few hundred."""
 
 from __future__ import annotations
 

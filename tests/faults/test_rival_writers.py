@@ -1,4 +1,4 @@
-"""Processes that all append to one partition, held apart by the fence alone (RELIABILITY F4)."""
+"""Processes that all append to one partition, held apart by the fence alone (fault F4)."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_spark_07_one_jobs_failure_takes_no_other_along(tmp_path: Path) -> None:
 
 @pytest.mark.promise("JOB-16")
 @pytest.mark.long
-def test_reliability_r3_a_shard_is_not_taken_over_before_the_dead_applications_spark_has_ended(tmp_path: Path) -> None:
+def test_rely_3_a_shard_is_not_taken_over_before_the_dead_applications_spark_has_ended(tmp_path: Path) -> None:
     """The Python of a driver is killed; its JVM, which may be about to commit, lives a moment longer."""
     driver = Driver(tmp_path)
     try:

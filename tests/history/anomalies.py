@@ -1,4 +1,4 @@
-"""What a checker may find, by name (RELIABILITY 3): used in code, reports and issues alike."""
+"""What a checker may find, by name (README.md): used in code, reports and issues alike."""
 
 from __future__ import annotations
 

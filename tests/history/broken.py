@@ -1,4 +1,4 @@
-"""Services that are broken on purpose: each breaks one promise, and a run against it must turn red (RELIABILITY 4.5).
+"""Services that are broken on purpose: each breaks one promise, and a run against it must turn red (README.md).
 
     python -m tests.history.broken BUILD serve --warehouse ...
 

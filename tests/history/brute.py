@@ -1,7 +1,7 @@
-"""The same rules, written a second time without any cleverness: every pair is looked at (RELIABILITY 4.5).
+"""The same rules, written a second time without any cleverness: every pair is looked at (README.md).
 
 Only for small histories: what it finds is compared with what the checker finds. The sweeps, bisections and folds of the
-checker are where it may be wrong; this says the rules as RELIABILITY 4 does.
+checker are where it may be wrong; this says the rules as README.md does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verdict on a history: `python -m tests.history.check FILE ...` re-checks without the system (RELIABILITY 4.5).
+"""The verdict on a history: `python -m tests.history.check FILE ...` re-checks without the system (README.md).
 
 Exit status 0: valid; 1: anomalies; 2: unknown, since the run did not reach what it was meant to reach.
 """

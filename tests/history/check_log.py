@@ -1,4 +1,4 @@
-"""The rules of a log (RELIABILITY 4.3): each takes the history, or what it adds up to, and is O(n log n)."""
+"""The rules of a log (README.md): each takes the history, or what it adds up to, and is O(n log n)."""
 
 from __future__ import annotations
 

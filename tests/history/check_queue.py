@@ -1,4 +1,4 @@
-"""The rules of groups that pop (RELIABILITY 4.4), with bounds so conservative that none can cry wolf.
+"""The rules of groups that pop (README.md), with bounds so conservative that none can cry wolf.
 
 A lease begins between the call and the answer of its pop. So it certainly lasts from the answer until the call plus the
 invisible time, unless somebody who had the receipt did something with it, whatever came of that.

@@ -1,4 +1,4 @@
-"""A service or a driver whose clocks do what a file says, at once and all alike (RELIABILITY F8).
+"""A service or a driver whose clocks do what a file says, at once and all alike (fault F8).
 
     python -m tests.history.clock FILE serve --warehouse ...
 

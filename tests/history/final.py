@@ -1,4 +1,4 @@
-"""The end of a run: five witnesses of what is there when everything is healed (RELIABILITY 4.1).
+"""The end of a run: five witnesses of what is there when everything is healed (README.md).
 
 the service reads each partition; pyarrow reads the files; groups are drained; dead letters are listed
 """

@@ -1,4 +1,4 @@
-"""Random small histories: of a system that works, and of one with something changed at random (RELIABILITY 4.5)."""
+"""Random small histories: of a system that works, and of one with something changed at random (README.md)."""
 
 from __future__ import annotations
 

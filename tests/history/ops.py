@@ -1,4 +1,4 @@
-"""What clients did: operations with a beginning, an end, and what is certain of their outcome (RELIABILITY 4.1).
+"""What clients did: operations with a beginning, an end, and what is certain of their outcome (README.md).
 
 All times are nanoseconds of the one monotonic clock of the machine. An operation whose answer never came ends at
 `FOREVER`: it may take effect at any later moment, or never.

@@ -1,4 +1,4 @@
-"""Histories with one known fault each, for every rule; and what they are without it (RELIABILITY 4.5)."""
+"""Histories with one known fault each, for every rule; and what they are without it (README.md)."""
 
 from __future__ import annotations
 

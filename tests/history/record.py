@@ -1,4 +1,4 @@
-"""The recorder: operations are written before their bytes leave, and when their outcome is known (RELIABILITY 4.1).
+"""The recorder: operations are written before their bytes leave, and when their outcome is known (README.md).
 
     {"n": 17, "t": 123456, "p": 3, "type": "invoke", "f": "send", "topic": "orders", "ids": ["3-17"], ...}
     {"n": 17, "t": 123999, "p": 3, "type": "ok", "f": "send", "placed": [["orders@broker-a", 41]]}

@@ -1,4 +1,4 @@
-"""What a run showed, for people and for machines: counts, anomalies with their surroundings (RELIABILITY 4.5)."""
+"""What a run showed, for people and for machines: counts, anomalies with their surroundings (README.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run against a service that is broken on purpose is red, for the right reason (RELIABILITY 4.5)."""
+"""A run against a service that is broken on purpose is red, for the right reason (README.md)."""
 
 from __future__ import annotations
 

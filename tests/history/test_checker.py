@@ -1,4 +1,4 @@
-"""The checker finds what was planted, names it, and finds nothing else (RELIABILITY 4.5)."""
+"""The checker finds what was planted, names it, and finds nothing else (README.md)."""
 
 from __future__ import annotations
 

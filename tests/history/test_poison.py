@@ -1,4 +1,4 @@
-"""Messages that nobody can process, and consumers that die by the dozen (RELIABILITY F9, F11)."""
+"""Messages that nobody can process, and consumers that die by the dozen (faults F9, F11)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Armed:
 
 def armed_work(armed: Armed) -> Iterator[pa.RecordBatch]:
     """Do the work of the item in a worker whose failpoint is armed."""
-    os.environ["MQ_FAILPOINTS_ONCE"] = armed.folder
+    os.environ["DELTAMQ_FAILPOINTS_ONCE"] = armed.folder
     failpoints.arm(armed.point)
     try:
         yield from armed.work(armed.item)

@@ -226,7 +226,7 @@ def test_spark_01_rows_with_another_key_do_not_go_to_spark(orders: Filled) -> No
     assert {tag for batch in batches for tag in batch.column("tag").to_pylist()} == {"TagA"}
 
 
-def test_reliability_r4_an_altered_byte_is_an_error_and_no_row(read: Read, orders: Filled) -> None:
+def test_rely_4_an_altered_byte_is_an_error_and_no_row(read: Read, orders: Filled) -> None:
     (path,) = Path(orders.uri).glob("topics/orders/orders@broker-b/*.parquet")
     data = bytearray(path.read_bytes())
     data[data.index(b"b3")] ^= 1

@@ -205,9 +205,7 @@ def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
     merges.close()
 
 
-def test_reliability_f8_a_clock_that_jumps_takes_nothing_away_that_is_open(
-    spark: SparkSession, tables: QueueTables
-) -> None:
+def test_f8_a_clock_that_jumps_takes_nothing_away_that_is_open(spark: SparkSession, tables: QueueTables) -> None:
     """The clock of a merge only tells how late records may be about what is finished and committed."""
     topic, group = tables.topic(), tables.group()
     merges = Merges(spark, tables, Tuning(look_every_s=0))

@@ -1,4 +1,4 @@
-"""Spark reads a partition as the Delta table that it is (SPEC SPARK-1; RELIABILITY fact 5): at once, and right."""
+"""Spark reads a partition as the Delta table that it is (SPEC SPARK-1): at once, and right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job `verify` finds what is wrong with a partition, and says which (RELIABILITY R4)."""
+"""The job `verify` finds what is wrong with a partition, and says which (SPEC RELY-4)."""
 
 from __future__ import annotations
 

@@ -10,14 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.fault_report import FAULTS
+from tests.history.anomalies import NAMES
 from tests.promises import DOCUMENT, promised, proofs, written
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
 RULES = re.findall(r"^\*\*([A-Z]+)-(\d+)\*\*", SPEC, re.MULTILINE)
+FAULT_ROWS = dict(re.findall(r"^\| (F\d+) \| ([^|]+) \|", SPEC, re.MULTILINE))
 LOCK = (ROOT / "requirements.lock").read_text(encoding="ascii")
 FOLDERS = ("jobs", "tables", "api", "mq", "notebooks", "tests", "conf")
+#: Kinds of labels of papers that are not in the repository: nobody could look them up.
+ELSEWHERE = re.compile(r"\b(RELIABILITY (R?\d|F\d|fact)|REFERENCE \d|R\d{1,3}\b)")
 TARGETS = ("setup", "format", "lint", "test", "run", "bench", "faults", "clean")
 
 
@@ -123,15 +128,54 @@ def test_every_rule_says_whether_it_works_and_names_its_test() -> None:
     assert [section for section, found in numbers.items() if found != list(range(1, len(found) + 1))] == []
 
 
+def _citing() -> list[Path]:
+    """Return the files that cite rules and faults."""
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    return [*ROOT.glob("*.md"), *(path for path in sources if path.suffix in (".md", ".py", ".sql", ".toml"))]
+
+
 def test_every_rule_that_is_cited_exists() -> None:
     rules = {f"{section}-{number}" for section, number in RULES}
     sections = "|".join(sorted({section for section, _ in RULES}))
     citation = re.compile(rf"\b({sections})-(\d{{1,2}})\b|def test_({sections.lower()})_0*(\d{{1,2}})_")
     cited: dict[str, Path] = {}
-    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
-    citing = [path for path in sources if path.suffix in (".md", ".py", ".sql", ".toml")]
-    for path in (*ROOT.glob("*.md"), *citing):
+    for path in _citing():
         for name, number, tested, tested_number in citation.findall(path.read_text(encoding="utf-8")):
             cited[f"{name or tested.upper()}-{number or tested_number}"] = path
     assert {rule: path for rule, path in cited.items() if rule not in rules} == {}
     assert len(cited) > 60
+
+
+def test_every_fault_that_is_cited_or_played_is_in_the_table() -> None:
+    citation = re.compile(r"\bfaults? ((?:F\d+(?:, | and | to )?)+)")
+    cited: dict[str, Path] = {}
+    for path in _citing():
+        text = path.read_text(encoding="utf-8")
+        found = [fault for named in citation.findall(text) for fault in re.findall(r"F\d+", named)]
+        found += [f"F{number}" for number in re.findall(r"def test_f(\d+)_", text)]
+        cited.update(dict.fromkeys(found, path))
+    assert {fault: path for fault, path in cited.items() if fault not in FAULT_ROWS} == {}
+    assert set(cited) == set(FAULT_ROWS)
+    assert {fault: what for fault, what in FAULTS.items() if fault in FAULT_ROWS} == {
+        fault: what for fault, what in FAULT_ROWS.items() if fault in FAULTS
+    }
+
+
+def test_the_fault_tests_name_every_failpoint_and_no_other() -> None:
+    sources = [path for room in ("mq", "tables", "api", "jobs") for path in (ROOT / room).rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "failpoints.py")
+    points = set(re.findall(r"(?:failpoint\(|after_append=)\"([a-z_]+\.[a-z_]+)\"", text))
+    table = (ROOT / "tests" / "faults" / "README.md").read_text(encoding="utf-8").partition("## Failpoints")[2]
+    named = re.findall(r"`([a-z_]+\.[a-z_]+)`", "\n".join(line for line in table.splitlines() if line.startswith("|")))
+    assert len(named) == len(set(named)) > 50
+    assert set(named) == points
+
+
+def test_the_history_checker_says_what_each_anomaly_is() -> None:
+    text = (ROOT / "tests" / "history" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
+
+
+def test_nothing_cites_what_is_not_in_the_repository() -> None:
+    """Whoever reads a citation can look it up here."""
+    assert [path for path in _citing() if ELSEWHERE.search(path.read_text(encoding="utf-8"))] == []

@@ -1,4 +1,4 @@
-"""A damaged partition stops and says so; the others serve (RELIABILITY R4)."""
+"""A damaged partition stops and says so; the others serve (SPEC RELY-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent along the API's own description: no 5xx, and no answer that it does not describe (F10)."""
+"""Whatever is sent along the API's own description: no 5xx, and no answer that it does not describe (fault F10)."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def test_pop_17_after_a_crash_a_group_may_be_popped_in_the_other_order(
 # Bytes ------------------------------------------------------------------------------------------------------------
 
 
-def test_r8_a_pop_by_key_stops_at_the_bytes_of_an_answer(tmp_path: Path) -> None:
+def test_rely_8_a_pop_by_key_stops_at_the_bytes_of_an_answer(tmp_path: Path) -> None:
     """As one without order does; it was bounded by its number of messages alone."""
     with queue_in(tmp_path / "warehouse", Ports(pop_bytes_max=250_000)) as queue:
         queue.topic()
@@ -318,7 +318,7 @@ def test_r8_a_pop_by_key_stops_at_the_bytes_of_an_answer(tmp_path: Path) -> None
         assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
 
 
-def test_r8_a_pop_by_key_finds_one_message_at_least(tmp_path: Path) -> None:
+def test_rely_8_a_pop_by_key_finds_one_message_at_least(tmp_path: Path) -> None:
     with queue_in(tmp_path / "warehouse", Ports(pop_bytes_max=50_000)) as queue:
         queue.topic()
         for key in "ab":
@@ -331,7 +331,7 @@ def test_r8_a_pop_by_key_finds_one_message_at_least(tmp_path: Path) -> None:
         assert [body[0] for body in billing.pop(order="key").bodies] == ["a"], "that comes again, too"
 
 
-def test_r8_what_comes_again_in_order_stops_there_too(tmp_path: Path) -> None:
+def test_rely_8_what_comes_again_in_order_stops_there_too(tmp_path: Path) -> None:
     with queue_in(tmp_path / "warehouse") as queue:
         queue.topic()
         for body in "abcd":

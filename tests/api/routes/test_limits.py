@@ -1,4 +1,4 @@
-"""Every queue and body has a limit, and being over it has an answer (RELIABILITY R8)."""
+"""Every queue and body has a limit, and being over it has an answer (SPEC RELY-8)."""
 
 from __future__ import annotations
 

@@ -85,5 +85,5 @@ def test_overloaded_says_when_to_come_back() -> None:
 
 
 def test_unknown_is_neither_a_refusal_nor_a_conflict() -> None:
-    """An unknown outcome must never be taken for "nothing was stored" (RELIABILITY R5)."""
+    """An unknown outcome must never be taken for "nothing was stored" (SPEC RELY-5)."""
     assert not issubclass(Unknown, errors.Refused | errors.Conflict | errors.Unavailable)

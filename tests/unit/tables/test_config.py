@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mq.limits import RETENTION_MS_MAX
 from tables.config import Config, ConfigInvalid, conf_folder, describe, load
 from tables.config_sections import Secret
-from tables.settings import Flush
+from tables.settings import Flush, LogSettings
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -78,6 +79,18 @@ def test_without_a_conf_folder_the_defaults_are_those_of_the_local_profile(tmp_p
 def test_the_profile_and_its_folder_may_come_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[service]\nport = 7\n", encoding="utf-8")
     assert load(environ={"DELTAMQ_CONF": str(tmp_path), "DELTAMQ_PROFILE": "mine"}).service.port == 7
+
+
+def test_environment_variables_that_are_no_settings_are_let_be() -> None:
+    others = {
+        "DELTAMQ_FAILPOINTS": "",
+        "DELTAMQ_FAILPOINTS_ONCE": "/tmp",
+        "DELTAMQ_JARS": "/",
+        "DELTAMQ_URL": "http://x",
+    }
+    assert load(environ=others) == load(environ={})
+    with pytest.raises(ConfigInvalid, match=r"DELTAMQ_FAILPOINT names no setting; did you mean DELTAMQ_FAILPOINTS\?"):
+        load(environ={"DELTAMQ_FAILPOINT": "ack.before_respond=kill"})
 
 
 def test_the_repository_and_an_installation_have_a_conf_folder() -> None:
@@ -166,3 +179,62 @@ def test_describe_shows_every_setting_as_toml_has_it() -> None:
 
 def vars_of(config: Config) -> list[object]:
     return [getattr(config, section.name) for section in dataclasses.fields(config)]
+
+
+def _refused(key: str, value: object) -> ConfigInvalid:
+    with pytest.raises(ConfigInvalid) as caught:
+        load(overrides={key: value}, environ={})
+    assert caught.value.field == key
+    return caught.value
+
+
+LOG_EDGES = {
+    "flush_interval_ms": (1, 60_000),
+    "tail_bytes_max": (65_536, 1 << 40),
+    "tails_bytes_max": (65_536, 1 << 40),
+    "cache_bytes_max": (1, 1 << 40),
+    "rollup_files": (2, None),
+    "rollup_bytes_max": (1, 268_435_456),
+    "checkpoint_commits": (1, 10_000),
+    "log_keep_ms": (1_000, RETENTION_MS_MAX),
+    "file_keep_ms": (1, RETENTION_MS_MAX),
+    "orphan_keep_ms": (60_000, RETENTION_MS_MAX),
+    "row_group_rows": (1_024, 1_048_576),
+}
+
+
+def test_every_number_of_the_log_has_edges() -> None:
+    numbers = {name for name, value in dataclasses.asdict(LogSettings()).items() if isinstance(value, int)}
+    assert set(LOG_EDGES) == numbers
+
+
+@pytest.mark.parametrize("name", LOG_EDGES)
+def test_numbers_of_the_log_are_taken_up_to_their_edges_and_not_beyond(name: str) -> None:
+    apart = {"log.tail_bytes_max": 65_536, "log.tails_bytes_max": 1 << 40}
+    for edge, beyond in zip(LOG_EDGES[name], (-1, 1), strict=True):
+        if edge is not None:
+            assert getattr(load(overrides={**apart, f"log.{name}": edge}, environ={}).log, name) == edge
+            _refused(f"log.{name}", edge + beyond)
+
+
+def test_a_wrong_name_of_a_cluster_is_refused_under_its_key() -> None:
+    assert "must be 1 to 127 characters" in str(_refused("warehouse.cluster", "a/b"))
+
+
+def test_settings_that_disagree_are_refused_with_the_sources_of_these_alone(tmp_path: Path) -> None:
+    folder = _profile(tmp_path, "[service]\nport = 1\n")
+    environ = {"DELTAMQ_SERVICE_LEASE_RENEW_MS": "9_000", "DELTAMQ_SERVICE_HOST": "here"}
+    with pytest.raises(ConfigInvalid) as caught:
+        load(environ=environ, folder=folder)
+    assert caught.value.field == "service.lease_ms"
+    assert str(caught.value).endswith("(set in environment variable DELTAMQ_SERVICE_LEASE_RENEW_MS)")
+
+
+@pytest.mark.parametrize(("text", "meant"), [("yes", True), ("ON", True), ("1", True), ("No", False), ("false", False)])
+def test_a_flag_is_set_by_any_usual_word(text: str, meant: bool) -> None:
+    assert load(environ={"DELTAMQ_JOBS_UI": text}).jobs.ui is meant
+
+
+def test_a_wrong_secret_is_not_in_the_error_nor_in_what_caused_it() -> None:
+    error = _refused("client.token", 5309)
+    assert "5309" not in repr([error, error.__cause__, error.__context__])

@@ -1,4 +1,4 @@
-"""One driver at a time for each job (RELIABILITY R3), on local disks and on object stores."""
+"""One driver at a time for each job (SPEC RELY-3), on local disks and on object stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return LocalStore(tmp_path) if request.param == "local" else MemoryStore()
 
 
-def test_reliability_r3_a_second_driver_is_refused_and_told_who_has_it(store: Store) -> None:
+def test_rely_3_a_second_driver_is_refused_and_told_who_has_it(store: Store) -> None:
     with shard_lock(store, "merge") as lock:
         lock.check()
         with (
@@ -40,7 +40,7 @@ def test_reliability_r3_a_second_driver_is_refused_and_told_who_has_it(store: St
         pass
 
 
-def test_reliability_r3_of_many_drivers_one_wins(store: Store) -> None:
+def test_rely_3_of_many_drivers_one_wins(store: Store) -> None:
     start, end = threading.Barrier(8), threading.Barrier(8)
     won: list[int] = []
 
@@ -61,7 +61,7 @@ def test_reliability_r3_of_many_drivers_one_wins(store: Store) -> None:
     assert len(won) == 1
 
 
-def test_reliability_r3_a_killed_driver_on_this_machine_leaves_no_lock(tmp_path: Path) -> None:
+def test_rely_3_a_killed_driver_on_this_machine_leaves_no_lock(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from jobs.run.locks import shard_lock\n"
@@ -80,21 +80,21 @@ def _lease(store: Store, until_ms: int) -> None:
     store.put_if_absent(f"{LEASE}/{7:020d}.json", record, durable=True)
 
 
-def test_reliability_r3_the_lease_of_a_dead_driver_ends_by_itself() -> None:
+def test_rely_3_the_lease_of_a_dead_driver_ends_by_itself() -> None:
     store = MemoryStore()
     _lease(store, until_ms=1_000_000)
     with shard_lock(store, "merge"):
         assert [entry.name for entry in store.entries(LEASE)] == [f"{8:020d}.json"]
 
 
-def test_reliability_r3_a_lease_that_has_not_ended_is_kept() -> None:
+def test_rely_3_a_lease_that_has_not_ended_is_kept() -> None:
     store = MemoryStore()
     _lease(store, until_ms=4_000_000_000_000)
     with pytest.raises(DriverBusy, match="dead"), shard_lock(store, "merge"):
         pass
 
 
-def test_reliability_r6_a_driver_that_slept_before_it_took_the_lease_is_refused() -> None:
+def test_rely_6_a_driver_that_slept_before_it_took_the_lease_is_refused() -> None:
     """The epoch that it is about to take was held, over and removed meanwhile; a later one is held."""
     store = FaultyStore(MemoryStore())
     with shard_lock(store, "merge"):

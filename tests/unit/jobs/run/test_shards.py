@@ -149,7 +149,7 @@ def test_spark_07_names_of_any_kind_are_files(store: Store) -> None:
         assert holder_of(store, "a", shard) is None
 
 
-def test_reliability_r3_jumping_clocks_move_no_file_lock(
+def test_rely_3_jumping_clocks_move_no_file_lock(
     apps: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, clock = LocalStore(tmp_path), Clock()
@@ -164,7 +164,7 @@ def test_reliability_r3_jumping_clocks_move_no_file_lock(
     lock.check()
 
 
-def test_reliability_r3_a_lock_whose_file_was_removed_is_lost(apps: ExitStack, tmp_path: Path) -> None:
+def test_rely_3_a_lock_whose_file_was_removed_is_lost(apps: ExitStack, tmp_path: Path) -> None:
     """Somebody tidied up: the next process would make the file anew, and two would have the shard."""
     store = LocalStore(tmp_path)
     one = App(apps, store, Clock(), "a")
@@ -188,7 +188,7 @@ def _end_lease(store: Store, shard: str) -> None:
     store.replace(f"{folder}/{name}", msgspec.json.encode(record | {"until_ms": 1_000}))
 
 
-def test_reliability_r3_the_shards_of_a_dead_application_are_taken_when_its_leases_are_over(apps: ExitStack) -> None:
+def test_rely_3_the_shards_of_a_dead_application_are_taken_when_its_leases_are_over(apps: ExitStack) -> None:
     store, clock = MemoryStore(), Clock()
     dead, heir = App(apps, store, clock, *"ab"), App(apps, store, clock, *"ab")
     dead.tend()
@@ -202,7 +202,7 @@ def test_reliability_r3_the_shards_of_a_dead_application_are_taken_when_its_leas
     assert heir.tend() == ("a", "b")
 
 
-def test_reliability_r3_an_outage_loses_no_shard_that_is_leased(apps: ExitStack) -> None:
+def test_rely_3_an_outage_loses_no_shard_that_is_leased(apps: ExitStack) -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     clock = Clock()

@@ -1,4 +1,4 @@
-"""The tasks of `verify`, called directly: what they find, skip and survive (MODEL-3, RELIABILITY R4)."""
+"""The tasks of `verify`, called directly: what they find, skip and survive (SPEC MODEL-3, RELY-4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _verdicts(filled: Filled, *names: str) -> list[dict[str, object]]:
     return list(pa.Table.from_batches(verify_partitions(VerifyItem(filled.uri, refs, NOW))).to_pylist())
 
 
-def test_r4_one_damaged_partition_spoils_no_other_and_one_that_is_gone_is_left_out(filled: Filled) -> None:
+def test_rely_4_one_damaged_partition_spoils_no_other_and_one_that_is_gone_is_left_out(filled: Filled) -> None:
     for name in (A, B):
         for _ in range(3):
             filled.append("orders", name, *[b"body"] * 20)
@@ -32,7 +32,7 @@ def test_r4_one_damaged_partition_spoils_no_other_and_one_that_is_gone_is_left_o
     assert (sound["partition"], sound["ok"], sound["messages"], sound["distinct_offsets"]) == (B, True, 60, 60)
 
 
-def test_r4_an_altered_byte_of_any_column_is_found(filled: Filled) -> None:
+def test_rely_4_an_altered_byte_of_any_column_is_found(filled: Filled) -> None:
     filled.append("orders", A, *[f"body-{i}".encode() for i in range(40)])
     (victim,) = Path(filled.uri, "topics/orders", A).glob("*.parquet")
     raw = bytearray(victim.read_bytes())

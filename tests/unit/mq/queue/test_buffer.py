@@ -1,4 +1,4 @@
-"""The in-memory match, case by case (SPEC POP-7 to POP-9, POP-13, POP-14; R62)."""
+"""The in-memory match, case by case (SPEC POP-7 to POP-9, POP-13, POP-14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The POP checkpoint: its bits, offsets, keys and times (SPEC POP-1, POP-4, POP-6, POP-8, POP-9; R41 to R45)."""
+"""The POP checkpoint: its bits, offsets, keys and times (SPEC POP-1, POP-4, POP-6, POP-8, POP-9)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_pop_04_no_bit_beyond_the_messages() -> None:
 
 
 def test_pop_12_the_key_holds_every_part_that_names_could_confuse() -> None:
-    """RocketMQ's joined key lets topic "t1" queue 2 meet topic "t" queue 12 (R45)."""
+    """RocketMQ's joined key lets topic "t1" queue 2 meet topic "t" queue 12."""
     one = CheckpointKey("t1", "g", 1, False, "2@b", 3, 4)
     for other in [
         CheckpointKey("t", "g", 1, False, "12@b", 3, 4),

@@ -1,4 +1,4 @@
-"""Matching checkpoints with acknowledgements is a join (SPEC POP-11, RELIABILITY 5.4)."""
+"""Matching checkpoints with acknowledgements is a join (SPEC POP-11)."""
 
 from __future__ import annotations
 

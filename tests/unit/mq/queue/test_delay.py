@@ -1,4 +1,4 @@
-"""Delayed messages: bounds, due times, forwarding once, cancelling (SPEC RETRY-4, RETRY-5; R107)."""
+"""Delayed messages: bounds, due times, forwarding once, cancelling (SPEC RETRY-4, RETRY-5)."""
 
 from __future__ import annotations
 

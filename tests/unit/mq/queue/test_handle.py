@@ -1,4 +1,4 @@
-"""Handles: what they say, and that nobody else can make them (SPEC POP-5, POP-8, POP-12; R47; RELIABILITY 7)."""
+"""Handles: what they say, and that nobody else can make them (SPEC POP-5, POP-8, POP-12)."""
 
 from __future__ import annotations
 

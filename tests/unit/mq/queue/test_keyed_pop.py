@@ -42,7 +42,7 @@ def test_pop_17_one_message_of_each_key_at_a_time() -> None:
     assert offsets(one, now_ms=2) == [4]
 
 
-def test_r8_a_pop_stops_at_its_bytes_and_goes_on_there() -> None:
+def test_rely_8_a_pop_stops_at_its_bytes_and_goes_on_there() -> None:
     one = lane()
     one.offer(keyed("abcde"), 5, {0: 40, 1: 40, 2: 100, 3: 10, 4: 10})
 
@@ -59,7 +59,7 @@ def test_r8_a_pop_stops_at_its_bytes_and_goes_on_there() -> None:
     assert one.weight_of([Delivery(2, 1, 0)]) == 0
 
 
-def test_r8_what_is_to_be_dead_lettered_has_no_weight_in_an_answer() -> None:
+def test_rely_8_what_is_to_be_dead_lettered_has_no_weight_in_an_answer() -> None:
     one = lane(max_attempts=1)
     one.offer(keyed("ab"), 2, {0: 70, 1: 70})
     assert offsets(one) == [0, 1]

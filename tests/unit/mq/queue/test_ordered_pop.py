@@ -1,4 +1,4 @@
-"""Ordered pops of a whole partition (SPEC POP-8, POP-9, POP-16; R53, R63 to R65, R67)."""
+"""Ordered pops of a whole partition (SPEC POP-8, POP-9, POP-16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group offsets: start, commit, reset, position, lag (SPEC CONS-2, CONS-4, POP-7, POP-12, POP-18; R49, R67)."""
+"""Group offsets: start, commit, reset, position, lag (SPEC CONS-2, CONS-4, POP-7, POP-12, POP-18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry policies, attempts and dead letters (SPEC RETRY-2, RETRY-3, POP-10, POP-11; R100 to R104)."""
+"""Retry policies, attempts and dead letters (SPEC RETRY-2, RETRY-3, POP-10, POP-11)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ names = st.text(alphabet="ab_", min_size=1, max_size=4)
 
 @given(names, names, names, names)
 def test_pop_11_retry_topics_of_different_pairs_lie_apart(group: str, topic: str, group2: str, topic2: str) -> None:
-    """`%RETRY%a_b_c` may be group a_b of topic c, or group a of topic b_c (R70)."""
+    """`%RETRY%a_b_c` may be group a_b of topic c, or group a of topic b_c."""
     one, other = RetryTopic(group, topic), RetryTopic(group2, topic2)
     assert (one == other) == (one.storage_name == other.storage_name)
     assert RetryTopic.of_storage_name(one.storage_name) == one

@@ -1,4 +1,4 @@
-"""What becomes of messages that nobody acknowledged (SPEC POP-11, POP-12, RETRY-3; R54 to R60)."""
+"""What becomes of messages that nobody acknowledged (SPEC POP-11, POP-12, RETRY-3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of the revive log as JSON (SPEC POP-4, POP-6; R42)."""
+"""The records of the revive log as JSON (SPEC POP-4, POP-6)."""
 
 from __future__ import annotations
 

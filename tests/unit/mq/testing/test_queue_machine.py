@@ -1,7 +1,7 @@
-"""The whole queue under any sequence of calls, crashes and job runs: the rules of RELIABILITY 4.4.
+"""The whole queue under any sequence of calls, crashes and job runs: the rules of tests/history/README.md.
 
 A model beside the twin knows, for each group and message, what its clients were given and told. It decides nothing: it
-only says what must never happen (`anomaly` names as in RELIABILITY 3), and at the end that nothing is missing.
+only says what must never happen (`anomaly` names as there), and at the end that nothing is missing.
 """
 
 from __future__ import annotations

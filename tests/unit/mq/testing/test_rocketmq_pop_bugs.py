@@ -1,4 +1,4 @@
-"""RocketMQ's POP bugs, each as a test of ours (RELIABILITY 8, REFERENCE 7)."""
+"""RocketMQ's POP bugs, each as a test of ours; `#n` and `test_n_` name the issue in RocketMQ's tracker."""
 
 from __future__ import annotations
 
@@ -55,9 +55,6 @@ def checkpoint_of(start: int, num: int, *, popped_ms: int = 0, partition: str = 
     return Checkpoint(pop=pop, span=Span(start, num))
 
 
-# RELIABILITY 8, in its order.
-
-
 def test_revive_skipped_unacked_messages() -> None:
     """Every message without an ack comes again, wherever it stands among acked ones, in every checkpoint of a pop."""
     queue = queue_of(70)
@@ -68,7 +65,7 @@ def test_revive_skipped_unacked_messages() -> None:
 
 
 def test_revive_offset_passed_a_checkpoint_whose_read_failed() -> None:
-    """R58: nothing moves past a message that could not be read, and it holds up nobody (#9106, #10658, #10985)."""
+    """Nothing moves past a message that could not be read, and it holds up nobody (#9106, #10658, #10985)."""
     queue = queue_of(3)
     queue.pop("billing", "orders")
     queue.advance(SETTLED)
@@ -151,7 +148,7 @@ def test_buffered_acks_survive_an_orderly_stop_just_before_expiry() -> None:
 
 
 def test_orderly_pop_with_offset_reset() -> None:
-    """R67, #10229: a handle from before a reset opens no block and moves no offset."""
+    """#10229: a handle from before a reset opens no block and moves no offset."""
     queue = queue_of(4, order=True)
     old = queue.pop("billing", "orders", 2)
     queue.reset_offsets("billing", "orders", Start())
@@ -164,7 +161,7 @@ def test_orderly_pop_with_offset_reset() -> None:
     assert bodies(queue.pop("billing", "orders", 2)) == [b"2", b"3"]
 
 
-# Further issues of REFERENCE 7 that lie in the pure core.
+# Further issues that lie in the pure core.
 
 
 def test_7914_a_clock_that_went_back_loses_no_message() -> None:
@@ -184,7 +181,7 @@ def test_7412_a_checkpoint_names_its_broker() -> None:
     assert (states[one.key].open, states[other.key].open) == (0, 1)
 
 
-def test_r59_checkpoints_of_two_partitions_with_one_start_offset_do_not_share_a_slot() -> None:
+def test_checkpoints_of_two_partitions_with_one_start_offset_do_not_share_a_slot() -> None:
     checkpoints = [checkpoint_of(7, 1, partition=f"{name}@memory") for name in "ab"]
     assert [one.checkpoint for one in due(fold({}, checkpoints).values(), 10**9)] == checkpoints
 
@@ -213,7 +210,7 @@ def test_8332_the_attempt_limit_holds_for_silent_consumers() -> None:
     assert len(queue.dead_letters("billing")) == 1
 
 
-def test_r57_a_message_whose_body_is_gone_leaves_a_trace() -> None:
+def test_a_message_whose_body_is_gone_leaves_a_trace() -> None:
     queue = queue_of(1)
     queue.pop("billing", "orders", invisible_ms=1_000)
     queue.expire("orders", PARTITION, 1)
@@ -221,8 +218,8 @@ def test_r57_a_message_whose_body_is_gone_leaves_a_trace() -> None:
     assert list(queue.tables.lost) == [(queue.lanes("billing", "orders")[0], 0)]
 
 
-def test_r45_names_that_join_to_the_same_text_do_not_meet() -> None:
-    """Group a_b of topic c and group a of topic b_c have one retry name, and nothing else in common (R70)."""
+def test_names_that_join_to_the_same_text_do_not_meet() -> None:
+    """Group a_b of topic c and group a of topic b_c have one retry name, and nothing else in common."""
     queue = MemoryQueue()
     for topic in ("c", "b_c"):
         queue.create_topic(topic)
@@ -269,7 +266,7 @@ def test_8772_a_poison_message_of_an_ordered_group_does_not_block_for_ever() -> 
 
 
 def test_a_done_record_seen_before_its_checkpoint_counts() -> None:
-    """O4: any order of what the log holds, also of the revive job's own records."""
+    """Any order of what the log holds, also of the revive job's own records."""
     checkpoint = checkpoint_of(0, 2)
     states = fold({}, [Done(checkpoint.key, 0b01, 60_000), checkpoint])
     assert [one.bits for one in due(states.values(), 10**9)] == [0b10]

@@ -1,4 +1,4 @@
-"""Commit files: what is written is read back, and nothing else is believed (RELIABILITY R4)."""
+"""Commit files: what is written is read back, and nothing else is believed (SPEC RELY-4)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_commit_is_delta_json_that_any_reader_knows() -> None:
     assert lines[2]["add"]["dataChange"] is True
 
 
-def test_r4_every_flipped_bit_is_found() -> None:
+def test_rely_4_every_flipped_bit_is_found() -> None:
     raw = append()
     for at in range(len(raw)):
         for bit in range(8):
@@ -112,7 +112,7 @@ def test_r4_every_flipped_bit_is_found() -> None:
                 parse(bytes(damaged))
 
 
-def test_r4_every_cut_is_found() -> None:
+def test_rely_4_every_cut_is_found() -> None:
     raw = append()
     for length in range(len(raw)):
         with pytest.raises(Corrupt, match=r"the/commit\.json"):
@@ -120,19 +120,19 @@ def test_r4_every_cut_is_found() -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\n", b"{}\n", b"\x00" * 100, b'{"add":{}}\n'])
-def test_r4_what_follows_a_commit_is_found(tail: bytes) -> None:
+def test_rely_4_what_follows_a_commit_is_found(tail: bytes) -> None:
     with pytest.raises(Corrupt):
         parse(append() + tail)
 
 
-def test_r4_a_file_of_another_version_or_table_is_found() -> None:
+def test_rely_4_a_file_of_another_version_or_table_is_found() -> None:
     with pytest.raises(Corrupt, match="holds version 7"):
         parse(append(), version=8)
     with pytest.raises(Corrupt, match="another table"):
         parse(append(), table_id="some-other-table")
 
 
-def test_r3_a_commit_of_another_writer_is_refused() -> None:
+def test_rely_3_a_commit_of_another_writer_is_refused() -> None:
     foreign = b'{"commitInfo":{"engineInfo":"Spark"}}\n{"txn":{"appId":"mq.offset","version":9}}\n'
     with pytest.raises(Corrupt, match="not written by DeltaMQ"):
         parse(foreign)
@@ -195,7 +195,7 @@ def test_a_checksum_that_stands_elsewhere_in_the_commit_confuses_nobody() -> Non
         '{"numRecords":3,"minValues":{},"maxValues":{"offset":7}}',
     ],
 )
-def test_r4_offsets_that_do_not_hold_the_records_are_corrupt(stats: str) -> None:
+def test_rely_4_offsets_that_do_not_hold_the_records_are_corrupt(stats: str) -> None:
     from tables.delta.actions import data_file
 
     with pytest.raises(Corrupt):

@@ -1,4 +1,4 @@
-"""Two writers on one partition, and commits without a clear answer (RELIABILITY R2, R5)."""
+"""Two writers on one partition, and commits without a clear answer (SPEC RELY-2, RELY-5)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def in_between(log: Callable[[], PartitionLog], *bodies: bytes) -> Callable[[str
     return append
 
 
-# R2: a lost race is renumbered.
+# RELY-2: a lost race is renumbered.
 
 
 @pytest.mark.parametrize("call", ["put", "put_if_absent"])
 @pytest.mark.parametrize("cheap_look", [True, False])
-def test_r2_an_append_that_lost_a_race_is_numbered_again(
+def test_rely_2_an_append_that_lost_a_race_is_numbered_again(
     files: MemoryStore, open_log: OpenLog, call: str, cheap_look: bool
 ) -> None:
     store = FaultyStore(files, cheap_look=cheap_look)
@@ -50,7 +50,7 @@ def test_r2_an_append_that_lost_a_race_is_numbered_again(
     assert all_bodies(open_log()) == all_bodies(one)
 
 
-def test_r2_the_rows_of_a_renumbered_batch_carry_their_new_offsets(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_2_the_rows_of_a_renumbered_batch_carry_their_new_offsets(store: FaultyStore, open_log: OpenLog) -> None:
     one, two = open_log(store), open_log()
     store.once("before", "put_if_absent", in_between(lambda: two, b"other"), key="/orders@")
     one.append([batch(b"mine")])
@@ -60,14 +60,14 @@ def test_r2_the_rows_of_a_renumbered_batch_carry_their_new_offsets(store: Faulty
         assert [f.start for f in log.files] == [0, 1]
 
 
-def test_r2_a_state_that_is_behind_is_no_reason_to_lose(open_log: OpenLog) -> None:
+def test_rely_2_a_state_that_is_behind_is_no_reason_to_lose(open_log: OpenLog) -> None:
     one, two = open_log(), open_log()
     for i in range(10):
         two.append([batch(str(i).encode())])
     assert one.append([batch(b"mine")])[0].base_offset == 10
 
 
-def test_r2_a_race_lost_to_a_roll_up_takes_the_next_version_at_the_same_offset(
+def test_rely_2_a_race_lost_to_a_roll_up_takes_the_next_version_at_the_same_offset(
     store: FaultyStore, open_log: OpenLog
 ) -> None:
     one, two = open_log(store), open_log(rollup_files=4)
@@ -80,7 +80,7 @@ def test_r2_a_race_lost_to_a_roll_up_takes_the_next_version_at_the_same_offset(
     assert all_bodies(one) == [b"0", b"1", b"2", b"3", b"mine"]
 
 
-def test_r2_a_roll_up_that_lost_a_race_to_an_append_still_stands(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_2_a_roll_up_that_lost_a_race_to_an_append_still_stands(store: FaultyStore, open_log: OpenLog) -> None:
     one, two = open_log(store, rollup_files=4), open_log()
     for i in range(4):
         one.append([batch(str(i).encode())])
@@ -90,7 +90,7 @@ def test_r2_a_roll_up_that_lost_a_race_to_an_append_still_stands(store: FaultySt
     assert all_bodies(one) == all_bodies(open_log()) == [b"0", b"1", b"2", b"3", b"other"]
 
 
-def test_r2_a_roll_up_whose_files_another_rolled_up_is_dropped(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_2_a_roll_up_whose_files_another_rolled_up_is_dropped(store: FaultyStore, open_log: OpenLog) -> None:
     one, two = open_log(store, rollup_files=4), open_log(rollup_files=4)
     for i in range(4):
         one.append([batch(str(i).encode())])
@@ -101,7 +101,7 @@ def test_r2_a_roll_up_whose_files_another_rolled_up_is_dropped(store: FaultyStor
     assert all_bodies(open_log()) == [b"0", b"1", b"2", b"3"]
 
 
-def test_r2_a_roll_up_that_meets_retention_is_dropped(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_2_a_roll_up_that_meets_retention_is_dropped(store: FaultyStore, open_log: OpenLog) -> None:
     one, two = open_log(store, rollup_files=4), open_log()
     for i in range(5):
         one.append([batch(str(i).encode())])
@@ -126,7 +126,7 @@ def test_send_05_a_request_that_lost_its_race_to_its_own_repeat_is_stored_once(
     assert all_bodies(one) == [b"a"]
 
 
-def test_r8_an_append_gives_up_after_a_limit_of_lost_races(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_8_an_append_gives_up_after_a_limit_of_lost_races(store: FaultyStore, open_log: OpenLog) -> None:
     one, two = open_log(store, LogBounds(races_max=3)), open_log()
     store.before["put_if_absent"] = in_between(lambda: two, b"other")
     with pytest.raises(Unavailable) as refused:
@@ -136,10 +136,10 @@ def test_r8_an_append_gives_up_after_a_limit_of_lost_races(store: FaultyStore, o
     assert all_bodies(one) == [b"other"] * 3
 
 
-# R5: no clear answer.
+# RELY-5: no clear answer.
 
 
-def test_r5_a_commit_that_was_stored_without_an_answer_is_found(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_5_a_commit_that_was_stored_without_an_answer_is_found(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store)
     store.once("after", "put_if_absent", failing(Unknown("no answer")), key="/orders@")
     assert log.append([batch(b"a")])[0].base_offset == 0
@@ -147,7 +147,7 @@ def test_r5_a_commit_that_was_stored_without_an_answer_is_found(store: FaultySto
     assert all_bodies(log) == all_bodies(open_log()) == [b"a", b"b"]
 
 
-def test_r5_a_commit_without_an_answer_that_is_not_there_may_still_arrive(
+def test_rely_5_a_commit_without_an_answer_that_is_not_there_may_still_arrive(
     store: FaultyStore, open_log: OpenLog
 ) -> None:
     log = open_log(store)
@@ -159,7 +159,7 @@ def test_r5_a_commit_without_an_answer_that_is_not_there_may_still_arrive(
     assert all_bodies(open_log()) == [b"a"]
 
 
-def test_r5_a_commit_that_arrives_late_is_not_stored_twice(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_5_a_commit_that_arrives_late_is_not_stored_twice(files: MemoryStore, open_log: OpenLog) -> None:
     """The put is still under way while the caller already asks again."""
     held: list[tuple[str, bytes]] = []
 
@@ -180,7 +180,7 @@ def test_r5_a_commit_that_arrives_late_is_not_stored_twice(files: MemoryStore, o
     assert all_bodies(open_log()) == [b"a"]
 
 
-def test_r5_a_commit_without_an_answer_whose_version_another_has_is_numbered_again(
+def test_rely_5_a_commit_without_an_answer_whose_version_another_has_is_numbered_again(
     store: FaultyStore, open_log: OpenLog
 ) -> None:
     one, two = open_log(store), open_log()
@@ -194,7 +194,7 @@ def test_r5_a_commit_without_an_answer_whose_version_another_has_is_numbered_aga
     assert all_bodies(one) == all_bodies(open_log()) == [b"other", b"mine"]
 
 
-def test_r5_a_put_that_was_repeated_below_us_and_found_itself_is_stored_once(
+def test_rely_5_a_put_that_was_repeated_below_us_and_found_itself_is_stored_once(
     files: MemoryStore, open_log: OpenLog
 ) -> None:
     """An HTTP layer repeats a put whose answer was lost, and is told that the key exists."""
@@ -214,7 +214,7 @@ def test_r5_a_put_that_was_repeated_below_us_and_found_itself_is_stored_once(
     assert all_bodies(open_log()) == [b"before", b"a"]
 
 
-def test_r5_a_commit_that_cannot_be_read_back_is_unknown(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_5_a_commit_that_cannot_be_read_back_is_unknown(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store)
 
     def cut_off(key: str) -> None:
@@ -230,7 +230,7 @@ def test_r5_a_commit_that_cannot_be_read_back_is_unknown(store: FaultyStore, ope
     assert all_bodies(open_log()) == [b"a"]
 
 
-def test_r1_a_commit_that_is_stored_but_not_durable_is_unknown_until_it_is(
+def test_rely_1_a_commit_that_is_stored_but_not_durable_is_unknown_until_it_is(
     store: FaultyStore, open_log: OpenLog
 ) -> None:
     log = open_log(store)
@@ -250,7 +250,7 @@ def test_r1_a_commit_that_is_stored_but_not_durable_is_unknown_until_it_is(
     assert not log.unsynced
 
 
-def test_r1_a_repeat_that_may_stay_in_the_page_cache_does_not_wait(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_a_repeat_that_may_stay_in_the_page_cache_does_not_wait(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store)
     store.once("after", "put_if_absent", failing(NotDurable("the folder could not be synced")), key="/orders@")
     request = batch(b"a", producer="p", seq=1)
@@ -270,7 +270,7 @@ def test_an_error_before_the_put_stores_nothing(store: FaultyStore, open_log: Op
     assert one.append([batch(b"mine")])[0].base_offset == 1
 
 
-def test_r5_a_roll_up_without_an_answer_deletes_nothing(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_5_a_roll_up_without_an_answer_deletes_nothing(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, rollup_files=4)
     for i in range(4):
         log.append([batch(str(i).encode())])
@@ -283,10 +283,10 @@ def test_r5_a_roll_up_without_an_answer_deletes_nothing(store: FaultyStore, open
     assert all_bodies(open_log()) == [b"0", b"1", b"2", b"3"]
 
 
-# R4: a log that contradicts itself.
+# RELY-4: a log that contradicts itself.
 
 
-def test_r4_a_damaged_commit_of_another_writer_stops_the_partition(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_damaged_commit_of_another_writer_stops_the_partition(files: MemoryStore, open_log: OpenLog) -> None:
     one, two = open_log(), open_log()
     two.append([batch(b"a")])
     raw = bytearray(files.read(commit_key(1)).to_pybytes())
@@ -299,7 +299,7 @@ def test_r4_a_damaged_commit_of_another_writer_stops_the_partition(files: Memory
         one.read(0, max_messages=1, max_bytes=1)
 
 
-def test_r4_other_partitions_go_on_when_one_stops(files: MemoryStore) -> None:
+def test_rely_4_other_partitions_go_on_when_one_stops(files: MemoryStore) -> None:
     from tables.log.warehouse import Warehouse
     from tables.paths import PartitionRef, Space
 

@@ -1,4 +1,4 @@
-"""Stored files: every byte checked before it is believed, and no more of it read than is asked (RELIABILITY R4)."""
+"""Stored files: every byte checked before it is believed, and no more of it read than is asked (SPEC RELY-4)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_requests_of_producers_travel_in_the_footer() -> None:
 
 
 @pytest.mark.parametrize("count", [20, 200])
-def test_r4_every_byte_is_covered(count: int) -> None:
+def test_rely_4_every_byte_is_covered(count: int) -> None:
     """Flip one bit in each byte of the file, plain and compressed: reading all of it never serves the result."""
     found = encoded(count, row_group_rows=64)
     raw = bytes(found.data)
@@ -86,7 +86,7 @@ def test_r4_every_byte_is_covered(count: int) -> None:
             reader.verify(found.file)
 
 
-def test_r4_every_cut_is_found() -> None:
+def test_rely_4_every_cut_is_found() -> None:
     found = encoded(20)
     raw = bytes(found.data)
     for length in range(0, len(raw), 7):
@@ -102,7 +102,7 @@ def with_facts(file: DataFile, **facts: Any) -> DataFile:
 
 
 @pytest.mark.parametrize("facts", [{"start": 99}, {"start": 101}, {"count": 19}, {"count": 21}])
-def test_r4_a_file_that_holds_other_offsets_than_its_commit_says_is_found(facts: dict[str, object]) -> None:
+def test_rely_4_a_file_that_holds_other_offsets_than_its_commit_says_is_found(facts: dict[str, object]) -> None:
     found = encoded(20)
     reader, _ = reader_of(found)
     lying = with_facts(found.file, **facts)
@@ -112,7 +112,7 @@ def test_r4_a_file_that_holds_other_offsets_than_its_commit_says_is_found(facts:
         reader.rows(lying, lying.start, lying.end)
 
 
-def test_r4_a_missing_file_is_named() -> None:
+def test_rely_4_a_missing_file_is_named() -> None:
     found = encoded(20)
     reader, store = reader_of(found)
     store.delete(f"{FOLDER}/{found.file.path}")
@@ -146,7 +146,7 @@ def test_a_scan_of_few_columns_reads_their_bytes_alone() -> None:
         list(reader.groups(found.file, 110, 490, SMALL))
 
 
-def test_r4_every_byte_of_a_page_is_covered() -> None:
+def test_rely_4_every_byte_of_a_page_is_covered() -> None:
     """Flip each bit of the small columns, headers of pages included: no other row is ever served."""
     found = encoded(400, padding=2_000)
     whole = pa.concat_tables(reader_of(found)[0].groups(found.file, 100, 500)).select(SMALL)

@@ -1,4 +1,4 @@
-"""Opening a log: from its files alone, under load, and only when they agree (SPEC META-3, RELIABILITY R4)."""
+"""Opening a log: from its files alone, under load, and only when they agree (SPEC META-3, RELY-4)."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def test_only_the_commits_after_the_checkpoint_are_read(files: MemoryStore, open
 
 
 @pytest.mark.parametrize("lost", [1, 5, 9])
-def test_r4_a_missing_commit_is_found(files: MemoryStore, open_log: OpenLog, lost: int) -> None:
+def test_rely_4_a_missing_commit_is_found(files: MemoryStore, open_log: OpenLog, lost: int) -> None:
     fill(open_log(), 10)
     files.delete(commit_key(lost))
     with pytest.raises(Corrupt, match=f"{lost:020d}.json"):
         load(files, REF.folder)
 
 
-def test_r4_a_missing_first_commit_is_found(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_missing_first_commit_is_found(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(), 3)
     files.delete(commit_key(0))
     with pytest.raises(Corrupt, match=f"{0:020d}.json"):
         load(files, REF.folder)
 
 
-def test_r4_a_newest_commit_that_only_its_second_name_has_is_noticed(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_newest_commit_that_only_its_second_name_has_is_noticed(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(), 3)
     files.replace(f"{LOG}/.head", files.read(commit_key(3)))
     files.delete(commit_key(3))
@@ -94,7 +94,7 @@ def test_a_second_name_that_cannot_be_believed_stops_nothing(
     assert load(files, REF.folder).version == 3
 
 
-def test_r4_a_damaged_checkpoint_is_found_at_every_byte(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_damaged_checkpoint_is_found_at_every_byte(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(checkpoint_commits=4, rollup_files=100), 4)
     raw = files.read(checkpoint_key(3)).to_pybytes()
     for at in range(len(raw)):
@@ -109,7 +109,7 @@ def test_r4_a_damaged_checkpoint_is_found_at_every_byte(files: MemoryStore, open
             read_checkpoint(files, REF.folder, 3)
 
 
-def test_r4_a_checkpoint_under_another_version_is_found(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_checkpoint_under_another_version_is_found(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(checkpoint_commits=4), 6)
     files.replace(checkpoint_key(6), files.read(checkpoint_key(3)))
     with pytest.raises(Corrupt, match="the checkpoint of version 3"):

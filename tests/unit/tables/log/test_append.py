@@ -253,7 +253,7 @@ def test_a_full_disk_stores_nothing_and_the_next_append_goes_on(
     assert all_bodies(log) == [b"a", b"c"]
 
 
-def test_r5_data_files_of_failed_appends_are_not_deleted(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_5_data_files_of_failed_appends_are_not_deleted(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store)
     store.once("before", "put_if_absent", failing(StorageFull("no space left")))
     with pytest.raises(StorageFull):
@@ -275,7 +275,7 @@ def test_a_partition_that_was_not_made_is_not_found(files: MemoryStore, clock: S
         warehouse.open_partition(REF)
 
 
-def test_r4_a_table_whose_log_is_gone_is_not_made_anew(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_table_whose_log_is_gone_is_not_made_anew(files: MemoryStore, open_log: OpenLog) -> None:
     """Made again, it would number from 0 again."""
     from mq.errors import Corrupt
 
@@ -285,7 +285,7 @@ def test_r4_a_table_whose_log_is_gone_is_not_made_anew(files: MemoryStore, open_
         open_log()
 
 
-def test_r4_a_log_of_another_partition_is_not_believed(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_log_of_another_partition_is_not_believed(files: MemoryStore, open_log: OpenLog) -> None:
     from mq.errors import Corrupt
     from tables.paths import PartitionRef, Space
 

@@ -140,7 +140,7 @@ def test_meta_03_a_log_of_a_fence_alone_has_a_checkpoint_that_opens(files: Memor
     assert open_log().fences == {BROKER: 1}
 
 
-def test_r5_a_fence_without_an_answer_may_be_asked_for_again(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_5_a_fence_without_an_answer_may_be_asked_for_again(files: MemoryStore, open_log: OpenLog) -> None:
     """The put arrives, its answer does not, and the store is out when the fence is looked for."""
     store = FaultyStore(files)
     log = open_log(store)
@@ -158,7 +158,7 @@ def test_r5_a_fence_without_an_answer_may_be_asked_for_again(files: MemoryStore,
     assert (log.version, log.fences) == (version, {BROKER: 1})
 
 
-def test_r5_a_fence_whose_put_was_slept_through_is_put_up_in_the_end(
+def test_rely_5_a_fence_whose_put_was_slept_through_is_put_up_in_the_end(
     files: MemoryStore, open_log: OpenLog, clock: SetClock
 ) -> None:
     """The other process cleans up what the sleeper's put would have followed."""
@@ -179,7 +179,7 @@ def test_r5_a_fence_whose_put_was_slept_through_is_put_up_in_the_end(
     refused(two, {})
 
 
-def test_r1_all_before_a_fence_is_durable(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_all_before_a_fence_is_durable(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store)
     log.append([batch(b"soon")], flush=Flush.ASYNC)
     assert log.unsynced

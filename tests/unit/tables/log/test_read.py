@@ -165,7 +165,9 @@ def test_an_empty_partition_has_its_end_at_every_time(open_log: OpenLog) -> None
 # Damage, and what is none.
 
 
-def test_r4_a_missing_data_file_stops_the_partition_and_names_the_file(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_missing_data_file_stops_the_partition_and_names_the_file(
+    files: MemoryStore, open_log: OpenLog
+) -> None:
     fill(open_log())
     reader = open_log(cache_bytes_max=1)  # keeps nothing: what was read before must not hide the loss
     path = reader.files[2].path

@@ -1,4 +1,4 @@
-"""Roll-ups, checkpoints, clean-up, graves and orphans (RELIABILITY F14; ARCHITECTURE I6)."""
+"""Roll-ups, checkpoints, clean-up, replaced files and orphans (fault F14; ARCHITECTURE I6)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_log_opens_though_files_go_while_it_reads_them(
     assert all_bodies(open_log(store)) == sent
 
 
-def test_r4_a_roll_up_never_copies_damage(files: MemoryStore, open_log: OpenLog) -> None:
+def test_rely_4_a_roll_up_never_copies_damage(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(), 8)
     stranger = open_log(rollup_files=4, cache_bytes_max=1)
     victim = f"{REF.folder}/{stranger.files[3].path}"

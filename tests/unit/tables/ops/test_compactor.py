@@ -159,7 +159,7 @@ def test_spark_08_appends_meanwhile_only_cost_another_try(
     assert all_bodies(log) == all_bodies(open_log()) == [*sent, b"x", b"y"]
 
 
-def test_r4_compaction_never_copies_damage(open_log: OpenLog, files: MemoryStore, clock: SetClock) -> None:
+def test_rely_4_compaction_never_copies_damage(open_log: OpenLog, files: MemoryStore, clock: SetClock) -> None:
     log = open_log()
     fill(log, 6)
     victim = f"{REF.folder}/{log.files[3].path}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tables.store.local import LocalStore
-from tables.store.trash import Graves
+from tables.store.trash import Trash
 from tests.api.running import until
 
 FILES = [f"t/old/{folder}/{name}" for folder in "ab" for name in "xyz"]
@@ -36,8 +36,8 @@ def slow() -> Iterator[SlowDisk]:
     disk.may_go_on.set()
 
 
-def _filled(folder: Path, graves: Graves) -> LocalStore:
-    store = LocalStore(folder, graves=graves)
+def _filled(folder: Path, trash: Trash) -> LocalStore:
+    store = LocalStore(folder, trash=trash)
     for key in FILES:
         store.put(key, b"x", durable=False)
     return store
@@ -49,7 +49,7 @@ def _left(folder: Path) -> list[str]:
 
 @pytest.mark.promise("GROUP-9")
 def test_a_deletion_does_not_wait_for_its_files_and_what_is_made_anew_stays(tmp_path: Path, slow: SlowDisk) -> None:
-    store = _filled(tmp_path, Graves(str(tmp_path), slow.unlink))
+    store = _filled(tmp_path, Trash(str(tmp_path), slow.unlink))
     store.delete_tree("t/old")
     assert slow.asked.wait(30)
     assert store.folders("t") == [] and len(_left(tmp_path)) == 1
@@ -61,13 +61,13 @@ def test_a_deletion_does_not_wait_for_its_files_and_what_is_made_anew_stays(tmp_
 
 
 def test_a_process_that_ends_leaves_the_rest_to_the_next(tmp_path: Path, slow: SlowDisk) -> None:
-    graves = Graves(str(tmp_path), slow.unlink)
-    store = _filled(tmp_path, graves)
+    trash = Trash(str(tmp_path), slow.unlink)
+    store = _filled(tmp_path, trash)
     store.delete_tree("t/old")
     assert slow.asked.wait(30)
     ending = threading.Thread(target=store.close)
     ending.start()
-    until(lambda: graves.closed)
+    until(lambda: trash.closed)
     slow.may_go_on.set()
     ending.join(30)
     (grave,) = _left(tmp_path)

@@ -1,4 +1,4 @@
-"""What `Flush.ASYNC` leaves in the page cache, and who makes it durable before what (RELIABILITY R1)."""
+"""What `Flush.ASYNC` leaves in the page cache, and who makes it durable before what (SPEC RELY-1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def synced_before(store: FaultyStore, name: str, key: str) -> bool:
 
 
 @pytest.mark.promise("FLUSH-6")
-def test_r1_a_durable_append_syncs_what_was_not(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_a_durable_append_syncs_what_was_not(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, flush_interval_ms=3_600_000)
     log.append([batch(b"a")], flush=Flush.ASYNC)
     data = log.files[0].path
@@ -42,7 +42,7 @@ def test_r1_a_durable_append_syncs_what_was_not(store: FaultyStore, open_log: Op
     assert synced_before(store, "put_if_absent", f"{1:020d}.json")
 
 
-def test_r1_data_is_synced_before_the_commit_that_names_it(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_data_is_synced_before_the_commit_that_names_it(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, flush_interval_ms=3_600_000)
     log.append([batch(b"a")], flush=Flush.ASYNC)
     log.append([batch(b"b")], flush=Flush.ASYNC)
@@ -52,7 +52,7 @@ def test_r1_data_is_synced_before_the_commit_that_names_it(store: FaultyStore, o
     assert [key.endswith(".json") for key in order] == [False, True, False, True]
 
 
-def test_r1_what_another_writer_left_unsynced_is_synced_before_a_durable_append(
+def test_rely_1_what_another_writer_left_unsynced_is_synced_before_a_durable_append(
     files: MemoryStore, store: FaultyStore, open_log: OpenLog
 ) -> None:
     one, two = open_log(store), open_log(flush_interval_ms=3_600_000)
@@ -61,7 +61,7 @@ def test_r1_what_another_writer_left_unsynced_is_synced_before_a_durable_append(
     assert synced_before(store, "put_if_absent", f"{1:020d}.json")
 
 
-def test_r1_what_a_killed_writer_left_unsynced_is_synced_after_opening(
+def test_rely_1_what_a_killed_writer_left_unsynced_is_synced_after_opening(
     files: MemoryStore, store: FaultyStore, open_log: OpenLog
 ) -> None:
     """The next process must not acknowledge behind a commit that a power cut would still take."""
@@ -74,7 +74,7 @@ def test_r1_what_a_killed_writer_left_unsynced_is_synced_after_opening(
     assert synced_before(store, "put_if_absent", killed.files[0].path)
 
 
-def test_r1_what_arrives_unsynced_during_a_lost_race_is_synced_before_the_next_try(
+def test_rely_1_what_arrives_unsynced_during_a_lost_race_is_synced_before_the_next_try(
     store: FaultyStore, open_log: OpenLog
 ) -> None:
     one, two = open_log(store), open_log(flush_interval_ms=3_600_000)
@@ -85,7 +85,7 @@ def test_r1_what_arrives_unsynced_during_a_lost_race_is_synced_before_the_next_t
     assert synced_before(store, "put_if_absent", f"{1:020d}.json")
 
 
-def test_r1_a_checkpoint_is_not_more_durable_than_its_commits(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_a_checkpoint_is_not_more_durable_than_its_commits(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, checkpoint_commits=2, flush_interval_ms=3_600_000)
     for body in (b"a", b"b"):
         log.append([batch(body)], flush=Flush.ASYNC)
@@ -105,7 +105,7 @@ def test_a_sync_that_fails_keeps_what_is_to_be_synced(store: FaultyStore, open_l
     assert all_bodies(log) == [b"a"]
 
 
-def test_r1_after_a_sync_that_failed_files_are_written_again(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_after_a_sync_that_failed_files_are_written_again(store: FaultyStore, open_log: OpenLog) -> None:
     """The kernel forgets what it could not write, and the next sync succeeds: it proves nothing."""
     log = open_log(store, flush_interval_ms=3_600_000)
     log.append([batch(b"a")], flush=Flush.ASYNC)
@@ -212,7 +212,7 @@ def test_a_second_flush_waits_for_the_first(store: FaultyStore) -> None:
     assert done == ["first", "second"]
 
 
-def test_r1_the_flusher_looks_only_at_what_has_something_to_sync(files: MemoryStore) -> None:
+def test_rely_1_the_flusher_looks_only_at_what_has_something_to_sync(files: MemoryStore) -> None:
     """Thousands of idle partitions would otherwise be locked five times a second."""
     told: list[Unsynced] = []
     idle, busy = Unsynced(files, told.append), Unsynced(files, told.append)
@@ -222,14 +222,14 @@ def test_r1_the_flusher_looks_only_at_what_has_something_to_sync(files: MemorySt
     assert told == [busy, busy]
 
 
-def test_r1_an_asynchronous_append_is_made_durable_by_the_flusher(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_an_asynchronous_append_is_made_durable_by_the_flusher(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, flush_interval_ms=1)
     for body in (b"a", b"b"):
         log.append([batch(body)], flush=Flush.ASYNC)
         until(lambda: log.unsynced == 0)
 
 
-def test_r1_what_the_flusher_could_not_sync_it_tries_again(store: FaultyStore, open_log: OpenLog) -> None:
+def test_rely_1_what_the_flusher_could_not_sync_it_tries_again(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, flush_interval_ms=1)
     store.before["sync"] = failing(Unavailable("out"))
     log.append([batch(b"a")], flush=Flush.ASYNC)

@@ -1,0 +1,71 @@
+"""From when the files of a delay log age, and what of them is read for it (SPEC RETRY-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import pytest
+
+from mq.errors import DeltaMQError
+from mq.meta.retention import Dated
+from mq.queue.delay_mark import Ended
+from tables.config_sections import RetentionSettings
+from tables.delta.actions import DataFile
+from tables.paths import PartitionRef
+from tables.queue.refs import DELAY, system_ref
+from tables.queue.retention_rules import Rules
+from tables.store.store import FileMissing, MemoryStore
+from tests.queue_tables import BROKER, CLUSTER, QueueTables
+
+REF = system_ref(DELAY, CLUSTER, BROKER)
+SETTINGS = RetentionSettings()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A delay log of which only the newest state is loaded."""
+
+    ref: PartitionRef
+    files: Sequence[DataFile]
+
+
+@pytest.fixture
+def tables() -> Iterator[QueueTables]:
+    with closing(QueueTables("delayed", MemoryStore())) as made:
+        yield made
+
+
+def _delayed(tables: QueueTables) -> tuple[DataFile, int]:
+    """Return the file of two delayed messages that have ended, and the later of their deliver times."""
+    last_ms = tables.warehouse.clock.wall_us() // 1_000 + 50_000
+    tables.delay(tables.topic(), ("a", last_ms - 1_000), ("b", last_ms))
+    tables.mark(Ended(REF.name, ((0, 2),)))
+    log = tables.warehouse.open_partition(REF)
+    log.refresh()
+    (file,) = log.files
+    return file, last_ms
+
+
+def _aged(tables: QueueTables, file: DataFile, now_ms: int) -> list[Dated]:
+    rules = Rules(tables.warehouse, SETTINGS, CLUSTER, [BROKER], tables.meta.meta, now_ms * 1_000)
+    return list(rules.files(Stored(REF, [file]), now_ms * 1_000))
+
+
+def test_the_last_deliver_time_comes_from_the_statistics_and_the_column_is_not_read(tables: QueueTables) -> None:
+    file, last_ms = _delayed(tables)
+    tables.warehouse.store.delete(f"{REF.folder}/{file.path}")
+    assert _aged(tables, file, last_ms + SETTINGS.delayed_ms + 1) == [Dated(2, last_ms * 1_000)]
+
+
+@pytest.mark.parametrize(
+    "stats", ["", '{"numRecords":2}', '{"maxValues":{"deliver_time":"?"},"nullCount":{"deliver_time":0}}']
+)
+def test_the_last_deliver_time_is_read_if_the_statistics_lack_it(tables: QueueTables, stats: str) -> None:
+    file, last_ms = _delayed(tables)
+    now_ms, older = last_ms + SETTINGS.delayed_ms + 1, replace(file, stats=stats)
+    assert _aged(tables, older, now_ms) == [Dated(2, last_ms * 1_000)]
+    tables.warehouse.store.delete(f"{REF.folder}/{file.path}")
+    with pytest.raises((DeltaMQError, FileMissing)):
+        _aged(tables, older, now_ms)
