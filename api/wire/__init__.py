@@ -53,8 +53,8 @@ from api.wire.request import (
     media_type,
     one_of,
     parse_query,
-    path_segment,
     read_body,
+    unquoted,
 )
 from api.wire.route_batch import (
     Share,
@@ -132,7 +132,6 @@ __all__ = [
     "one_of",
     "page",
     "parse_query",
-    "path_segment",
     "problem",
     "problems",
     "query",
@@ -144,5 +143,6 @@ __all__ = [
     "send_answer",
     "stored_messages",
     "to_record_batch",
+    "unquoted",
     "whole",
 ]
