@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.host import HostedMeta, Hosting, Peers, Topics
+from api.host import HostedMeta, Hosting, Peers
 from api.log import Gauge, Metrics
 from api.order import Locks, OnlineClients
 from api.queue import Lanes
@@ -19,9 +19,7 @@ def gauges_of(
     answers: Admission,
     warehouse: Warehouse,
     meta: HostedMeta,
-    *,
     hosting: Hosting,
-    topics: Topics,
     lanes: Lanes,
     locks: Locks,
 ) -> list[Gauge]:
@@ -30,7 +28,7 @@ def gauges_of(
         Gauge("deltamq_queue_requests", "Produce requests under way.", lambda: admission.requests),
         Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: admission.bytes),
         Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: answers.bytes),
-        Gauge("deltamq_topics", "Topics.", lambda: len(topics.state.topics)),
+        Gauge("deltamq_topics", "Topics.", lambda: len(meta.now.topics.topics)),
         Gauge("deltamq_open_partitions", "Partitions open in this process.", lambda: len(warehouse.open_logs)),
         Gauge("deltamq_in_flight_messages", "Messages popped and not done.", lanes.in_flight_everywhere),
         Gauge("deltamq_hosted_brokers", "Brokers served here.", lambda: len(hosting.taking() - {META_ROLE})),

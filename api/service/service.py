@@ -88,21 +88,18 @@ class Service:
         self.handles = HandleCalls(self.lanes, self.hosting)
 
         # Clients of groups, and the exclusive ones' pull locks.
-        self.seen = SeenClients(self.now_ms, keep_ms=settings.authorization_ms)
+        length_ms, clock = settings.authorization_ms, ports.lease_clock
+        self.seen = SeenClients(self.now_ms, keep_ms=length_ms)
         self.online = OnlineClients(
-            self.meta,
-            self.hosting,
-            length_ms=settings.authorization_ms,
-            clients_max=ports.clients_max,
-            clock=ports.lease_clock,
+            self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
         )
-        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions, clock=ports.lease_clock)
+        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions, clock=clock)
 
         # Delayed messages.
         self.delays = Delays(self.partitions, cluster, _brokers(settings, meta))
         self.waiting = Waiting(self.partitions, self.delays, cluster)
 
-        # Groups, whose end all of these must learn; the watch over all.
+        # Groups, whose end lanes and locks must learn; what looks at all of it.
         self.groups = Groups(
             self.meta,
             self.partitions,
@@ -112,14 +109,7 @@ class Service:
         )
         self._watch = Watch(self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s)
         self.metrics.gauges = gauges_of(
-            self.admission,
-            self.answers,
-            warehouse,
-            self.meta,
-            hosting=self.hosting,
-            topics=self.topics,
-            lanes=self.lanes,
-            locks=self.locks,
+            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
         )
         self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
