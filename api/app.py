@@ -8,10 +8,20 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from api.front import Front
+from api.front import Front, HotCalls
 from api.openapi import describe
+from api.order import Gates
 from api.ports import REAL, Ports
-from api.routes import ROUTERS
+from api.routes import (
+    ROUTERS,
+    FetchEndpoint,
+    HandlesEndpoint,
+    PartitionReader,
+    PopEndpoint,
+    PopForwarder,
+    ProduceEndpoint,
+    RequestAppender,
+)
 from api.service import Service
 from api.wire import Receive, Scope, Send, install
 from mq.errors import DeltaMQError
@@ -26,7 +36,7 @@ class App(Front):
     """The application that uvicorn runs. Its service exists from the lifespan's startup to its shutdown."""
 
     def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
-        super().__init__(fastapi, lambda: self.service)
+        super().__init__(fastapi)
         self.fastapi = fastapi
         self._config = config
         self.ports = ports
@@ -54,10 +64,11 @@ class App(Front):
             await send({"type": "lifespan.startup.failed"})
             return
         self.fastapi.state.service = service
+        self.calls = _hot_calls(service)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await service.stop()
-        self.fastapi.state.service = None
+        self.fastapi.state.service = self.calls = None
         await send({"type": "lifespan.shutdown.complete"})
 
 
@@ -81,6 +92,68 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
     return App(app, config, ports)
+
+
+def _hot_calls(service: Service) -> HotCalls:
+    """Return the endpoints of the hot calls, each with the parts of the service that it uses."""
+    settings = service.settings
+    appender = RequestAppender(
+        service.topics,
+        service.partitions,
+        service.delays,
+        meta=service.meta,
+        hosting=service.hosting,
+        fencing=service.fencing,
+        sealer=service.sealer,
+        flush=service.config.log.flush,
+    )
+    produce = ProduceEndpoint(
+        service.topics,
+        appender,
+        service.partitions,
+        service.metrics,
+        admission=service.admission,
+        bytes_max=settings.request_bytes_max,
+        within_ms=settings.request_ms,
+        now_ms=service.now_ms,
+    )
+    fetch = FetchEndpoint(
+        service.topics,
+        service.groups,
+        PartitionReader(service.partitions, service.hosting, refresh_s=settings.refresh_ms / 1000),
+        Gates(service.locks, service.lanes, service.moved),
+        peers=service.peers,
+        partitions=service.partitions,
+        metrics=service.metrics,
+        admission=service.answers,
+    )
+    pop = PopEndpoint(
+        service.topics,
+        service.groups,
+        service.popper,
+        service.handles,
+        hosting=service.hosting,
+        forwarder=PopForwarder(service.owners, service.peers, service.handles),
+        seen=service.seen,
+        partitions=service.partitions,
+        metrics=service.metrics,
+        admission=service.pops,
+        answers=service.answers,
+        invisible=service.invisible,
+        within_ms=settings.request_ms,
+        now_ms=service.now_ms,
+    )
+    handles = HandlesEndpoint(
+        service.groups,
+        service.handles,
+        service.owners,
+        service.lanes,
+        service.metrics,
+        admission=service.pops,
+        invisible=service.invisible,
+        within_ms=settings.request_ms,
+    )
+    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics)
 
 
 def _version() -> str:

@@ -1,9 +1,9 @@
 """The ASGI application that uvicorn runs: the hot calls go straight to their endpoints, all others to FastAPI.
 
-    POST /v1/topics/{topic}/messages                          -> api.routes.produce
-    GET  /v1/topics/{topic}/partitions/{partition}/messages   -> api.routes.fetch
-    POST /v1/groups/{group}/topics/{topic}/pop                -> api.routes.pop
-    POST /v1/groups/{group}/ack | invisible | nack | dead     -> api.routes.handles
+    POST /v1/topics/{topic}/messages                          -> ProduceEndpoint
+    GET  /v1/topics/{topic}/partitions/{partition}/messages   -> FetchEndpoint
+    POST /v1/groups/{group}/topics/{topic}/pop                -> PopEndpoint
+    POST /v1/groups/{group}/ack | invisible | nack | dead     -> HandlesEndpoint
     anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
 FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi.messages` and
@@ -13,15 +13,15 @@ FastAPI's dependency machinery costs more than a whole produce request here. `ap
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from contextlib import ExitStack, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp
 
-from api.host import is_forwarded, meta_offset_of
-from api.routes import CALLS, answer_fetch, answer_handles, answer_pop, answer_produce
-from api.service import Service
+from api.host import HostedMeta, is_forwarded, meta_offset_of
+from api.log import Metrics
+from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint
 from api.wire import (
     Answer,
     ClientGone,
@@ -31,26 +31,37 @@ from api.wire import (
     answer_of,
     as_deltamq_error,
     method_not_allowed,
-    path_segment,
     send_answer,
 )
 from mq.errors import DeltaMQError, TooLarge, Unavailable
 from mq.limits import ADMIN_BYTES_MAX
 from tables.failpoints import armed, failpoint
 
-__all__ = ["Front"]
+__all__ = ["Front", "HotCalls"]
 
-Endpoint = Callable[[Service], Awaitable[Answer | None]]
 _V1_TOPICS: Final = [b"", b"v1", b"topics"]
 _V1_GROUPS: Final = [b"", b"v1", b"groups"]
+
+
+class HotCalls(NamedTuple):
+    """The endpoints of the hot calls, made once when the service has started."""
+
+    produce: ProduceEndpoint
+    fetch: FetchEndpoint
+    pop: PopEndpoint
+    handles: HandlesEndpoint
+    #: The metadata, which a forwarded request may need to be read further.
+    meta: HostedMeta
+    metrics: Metrics
 
 
 class Front:
     """Dispatches requests by path, and sends the answers of the hot calls."""
 
-    def __init__(self, others: ASGIApp, service: Callable[[], Service | None]) -> None:
+    def __init__(self, others: ASGIApp) -> None:
         self._others = others
-        self._service = service
+        #: None until the service has started, and after it has stopped.
+        self.calls: HotCalls | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,87 +88,69 @@ class Front:
 
     async def _catch_up(self, scope: Scope) -> None:
         """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""
-        service = self._service()
-        if service is not None:
+        if self.calls is not None:
             # If the metadata cannot be read, the endpoint that needs it says why.
             with suppress(DeltaMQError):
-                await service.meta.reach(meta_offset_of(scope["headers"]))
+                await self.calls.meta.reach(meta_offset_of(scope["headers"]))
 
     async def _produce(self, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await send_answer(scope, send, method_not_allowed("POST"))
+        calls = await self._ready("POST", scope, send)
+        if calls is None:
             return
-        answer = await self._answered(
-            "produce", lambda service: answer_produce(service, path_segment(topic, "topic"), scope, receive)
-        )
+        answer = await _answered("produce", calls.produce.answer(topic, scope, receive), calls.metrics)
         if answer is not None and armed("ack.half_responded"):
             await _send_half(send, answer)
         elif answer is not None:
             await send_answer(scope, send, answer)
 
     async def _fetch(self, topic: bytes, partition: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "GET":
-            await send_answer(scope, send, method_not_allowed("GET"))
+        calls = await self._ready("GET", scope, send)
+        if calls is None:
             return
         with ExitStack() as until_sent:
-            answer = await self._answered(
-                "fetch",
-                lambda service: answer_fetch(
-                    service,
-                    path_segment(topic, "topic"),
-                    path_segment(partition, "partition"),
-                    scope=scope,
-                    receive=receive,
-                    send=send,
-                    ticket=until_sent.enter_context(service.answers.enter()),
-                ),
-            )
+            fetching = calls.fetch.answer(topic, partition, scope, receive, send, until_sent)
+            answer = await _answered("fetch", fetching, calls.metrics)
             if answer is not None:
                 await send_answer(scope, send, answer)
 
     async def _pop(self, group: bytes, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await send_answer(scope, send, method_not_allowed("POST"))
+        calls = await self._ready("POST", scope, send)
+        if calls is None:
             return
         with ExitStack() as until_sent:
-            answer = await self._answered(
-                "pop",
-                lambda service: answer_pop(
-                    service,
-                    path_segment(group, "group"),
-                    path_segment(topic, "topic"),
-                    scope=scope,
-                    receive=receive,
-                    ticket=until_sent.enter_context(service.answers.enter()),
-                ),
-            )
+            answer = await _answered("pop", calls.pop.answer(group, topic, scope, receive, until_sent), calls.metrics)
             if answer is not None:
                 await send_answer(scope, send, answer)
 
     async def _on_handles(self, group: bytes, call: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await send_answer(scope, send, method_not_allowed("POST"))
+        calls = await self._ready("POST", scope, send)
+        if calls is None:
             return
-        answer = await self._answered(
-            call.decode(), lambda service: answer_handles(service, call, path_segment(group, "group"), scope, receive)
-        )
+        answer = await _answered(call.decode(), calls.handles.answer(call, group, scope, receive), calls.metrics)
         if answer is not None:
             await send_answer(scope, send, answer)
 
-    async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
-        """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
-        service = self._service()
-        if service is None:
-            return answer_of(Unavailable("the service is starting", code="starting"))
-        try:
-            answer = await endpoint(service)
-        except ClientGone:
+    async def _ready(self, method: str, scope: Scope, send: Send) -> HotCalls | None:
+        """Return the endpoints; None after answering a request with another method, or one that came too early."""
+        if scope["method"] != method:
+            await send_answer(scope, send, method_not_allowed(method))
             return None
-        except Exception as error:
-            answer = answer_of(as_deltamq_error(error))
-        if answer is not None:
-            service.metrics.requests[call, answer.status] += 1
-        return answer
+        if self.calls is None:
+            await send_answer(scope, send, answer_of(Unavailable("the service is starting", code="starting")))
+        return self.calls
+
+
+async def _answered(call: str, endpoint: Awaitable[Answer | None], metrics: Metrics) -> Answer | None:
+    """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
+    try:
+        answer = await endpoint
+    except ClientGone:
+        return None
+    except Exception as error:
+        answer = answer_of(as_deltamq_error(error))
+    if answer is not None:
+        metrics.requests[call, answer.status] += 1
+    return answer
 
 
 async def _send_half(send: Send, answer: Answer) -> None:

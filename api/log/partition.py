@@ -10,16 +10,15 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from api.log.group_commit import CommitQueue, Part
 from api.log.known_fences import KnownFences
-from api.log.metrics import Metrics
+from api.log.metrics import Metrics, PartitionGauges
 from api.log.tending import Tending
-from api.log.workers import Workers
+from api.log.workers import Threads
 from mq.errors import DeltaMQError, NotFound
 from mq.meta import Topic
 from tables.log import BROKER_FENCE, PartitionLog, Warehouse
@@ -248,25 +247,19 @@ class Partitions:
     """The partitions that this process has touched, by topic life and name."""
 
     def __init__(
-        self,
-        warehouse: Warehouse,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        commits: Workers,
-        upkeep: Workers,
-        threads: ThreadPoolExecutor,
-        metrics: Metrics,
+        self, warehouse: Warehouse, loop: asyncio.AbstractEventLoop, threads: Threads, metrics: Metrics
     ) -> None:
         self.warehouse = warehouse
         self.loop = loop
-        #: Whether the service stops: then no more upkeep begins; it is due again after the next start.
+        #: Whether the service stops: then readers no longer wait, and no more upkeep begins, which is due again after
+        #: the next start.
         self.stopping = False
-        self.commits = commits
-        self.upkeep = upkeep
+        self.commits = threads.commits
+        self.upkeep = threads.upkeep
         self.metrics = metrics
         #: The fence epochs that appends know; None in a process without fences.
         self.fencing: KnownFences | None = None
-        self._threads = threads
+        self._work = threads.work
         self._found: dict[PartitionRef, Partition] = {}
         self.tending = Tending[Partition](loop.time)
         #: The partitions at which readers wait or which they follow, and perhaps some where that has ended.
@@ -292,12 +285,28 @@ class Partitions:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work on a thread."""
-        return await self.loop.run_in_executor(self._threads, work)
+        return await self.loop.run_in_executor(self._work, work)
 
     def drop(self, space: Space, topic: str, generation: int) -> None:
         """Forget the partitions of a topic's life that is over."""
         for ref in [r for r in self._found if (r.space, r.topic, r.generation) == (space, topic, generation)]:
             self._found.pop(ref).close()
+
+    def gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
+        """Yield the gauges of the open partitions of these topics, or of all, as this process knows them."""
+        for partition in self:
+            opened = partition.log
+            if opened is not None and (topics is None or partition.topic in topics):
+                stats = opened.stats()
+                yield PartitionGauges(
+                    topic=partition.topic,
+                    partition=partition.name,
+                    end_offset=stats.max_offset,
+                    min_offset=stats.min_offset,
+                    version=stats.version,
+                    files=stats.files,
+                    bytes=stats.bytes,
+                )
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._found.values()))

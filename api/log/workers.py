@@ -1,7 +1,7 @@
-"""A few threads that run blocking work for the event loop, in the order of its arrival.
+"""The threads that run blocking work for the event loop.
 
-A `ThreadPoolExecutor` spends about 20 microseconds a task on a future. A commit answers through its own callback and
-needs none, so a queue is enough.
+Workers take their work in the order of its arrival. A `ThreadPoolExecutor` spends about 20 microseconds a task on a
+future. A commit answers through its own callback and needs none, so a queue is enough for it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-__all__ = ["Workers"]
+__all__ = ["Threads", "Workers"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -46,3 +47,18 @@ class Workers:
             self._tasks.put(None)
         for thread in self._threads:
             thread.join()
+
+
+class Threads:
+    """All threads of a service but those of its metadata."""
+
+    def __init__(self, *, commits: int, work: int) -> None:
+        self.commits = Workers(commits, name="mq-commit")
+        self.upkeep = Workers(1, name="mq-upkeep")
+        self.work = ThreadPoolExecutor(work, thread_name_prefix="mq-work")
+
+    def stop(self) -> None:
+        """Finish everything that was submitted, commits before upkeep; blocking."""
+        self.commits.stop()
+        self.upkeep.stop()
+        self.work.shutdown()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from api.order.online_clients import Beat, OnlineClients
-from api.order.pull_gate import Gate
+from api.order.pull_gate import Gate, Gates
 from api.order.pull_locks import Asked, Locks, Taken
 
 __all__ = [
     "Asked",
     "Beat",
     "Gate",
+    "Gates",
     "Locks",
     "OnlineClients",
     "Taken",

@@ -13,7 +13,7 @@ from mq.meta import Group, Topic
 from mq.queue import LaneKey
 from tables.log import Fetched, FetchStatus
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "Gates"]
 
 
 class Gate:
@@ -77,3 +77,24 @@ class Gate:
         status = FetchStatus.FOUND if count else FetchStatus.NO_NEW_MESSAGE
         next_offset = found.rows.column("offset")[count].as_py()
         return Fetched(status, found.rows.slice(0, count), next_offset, found.min_offset, found.max_offset)
+
+
+class Gates:
+    """Makes the gates of fetches that name a group."""
+
+    def __init__(self, locks: Locks, lanes: Lanes, moved: MovedProgress) -> None:
+        self._locks = locks
+        self._lanes = lanes
+        self._moved = moved
+
+    def of(self, group: Group, topic: Topic, partition: str, client: str | None) -> Gate:
+        """Return the gate of one fetch."""
+        return Gate(
+            self._locks,
+            self._lanes,
+            self._moved,
+            group=group,
+            topic=topic,
+            partition=partition,
+            client=client,
+        )

@@ -94,8 +94,12 @@ class HandleCalls:
 
     def _epochs(self, opened: Iterable[Opened]) -> dict[str, int]:
         """Return the brokers of the leases, each with its epoch; raise `Unavailable` if one is not served here."""
-        brokers = {broker_of(one.lease.partition) for one in opened}
-        return {broker: self._hosting.epoch(broker) for broker in brokers}
+        epochs: dict[str, int] = {}
+        for one in opened:
+            broker = broker_of(one.lease.partition)
+            if broker not in epochs:
+                epochs[broker] = self._hosting.epoch(broker)
+        return epochs
 
     def _check(self, epochs: Mapping[str, int]) -> None:
         """Raise `Unavailable` if this process did not serve all these brokers from their epochs until now."""

@@ -7,24 +7,18 @@ and tags searched, on a work thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from api.log import scan_tags
 from api.queue.pop_requests import LanePopRequest
 from api.wire import first_held_back
 from mq.meta import Blocked
 from mq.queue import Attempts
-from tables.log import FetchStatus, cut_to_bytes
+from tables.log import FetchStatus
 
 __all__ = ["Seen", "allowed", "attempts_of", "look", "look_now"]
-
-#: With a tag filter, one step covers at least these bounds, so that rare tags are found in few steps ...
-_SCAN_MESSAGES: Final = 20_000
-_SCAN_BYTES: Final = 8 * 1024 * 1024
-#: ... and one pop takes at most this number of steps before it goes on to the next lane.
-_SCAN_STEPS_MAX: Final = 16
 
 
 class Seen(NamedTuple):
@@ -60,22 +54,12 @@ def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) ->
 
 def _tagged(request: LanePopRequest, start: int, limit: int | None, most: int, tags: pa.Array) -> Seen:
     """Return messages with one of the tags; messages that are passed over count as consumed."""
-    log, at, max_bytes = request.log, start, request.max_bytes
-    for _ in range(_SCAN_STEPS_MAX):
-        room = _SCAN_MESSAGES if limit is None else min(_SCAN_MESSAGES, limit - at)
-        if room <= 0:
-            break
-        found = log.read(at, max_messages=room, max_bytes=max(max_bytes, _SCAN_BYTES))
-        if found.status is not FetchStatus.FOUND:
-            break
-        matching = found.rows.filter(pc.is_in(found.rows.column("tag"), value_set=tags))
-        if matching.num_rows:
-            kept = cut_to_bytes(matching.slice(0, most), max_bytes, at_least=1)
-            offsets: list[int] = kept.column("offset").to_pylist()
-            end = offsets[-1] + 1 if kept.num_rows < matching.num_rows else found.next_offset
-            return Seen(kept, offsets, end)
-        at = found.next_offset
-    return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), at)
+    log = request.log
+    scanned = scan_tags(log, start, tags, max_messages=most, max_bytes=request.max_bytes, limit=limit)
+    if scanned.kept is None:
+        return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), scanned.reached)
+    offsets: list[int] = scanned.kept.column("offset").to_pylist()
+    return Seen(scanned.kept, offsets, scanned.reached if scanned.rest is None else offsets[-1] + 1)
 
 
 def allowed(seen: Seen, blocked: Blocked | None) -> Seen:

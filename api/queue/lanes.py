@@ -106,7 +106,7 @@ class Lanes:
         known = {lane.key for lane in self.buffer.lanes}.union(
             self._states, self._consumed_ms, (key for key, _ in self.ordered)
         )
-        self.forget([key for key in known if _broker(key) == broker])
+        self.forget([key for key in known if broker_of(key.partition) == broker])
 
     async def drain(self, broker: str) -> None:
         """Store what only memory knows of a broker's lanes, so that another process can continue them.
@@ -116,14 +116,14 @@ class Lanes:
         DeltaMQError
             Some of it is not stored; it stays in memory.
         """
-        lanes = [lane for lane in self.buffer.lanes if _broker(lane.key) == broker]
+        lanes = [lane for lane in self.buffer.lanes if broker_of(lane.key.partition) == broker]
         await asyncio.gather(*self._storing)
         await self.match.store_all(self.buffer.leave(lanes))
         await self.flush()
 
     def check_hosted(self, lane: LaneKey) -> None:
         """Return if this process serves the lane's broker, else raise `Unavailable`."""
-        broker = _broker(lane)
+        broker = broker_of(lane.partition)
         if broker not in self._epochs:
             raise Unavailable(f"broker {broker} is being taken over; ask again", code="broker_unavailable")
 
@@ -305,7 +305,7 @@ class Lanes:
             return None
         now_ms, stored = self.logs.now_ms(), self._states.pop(key, _NOTHING_STORED)
         covered, states = stored.live(known.epoch, known.offset, now_ms)
-        tenure = self._epochs[_broker(key)]
+        tenure = self._epochs[broker_of(key.partition)]
         return self.buffer.open_lane(key, known, tenure=tenure, now_ms=now_ms, states=states, covered=covered)
 
     def ordered_of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
@@ -321,7 +321,7 @@ class Lanes:
 
     def recall(self, key: LaneKey) -> None:
         """Open a lane if the tables have checkpoints of it, so that its overdue messages are known before a pop."""
-        if key in self._states and _broker(key) in self._epochs and self.ordered.get(key) is None:
+        if key in self._states and broker_of(key.partition) in self._epochs and self.ordered.get(key) is None:
             self.open(key)
 
     def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
@@ -396,10 +396,6 @@ class Lanes:
                 await _logged(self.flush())
         except TimeoutError:
             log.error("event=stop_incomplete checkpoints=%d", self.checkpoints_in_memory)
-
-
-def _broker(key: LaneKey) -> str:
-    return broker_of(key.partition)
 
 
 async def _logged(work: Awaitable[None]) -> None:

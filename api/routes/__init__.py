@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from api.routes import cancel, cluster, dead_letters, failed_messages, group_offsets, groups, heartbeats, locks, topics
-from api.routes.fetch import ARROW_TYPE, answer_fetch
-from api.routes.handles import CALLS, answer_handles
-from api.routes.pop import answer_pop
-from api.routes.produce import JSON_TYPE, NDJSON_TYPE, answer_produce
+from api.routes.fetch import ARROW_TYPE, FetchEndpoint
+from api.routes.handles import CALLS, HandlesEndpoint
+from api.routes.pop import PopEndpoint
+from api.routes.pop_elsewhere import PopForwarder
+from api.routes.produce import JSON_TYPE, NDJSON_TYPE, ProduceEndpoint
+from api.routes.read import PartitionReader
 from api.routes.sse import EVENTS_TYPE
+from api.routes.store_request import RequestAppender
 
 __all__ = [
     "ARROW_TYPE",
@@ -18,10 +21,13 @@ __all__ = [
     "JSON_TYPE",
     "NDJSON_TYPE",
     "ROUTERS",
-    "answer_fetch",
-    "answer_handles",
-    "answer_pop",
-    "answer_produce",
+    "FetchEndpoint",
+    "HandlesEndpoint",
+    "PartitionReader",
+    "PopEndpoint",
+    "PopForwarder",
+    "ProduceEndpoint",
+    "RequestAppender",
 ]
 
 #: The routers that FastAPI serves, in the order of the OpenAPI document.

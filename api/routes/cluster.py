@@ -172,14 +172,14 @@ async def metrics(
 ) -> Response:
     if topic:
         for name in topic:
-            await brought_up(service, await service.topics.require(name))
-        families = [*service.metrics.of_topics(topic), *of_partitions(service.partition_gauges(topic))]
+            await brought_up(await service.topics.require(name), service.settings.refresh_ms)
+        families = [*service.metrics.of_topics(topic), *of_partitions(service.partitions.gauges(topic))]
     else:
         families = list(service.metrics.of_process())
         if partitions:
-            families += of_partitions(service.partition_gauges())
+            families += of_partitions(service.partitions.gauges())
     # On a thread: formatting takes some microseconds for each sample.
-    text = await service.run(partial(rendered, families))
+    text = await service.partitions.run(partial(rendered, families))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -12,10 +13,11 @@ from fastapi import APIRouter, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from api.host import HostedMeta
+from api.log import Partitions
 from api.routes.groups import GroupName
-from api.routes.replay import replay
+from api.routes.replay import Replayer
 from api.routes.topics import Running
-from api.service import Service
 from api.wire import JsonBody, dead_letters, problems
 from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX
@@ -25,7 +27,9 @@ from mq.wire import DeadLetter, DeadLetters, ReplayRequest
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import dead_ref
 
-__all__ = ["router"]
+__all__ = [
+    "router",
+]
 
 router = APIRouter(prefix="/v1/groups/{group}/dead-letters", tags=["groups"])
 
@@ -82,12 +86,12 @@ async def list_dead_letters(
     partition: Annotated[str | None, Query(description="Only this one: `%DLQ%{group}@{broker}`.")] = None,
 ) -> Response:
     found = await service.groups.require(group)
-    logs = await _logs(service, found)
+    logs = await _logs(service.partitions, service.meta, service.settings.brokers, found)
     total = sum(log.end_offset - log.min_offset for log in logs.values() if log is not None)
     if partition is not None:
         logs = {partition: _named(logs, partition, "partition")}
     with service.answers.enter() as ticket:
-        rows = await service.run(partial(_read, logs, offset, limit, here=partition is not None))
+        rows = await service.partitions.run(partial(_read, logs, offset, limit, here=partition is not None))
         ticket.grow(sum(page.nbytes for _, page in rows))
         messages = [letter for name, page in rows for letter in dead_letters(name, page)]
         following = _following(logs, offset, len(messages), messages, here=partition is not None)
@@ -95,16 +99,17 @@ async def list_dead_letters(
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-async def _logs(service: Service, group: Group) -> dict[str, PartitionLog | None]:
+async def _logs(
+    partitions: Partitions, meta: HostedMeta, brokers: Iterable[str], group: Group
+) -> dict[str, PartitionLog | None]:
     """Return the log of each broker's dead letters, None if there are none yet; in the same order at every process.
 
-    It includes all brokers that ever existed, whose topics and processes may be gone.
+    It includes, besides `brokers`, all that ever existed, whose topics and processes may be gone.
     """
-    routes = [topic.route.partitions for topic in service.topics.state.topics.values()]
-    brokers = {*service.settings.brokers, *service.meta.now.brokers.brokers}
-    brokers |= {broker_of(name) for route in routes for name in route}
-    partitions = [service.partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in sorted(brokers)]
-    return {one.name: await one.look() for one in partitions}
+    routes = [topic.route.partitions for topic in meta.now.topics.topics.values()]
+    known = {*brokers, *meta.now.brokers.brokers, *(broker_of(name) for route in routes for name in route)}
+    dead = [partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in sorted(known)]
+    return {one.name: await one.look() for one in dead}
 
 
 def _named(logs: dict[str, PartitionLog | None], partition: str, field: str) -> PartitionLog | None:
@@ -162,7 +167,7 @@ def _following(
 async def replay_dead_letters(group: GroupName, service: Running, request: Request) -> Any:
     asked = await _REPLAY.read(request)
     found = await service.groups.require(group)
-    logs = await _logs(service, found)
+    logs = await _logs(service.partitions, service.meta, service.settings.brokers, found)
     chosen: dict[PartitionLog, NDArray[np.int64]] = {}
     failed: list[dict[str, object]] = []
     if asked.offsets is None:
@@ -174,7 +179,8 @@ async def replay_dead_letters(group: GroupName, service: Running, request: Reque
                 chosen[log] = np.unique(np.array(offsets, dtype=np.int64))
             else:
                 failed += [_failure(partition, offset, "offset_out_of_range") for offset in sorted(set(offsets))]
-    done = await replay(service, found, chosen, asked.to or "origin")
+    replayer = Replayer(service.topics, service.partitions, service.meta, service.fencing)
+    done = await replayer.replay(found, chosen, asked.to or "origin")
     return {
         "replayed": done.replayed,
         "duplicates": done.duplicates,

@@ -14,11 +14,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from api.queue import Dying
+from api.queue import Dying, Lanes
 from api.routes.groups import GroupName
 from api.routes.order_request import check_client
 from api.routes.topics import Running, TopicName
-from api.service import Service
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable
 from mq.meta import Group, Topic
@@ -75,7 +74,7 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     epoch = service.hosting.epoch(broker)
     lane = LaneKey(found.id, group, False, asked.partition)
     service.locks.check_commit(its_group, found, lane, asked.client_id, asked.lock, "partition")
-    moved = await _move(service, its_group, found, lane, asked, reason)
+    moved = await _move(service.lanes, its_group, found, lane, asked, reason)
     service.hosting.check(broker, epoch)
     return {"moved": moved}
 
@@ -94,9 +93,9 @@ def _check_allowed(group: Group, topic: Topic, asked: AsideRequest) -> None:
         )
 
 
-async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, asked: AsideRequest, reason: str) -> int:
+async def _move(lanes: Lanes, group: Group, topic: Topic, lane: LaneKey, asked: AsideRequest, reason: str) -> int:
     """Copy each message; return how many were copied."""
-    log = await service.lanes.partition_of(lane, topic.name).opened()
+    log = await lanes.partition_of(lane, topic.name).opened()
     beyond = next((offset for offset in asked.offsets if offset >= log.end_offset), None)
     if beyond is not None:
         raise Unprocessable(
@@ -105,17 +104,16 @@ async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, ask
             field="offsets",
             extra={"end_offset": log.end_offset},
         )
-    lane_epoch = service.groups.state.epoch_of(lane)
-    logs = service.lanes.logs
+    lane_epoch = lanes.groups.epoch_of(lane)
     moved = 0
     for offset in asked.offsets:
         name = _request_name(lane, lane_epoch, offset, asked.to)
         dying = Dying(group, topic.name, lane, offset, asked.attempts or 1, reason, name)
         if asked.to == "dead":
-            moved += await logs.bury(dying, log)
+            moved += await lanes.logs.bury(dying, log)
         else:
             retry = LaneKey(topic.id, group.name, True, RetryTopic(group.name, topic.name).partition(dying.broker))
-            moved += await logs.retry(dying, log, service.lanes.partition_of(retry, topic.name))
+            moved += await lanes.logs.retry(dying, log, lanes.partition_of(retry, topic.name))
     return moved
 
 

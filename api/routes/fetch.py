@@ -7,31 +7,33 @@ are encoded on a work thread.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from api.host import GONE, Call, HostedTopic
-from api.order import Gate
+from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics
+from api.log import Metrics, Partitions
+from api.order import Gate, Gates
 from api.routes.order_request import check_client
-from api.routes.read import FetchQuery, parse_tags, read
+from api.routes.read import FetchQuery, PartitionReader, parse_tags
 from api.routes.sse import EVENTS_TYPE, stream_events
-from api.service import Service
 from api.wire import (
+    Admission,
     Answer,
     ArrowPieces,
     Client,
     Receive,
     Scope,
     Send,
-    Ticket,
     accepts,
     header_text,
     headers_of,
     integer,
     parse_query,
     stored_messages,
+    unquoted,
 )
 from mq.errors import NotFound
 from mq.limits import (
@@ -46,7 +48,7 @@ from mq.names import broker_of
 from mq.wire import FetchAnswer
 from tables.log import Fetched
 
-__all__ = ["ARROW_TYPE", "answer_fetch"]
+__all__ = ["ARROW_TYPE", "FetchEndpoint"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags", "group", "client_id"})
@@ -64,79 +66,94 @@ def _parse(query: dict[str, str]) -> FetchQuery:
     )
 
 
-async def answer_fetch(
-    service: Service,
-    topic_name: str,
-    partition_name: str,
-    *,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    ticket: Ticket,
-) -> Answer | None:
-    """Answer one fetch; `ticket` reserves the bytes of its rows until they are sent. None after an event stream."""
-    began = time.perf_counter()
-    parameters = parse_query(scope["query_string"], _PARAMETERS)
-    query = _parse(parameters)
-    topic = await service.topics.require(topic_name)
-    if partition_name not in topic.route.partitions:
-        detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
-        raise NotFound(detail, code="partition_not_found", field="partition")
-    partition = topic.partition(partition_name)
-    headers = headers_of(scope)
-    events = accepts(headers, EVENTS_TYPE)
-    client = Client(receive)
-    try:
-        gate = await _gate(service, topic, partition_name, parameters)
-        if gate is not None and gate.is_owners and not events:
-            call = Call.of(scope, wait_ms=query.wait_ms)
-            elsewhere = await service.peers.elsewhere(broker_of(partition_name), call, client)
-            if elsewhere is not None:
-                return elsewhere
-        if events:
-            resumed = header_text(headers, b"last-event-id")
-            await stream_events(service, partition, query, resumed, client, send, gate)
+class FetchEndpoint:
+    """Fetches of all partitions; used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        reader: PartitionReader,
+        gates: Gates,
+        *,
+        peers: Peers,
+        partitions: Partitions,
+        metrics: Metrics,
+        admission: Admission,
+    ) -> None:
+        """`admission` bounds the bytes of rows that are being sent."""
+        self._topics = topics
+        self._groups = groups
+        self._reader = reader
+        self._gates = gates
+        self._peers = peers
+        self._partitions = partitions
+        self._metrics = metrics
+        self._admission = admission
+
+    async def answer(
+        self,
+        topic_segment: bytes,
+        partition_segment: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        until_sent: ExitStack,
+    ) -> Answer | None:
+        """Answer one fetch; the bytes of its rows are reserved `until_sent`. None after an event stream."""
+        topic_name = unquoted(topic_segment, "topic")
+        partition_name = unquoted(partition_segment, "partition")
+        ticket = until_sent.enter_context(self._admission.enter())
+        began = time.perf_counter()
+        parameters = parse_query(scope["query_string"], _PARAMETERS)
+        query = _parse(parameters)
+        topic = await self._topics.require(topic_name)
+        if partition_name not in topic.route.partitions:
+            detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
+            raise NotFound(detail, code="partition_not_found", field="partition")
+        partition = topic.partition(partition_name)
+        headers = headers_of(scope)
+        events = accepts(headers, EVENTS_TYPE)
+        client = Client(receive)
+        try:
+            gate = await self._gate(topic, partition_name, parameters)
+            if gate is not None and gate.is_owners and not events:
+                call = Call.of(scope, wait_ms=query.wait_ms)
+                elsewhere = await self._peers.elsewhere(broker_of(partition_name), call, client)
+                if elsewhere is not None:
+                    return elsewhere
+            if events:
+                resumed = header_text(headers, b"last-event-id")
+                await stream_events(self._reader, partition, query, resumed, client, send, gate)
+                return None
+            found = await self._reader.read(partition, query, client, gate)
+        except GONE as error:
+            raise await self._topics.explained(topic, error) from error
+        finally:
+            client.close()
+        ticket.grow(found.rows.nbytes)
+        answer = await self._encoded(found, arrow=accepts(headers, ARROW_TYPE))
+        self._metrics.fetched_messages[topic_name] += found.rows.num_rows
+        self._metrics.fetched_bytes[topic_name] += answer.size
+        self._metrics.fetch_seconds.observe(time.perf_counter() - began)
+        return answer
+
+    async def _gate(self, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
+        """Return the checks of a group's fetch; None if the fetch names no group."""
+        name, client = parameters.get("group"), parameters.get("client_id")
+        if client is not None:
+            check_client(client)
+        if name is None:
             return None
-        found = await read(service, partition, query, client, gate)
-    except GONE as error:
-        raise await service.topics.explained(topic, error) from error
-    finally:
-        client.close()
-    ticket.grow(found.rows.nbytes)
-    answer = await _encoded(service, found, arrow=accepts(headers, ARROW_TYPE))
-    service.metrics.fetched_messages[topic_name] += found.rows.num_rows
-    service.metrics.fetched_bytes[topic_name] += answer.size
-    service.metrics.fetch_seconds.observe(time.perf_counter() - began)
-    return answer
+        group = self._groups.find(name) or await self._groups.require(name)
+        return self._gates.of(group, topic.topic, partition, client)
 
-
-async def _gate(service: Service, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
-    """Return the checks of a group's fetch; None if the fetch names no group."""
-    name, client = parameters.get("group"), parameters.get("client_id")
-    if client is not None:
-        check_client(client)
-    if name is None:
-        return None
-    group = service.groups.find(name) or await service.groups.require(name)
-    return Gate(
-        service.locks,
-        service.lanes,
-        service.moved,
-        group=group,
-        topic=topic.topic,
-        partition=partition,
-        client=client,
-    )
-
-
-# Answers ------------------------------------------------------------------------------------------------------
-
-
-async def _encoded(service: Service, found: Fetched, *, arrow: bool) -> Answer:
-    if arrow:
-        return _arrow_answer(found)
-    work = partial(_json_answer, found)
-    return work() if found.rows.num_rows <= _JSON_INLINE_ROWS else await service.run(work)
+    async def _encoded(self, found: Fetched, *, arrow: bool) -> Answer:
+        if arrow:
+            return _arrow_answer(found)
+        if found.rows.num_rows <= _JSON_INLINE_ROWS:
+            return _json_answer(found)
+        return await self._partitions.run(partial(_json_answer, found))
 
 
 def _json_answer(found: Fetched) -> Answer:

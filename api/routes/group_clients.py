@@ -10,8 +10,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from api.host import HostedMeta
+from api.order import OnlineClients
+from api.queue import SeenClients
 from api.routes.topics import rfc3339
-from api.service import Service
 from mq.meta import Member
 
 __all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]
@@ -45,25 +47,25 @@ class AllocationView(BaseModel):
     clients: Annotated[dict[str, list[str]], Field(examples=[{"worker-1": ["orders@broker-a"]}])]
 
 
-def client_views(service: Service, group: str) -> list[ClientView]:
+def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[ClientView]:
     """Return the clients of an exclusive group, sorted."""
-    clients = service.meta.now.online.group(group).clients
+    clients = meta.now.online.group(group).clients
     return [
         ClientView(
             client_id=one.id,
             online=not one.leaving,
             topics={topic: SubscribedView(order=want.order, tags=want.tags) for topic, want in one.topics.items()},
             since_time=rfc3339(one.since_ms * 1000),
-            authorized_ms=service.online.authorized_ms(Member(group, one.id, one.joined)),
+            authorized_ms=online.authorized_ms(Member(group, one.id, one.joined)),
         )
         for _, one in sorted(clients.items())
     ]
 
 
-def seen_views(service: Service, group: str, others: Iterable[ClientView]) -> list[ClientView]:
+def seen_views(seen_here: SeenClients, group: str, others: Iterable[ClientView]) -> list[ClientView]:
     """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
     found = {one.client_id: one for one in others}
-    for client, seen in service.seen.of(group).items():
+    for client, seen in seen_here.of(group).items():
         told = found.get(client)
         found[client] = ClientView(
             client_id=client,
@@ -78,9 +80,9 @@ def seen_views(service: Service, group: str, others: Iterable[ClientView]) -> li
     return [one for _, one in sorted(found.items())]
 
 
-def allocation_views(service: Service, group: str) -> dict[str, AllocationView]:
+def allocation_views(meta: HostedMeta, group: str) -> dict[str, AllocationView]:
     """Return the allocation of each topic of an exclusive group."""
-    topics = service.meta.now.online.group(group).topics
+    topics = meta.now.online.group(group).topics
     return {
         topic: AllocationView(
             epoch=found.epoch, clients={client: list(those) for client, those in found.owners.items()}

@@ -9,13 +9,12 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from api.host import Call, Peer, is_forwarded, together
-from api.queue import begin, bounds_at
+from api.host import Call, Groups, HostedMeta, Hosting, Owners, Peer, Topics, is_forwarded, together
+from api.queue import Lanes, begin, bounds_at
 from api.routes.groups import GroupName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.routes.order_request import check_named
 from api.routes.topics import Running, TopicName
-from api.service import Service
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable
 from mq.meta import Topic, lanes_of
@@ -23,7 +22,9 @@ from mq.names import broker_of
 from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, reset_position
 from mq.wire import CommitRequest, ResetRequest
 
-__all__ = ["router"]
+__all__ = [
+    "router",
+]
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 
@@ -75,9 +76,9 @@ async def show_offsets(group: GroupName, topic: TopicName, service: Running, req
     others = None
     if not is_forwarded(call.headers):
         others = Others()
-        for answer in await ask_others(service, _brokers(found), call, all_of_them=True):
+        for answer in await ask_others(service.owners, _brokers(found), call, all_of_them=True):
             others.add(topic, answer["partitions"])
-    views = await lane_views(service, group, found, consumed=False, others=others)
+    views = await lane_views(service.lanes, service.hosting, group, found, consumed=False, others=others)
     offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
     epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
     place = {"group": group, "topic": topic, "topic_id": found.id}
@@ -100,37 +101,37 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     wanted, numbers, epochs, attempts = asked.offsets, asked.locks or {}, asked.epochs or {}, asked.attempts or {}
     check_named(numbers, "locks", wanted)
     check_named(attempts, "attempts", wanted)
-    found = await _topic_meant(service, topic, asked.topic_id)
+    found = await _topic_meant(service.topics, service.meta, topic, asked.topic_id)
     its_group = await service.groups.for_use(group)
     if attempts and its_group.settings.consume_strategy != "exclusive":
         raise Conflict(
             f"group {group} is shared: pops count its attempts", code="group_not_exclusive", field="attempts"
         )
     lanes = _named_lanes(group, found, wanted, "offsets")
-    await _check_epochs(service, lanes, epochs)
+    await _check_epochs(service.meta, lanes, epochs)
     # Check all of them before any is stored.
     for lane, offset in lanes.items():
-        _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
-    ours, theirs = _by_owner(service, lanes, Call.of(request.scope))
+        _check_offset(lane, offset, await lane_bounds(service.lanes, lane, topic) or _EMPTY, "offsets")
+    ours, theirs = _by_owner(service.owners, lanes, Call.of(request.scope))
     for lane in ours:
         number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
         service.locks.check_commit(its_group, found, lane, asked.client_id, number, where)
     await begin(service.meta, found, its_group)
-    asking = [_commit_elsewhere(service, peer, part, request, asked) for peer, part in theirs.items()]
-    done = await together([_commit_here(service, topic, ours, epochs, attempts), *asking])
+    asking = [_commit_elsewhere(service.owners, peer, part, request, asked) for peer, part in theirs.items()]
+    done = await together([_commit_here(service.lanes, service.hosting, topic, ours, epochs, attempts), *asking])
     committed = {name: at for part in done for name, at in part.items()}
     offsets = {name: committed[name].offset for name in wanted}
     place = {"group": group, "topic": topic, "topic_id": found.id}
     return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
 
 
-async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Topic:
+async def _topic_meant(topics: Topics, meta: HostedMeta, name: str, topic_id: str | None) -> Topic:
     """Return the topic, checked against `topic_id` if one is given."""
-    found = (await service.topics.require(name)).topic
+    found = (await topics.require(name)).topic
     if topic_id in (None, found.id):
         return found
-    await service.meta.refresh()
-    found = (await service.topics.require(name)).topic
+    await meta.refresh()
+    found = (await topics.require(name)).topic
     if found.id != topic_id:
         raise Conflict(
             f"topic {name} was deleted and made again since its offsets were read",
@@ -141,22 +142,22 @@ async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Top
     return found
 
 
-async def _check_epochs(service: Service, lanes: Iterable[LaneKey], epochs: Mapping[str, int]) -> None:
+async def _check_epochs(meta: HostedMeta, lanes: Iterable[LaneKey], epochs: Mapping[str, int]) -> None:
     """Check all epochs before any offset is stored, as far as this process knows; each lane's owner checks again."""
-    if max(epochs.values(), default=0) > service.groups.state.epoch:
-        await service.meta.refresh()
+    if max(epochs.values(), default=0) > meta.now.groups.epoch:
+        await meta.refresh()
     for lane in lanes:
-        check_epoch(lane.partition, epochs.get(lane.partition), service.groups.state.epoch_of(lane) or 0)
+        check_epoch(lane.partition, epochs.get(lane.partition), meta.now.groups.epoch_of(lane) or 0)
 
 
 def _by_owner(
-    service: Service, lanes: Mapping[LaneKey, int], call: Call
+    owners: Owners, lanes: Mapping[LaneKey, int], call: Call
 ) -> tuple[dict[LaneKey, int], dict[Peer, dict[str, int]]]:
     """Return the offsets of our lanes, and of those that other processes serve, by process."""
     ours: dict[LaneKey, int] = {}
     theirs: dict[Peer, dict[str, int]] = {}
     for lane, offset in lanes.items():
-        peer = service.owners.of(broker_of(lane.partition), call)
+        peer = owners.of(broker_of(lane.partition), call)
         if peer is None:
             ours[lane] = offset
         else:
@@ -165,25 +166,30 @@ def _by_owner(
 
 
 async def _commit_here(
-    service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int], attempts: Mapping[str, int]
+    known: Lanes,
+    hosting: Hosting,
+    topic: str,
+    lanes: Mapping[LaneKey, int],
+    epochs: Mapping[str, int],
+    attempts: Mapping[str, int],
 ) -> dict[str, Committed]:
-    hosted = {broker: service.hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
+    hosted = {broker: hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
 
     def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
         tried = attempts.get(lane.partition, 0)
-        return service.lanes.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
+        return known.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
 
     done = await together([commit(lane, at) for lane, at in lanes.items()])
     for broker, epoch in hosted.items():
-        service.hosting.check(broker, epoch)
-    now_ms = service.lanes.logs.now_ms()
+        hosting.check(broker, epoch)
+    now_ms = known.logs.now_ms()
     for lane in lanes:
-        service.lanes.consumed(lane, now_ms)
+        known.consumed(lane, now_ms)
     return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
 
 
 async def _commit_elsewhere(
-    service: Service, peer: Peer, offsets: dict[str, int], request: Request, asked: CommitRequest
+    owners: Owners, peer: Peer, offsets: dict[str, int], request: Request, asked: CommitRequest
 ) -> dict[str, Committed]:
     """Let another process commit the offsets of its brokers' partitions, under the locks that it granted."""
 
@@ -193,7 +199,7 @@ async def _commit_elsewhere(
     part = msgspec.structs.replace(
         asked, offsets=offsets, locks=its(asked.locks), epochs=its(asked.epochs), attempts=its(asked.attempts)
     )
-    answer = await service.owners.ask(peer, Call.of(request.scope, msgspec.json.encode(part)))
+    answer = await owners.ask(peer, Call.of(request.scope, msgspec.json.encode(part)))
     return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
 
 
@@ -210,14 +216,14 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
     target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
     await service.groups.require(group)
     found = (await service.topics.require(topic)).topic
-    offsets = await _targets(service, group, found, target)
+    offsets = await _targets(service.lanes, group, found, target)
     if drop:
-        offsets |= await _past_retries(service, group, found)
-    epoch, ends = await _reset(service, group, found, offsets)
+        offsets |= await _past_retries(service.lanes, group, found)
+    epoch, ends = await _reset(service.groups, group, found, offsets)
     if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
         # A revive run appended meanwhile: go past that, too. Later runs know of the reset.
         offsets |= ends
-        epoch, _ = await _reset(service, group, found, offsets)
+        epoch, _ = await _reset(service.groups, group, found, offsets)
     # The next request to the owners of the lanes must find them in the new epoch.
     await service.owners.tell({broker_of(lane.partition) for lane in offsets}, Call.of(request.scope))
     return {
@@ -229,12 +235,12 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
 
 
 async def _reset(
-    service: Service, group: str, topic: Topic, offsets: Mapping[LaneKey, int]
+    groups: Groups, group: str, topic: Topic, offsets: Mapping[LaneKey, int]
 ) -> tuple[int, dict[LaneKey, int]]:
     """Reset the group; return its new epoch, and the ends of its retry partitions: older messages lie before them."""
-    epoch = await service.groups.reset(group, topic, offsets)
+    epoch = await groups.reset(group, topic, offsets)
     brokers = {broker_of(lane.partition) for lane in offsets}
-    return epoch, await service.groups.shut_out(group, topic, brokers, epoch)
+    return epoch, await groups.shut_out(group, topic, brokers, epoch)
 
 
 # Named partitions -----------------------------------------------------------------------------------------------------
@@ -266,33 +272,33 @@ def _check_offset(lane: LaneKey, offset: int, bounds: Bounds, field: str) -> Non
 # Where a reset goes ---------------------------------------------------------------------------------------------------
 
 
-async def _targets(service: Service, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
+async def _targets(known: Lanes, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
     """Return the new offset of each lane to be reset."""
     if isinstance(target, Start):
         lanes = [lane for lane in lanes_of(group, topic) if not lane.retry]
         return {
-            lane: reset_position(target, await _bounds_at(service, lane, topic.name, target.time_ms)) for lane in lanes
+            lane: reset_position(target, await _bounds_at(known, lane, topic.name, target.time_ms)) for lane in lanes
         }
     offsets = {}
     for lane, offset in _named_lanes(group, topic, target, "to").items():
-        bounds = await lane_bounds(service, lane, topic.name) or _EMPTY
+        bounds = await lane_bounds(known, lane, topic.name) or _EMPTY
         _check_offset(lane, offset, bounds, "to")
         offsets[lane] = reset_position(offset, bounds)
     return offsets
 
 
-async def _bounds_at(service: Service, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
+async def _bounds_at(known: Lanes, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
     """Return the bounds of a partition, and the offset of `time_ms` in it."""
-    log = await service.lanes.partition_of(lane, topic).look()
+    log = await known.partition_of(lane, topic).look()
     assert log is not None, "a topic's partition is there, or raised why not"
-    return await bounds_at(service.run, log, time_ms)
+    return await bounds_at(known.logs.run, log, time_ms)
 
 
-async def _past_retries(service: Service, group: str, topic: Topic) -> dict[LaneKey, int]:
+async def _past_retries(known: Lanes, group: str, topic: Topic) -> dict[LaneKey, int]:
     """Return the end of each of the group's existing retry partitions."""
     offsets = {}
     for lane in lanes_of(group, topic):
-        bounds = await lane_bounds(service, lane, topic.name) if lane.retry else None
+        bounds = await lane_bounds(known, lane, topic.name) if lane.retry else None
         if bounds is not None:
             offsets[lane] = bounds.end_offset
     return offsets

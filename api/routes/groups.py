@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
 from pydantic import BaseModel, WithJsonSchema
 
-from api.host import Call, is_forwarded
+from api.host import Call, HostedMeta, Hosting, Owners, is_forwarded
+from api.order import OnlineClients
+from api.queue import Lanes, SeenClients
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.routes.lane_views import LaneView, Others, ask_others, lane_views
 from api.routes.topics import Running, rfc3339
-from api.service import Service
 from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, schema_of
 from mq.errors import NotFound
 from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
@@ -118,6 +119,86 @@ class GroupList(BaseModel):
     next: str | None = None
 
 
+class GroupViews:
+    """Makes the views of groups, of what this process knows and of what others answer."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        lanes: Lanes,
+        hosting: Hosting,
+        owners: Owners,
+        *,
+        online: OnlineClients,
+        seen: SeenClients,
+    ) -> None:
+        self._meta = meta
+        self._lanes = lanes
+        self._hosting = hosting
+        self._owners = owners
+        self._online = online
+        self._seen = seen
+
+    async def of(self, group: Group, call: Call) -> dict[str, object]:
+        """Return the view of a group; other processes are sent `call` for their part, unless one of them asks."""
+        topics = []
+        others, heard = (None, []) if is_forwarded(call.headers) else await self._others(call)
+        if group.settings.consume_strategy == "exclusive":
+            clients = client_views(self._meta, self._online, group.name)
+        else:
+            clients = seen_views(self._seen, group.name, heard)
+        allocation = allocation_views(self._meta, group.name)
+        wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
+        touched, told = self._lanes.topics_of(group.name), others.topics if others is not None else set()
+        for topic in sorted(self._meta.now.topics.topics.values(), key=lambda one: one.name):
+            if topic.id not in touched and topic.name not in wanted and topic.name not in told:
+                continue
+            try:
+                consumed = topic.name not in wanted
+                lanes = await lane_views(
+                    self._lanes, self._hosting, group.name, topic, consumed=consumed, others=others
+                )
+            except NotFound:  # the topic was deleted meanwhile
+                continue
+            if lanes:
+                lag = sum(lane.lag or 0 for lane in lanes)
+                topics.append(TopicProgress(topic=topic.name, lag=lag, partitions=lanes))
+        return {
+            "group": group.name,
+            "epoch": group.epoch,
+            **group.settings.to_json(),
+            "created_time": rfc3339(group.created_ms * 1000),
+            "clients": clients,
+            "allocation": allocation,
+            "topics": topics,
+        }
+
+    async def _others(self, call: Call) -> tuple[Others, list[ClientView]]:
+        """Return other processes' lanes and clients of the group; processes that cannot be reached are left out."""
+        others, heard = Others(), list[ClientView]()
+        if not self._hosting.alone:
+            brokers = self._meta.now.brokers.brokers
+            for answer in await ask_others(self._owners, brokers, call, all_of_them=False):
+                for topic in answer["topics"]:
+                    others.add(topic["topic"], topic["partitions"])
+                heard += map(ClientView.model_validate, answer["clients"])
+        return others, heard
+
+
+async def _views_of(service: Running) -> GroupViews:
+    return GroupViews(
+        service.meta,
+        service.lanes,
+        service.hosting,
+        service.owners,
+        online=service.online,
+        seen=service.seen,
+    )
+
+
+Views = Annotated[GroupViews, Depends(_views_of)]
+
+
 @router.get(
     "",
     summary="Names of all groups, or a page of them",
@@ -133,8 +214,8 @@ async def list_groups(service: Running, limit: Limit = None, after: After = None
 @router.get(
     "/{group}", summary="One group with its progress", response_model=GroupView, responses=problems(400, 404, 500)
 )
-async def show_group(group: GroupName, service: Running, request: Request) -> Any:
-    return await _view(service, await service.groups.require(group), Call.of(request.scope))
+async def show_group(group: GroupName, service: Running, views: Views, request: Request) -> Any:
+    return await views.of(await service.groups.require(group), Call.of(request.scope))
 
 
 @router.put(
@@ -147,13 +228,13 @@ async def show_group(group: GroupName, service: Running, request: Request) -> An
     },
     openapi_extra=_PUT.described,
 )
-async def put_group(group: GroupName, service: Running, request: Request, response: Response) -> Any:
+async def put_group(group: GroupName, service: Running, views: Views, request: Request, response: Response) -> Any:
     check_group(group)
     wanted = GroupRequest.from_json(msgspec.to_builtins(await _PUT.read(request)), service.invisible)
     found, created = await service.groups.put(group, wanted)
     response.status_code = 201 if created else 200
     shown = Call("GET", Call.of(request.scope).target, [], b"")
-    return await _view(service, found, shown)
+    return await views.of(found, shown)
 
 
 @router.delete(
@@ -165,46 +246,3 @@ async def put_group(group: GroupName, service: Running, request: Request, respon
 async def delete_group(group: GroupName, service: Running) -> None:
     await service.groups.delete(group)
     service.seen.forget(group)
-
-
-async def _view(service: Service, group: Group, call: Call) -> dict[str, object]:
-    """Return the view of a group; with `call`, other processes are asked for their part, unless one of them asks."""
-    topics = []
-    others, heard = (None, []) if is_forwarded(call.headers) else await _others(service, call)
-    exclusive = group.settings.consume_strategy == "exclusive"
-    clients = client_views(service, group.name) if exclusive else seen_views(service, group.name, heard)
-    allocation = allocation_views(service, group.name)
-    wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
-    touched, told = service.lanes.topics_of(group.name), others.topics if others is not None else set()
-    for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
-        if topic.id not in touched and topic.name not in wanted and topic.name not in told:
-            continue
-        try:
-            consumed = topic.name not in wanted
-            lanes = await lane_views(service, group.name, topic, consumed=consumed, others=others)
-        except NotFound:  # the topic was deleted meanwhile
-            continue
-        if lanes:
-            lag = sum(lane.lag or 0 for lane in lanes)
-            topics.append(TopicProgress(topic=topic.name, lag=lag, partitions=lanes))
-    return {
-        "group": group.name,
-        "epoch": group.epoch,
-        **group.settings.to_json(),
-        "created_time": rfc3339(group.created_ms * 1000),
-        "clients": clients,
-        "allocation": allocation,
-        "topics": topics,
-    }
-
-
-async def _others(service: Service, call: Call) -> tuple[Others, list[ClientView]]:
-    """Return other processes' lanes and clients of the group; processes that cannot be reached are left out."""
-    others, heard = Others(), list[ClientView]()
-    if not service.hosting.alone:
-        brokers = service.meta.now.brokers.brokers
-        for answer in await ask_others(service, brokers, call, all_of_them=False):
-            for topic in answer["topics"]:
-                others.add(topic["topic"], topic["partitions"])
-            heard += map(ClientView.model_validate, answer["clients"])
-    return others, heard

@@ -13,12 +13,24 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from api.host import Call, failed_of, together
-from api.queue import Fate
-from api.service import Service
-from api.wire import BODY_BYTES_MAX, Answer, Headers, Receive, Scope, decode, headers_of, parse_query, read_body
+from api.host import Call, Groups, Owners, failed_of, together
+from api.log import Metrics
+from api.queue import Fate, HandleCalls, Lanes
+from api.wire import (
+    BODY_BYTES_MAX,
+    Admission,
+    Answer,
+    Headers,
+    Receive,
+    Scope,
+    decode,
+    headers_of,
+    parse_query,
+    read_body,
+    unquoted,
+)
 from mq.errors import Conflict, Refused
-from mq.meta import Group
+from mq.meta import Group, InvisibleBounds, Topic
 from mq.queue import Dead, Handle, after_failure, check_reason, wait_ms
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.wire import (
@@ -33,7 +45,10 @@ from mq.wire import (
     NackRequest,
 )
 
-__all__ = ["CALLS", "answer_handles"]
+__all__ = [
+    "CALLS",
+    "HandlesEndpoint",
+]
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -43,60 +58,114 @@ _nack: Final = msgspec.json.Decoder(NackRequest)
 _dead: Final = msgspec.json.Decoder(DeadRequest)
 
 
-async def answer_handles(service: Service, call: bytes, group_name: str, scope: Scope, receive: Receive) -> Answer:
-    """Answer one of the calls."""
-    parse_query(scope["query_string"], ())
-    headers = headers_of(scope)
-    within_ms = service.settings.request_ms
-    with service.pops.enter() as reserved:
-        body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=within_ms)
-        group = service.groups.find(group_name) or await service.groups.require(group_name)
-        answer = msgspec.json.encode(await CALLS[call](service, group, headers, Call.of(scope, body)))
-    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))], answer)
+class HandlesEndpoint:
+    """Calls with handles of all groups; used on the event loop."""
 
+    def __init__(
+        self,
+        groups: Groups,
+        handles: HandleCalls,
+        owners: Owners,
+        lanes: Lanes,
+        metrics: Metrics,
+        *,
+        admission: Admission,
+        invisible: InvisibleBounds,
+        within_ms: int,
+    ) -> None:
+        """`admission` bounds bodies, which must be there `within_ms`; `lanes` knows the topics of handles."""
+        self._groups = groups
+        self._handles = handles
+        self._owners = owners
+        self._lanes = lanes
+        self._metrics = metrics
+        self._admission = admission
+        self._invisible = invisible
+        self._within_ms = within_ms
 
-async def _everywhere(
-    service: Service,
-    group: Group,
-    call: Call,
-    request: AckRequest | NackRequest | DeadRequest,
-    here: Callable[[Sequence[str]], Awaitable[Mapping[int, str]]],
-) -> list[FailedHandle]:
-    """Run `here` for handles of our brokers, forward the others to their processes; return the refused handles.
+    async def answer(self, call: bytes, group_segment: bytes, scope: Scope, receive: Receive) -> Answer:
+        """Answer one of the `CALLS`."""
+        group_name = unquoted(group_segment, "group")
+        parse_query(scope["query_string"], ())
+        headers = headers_of(scope)
+        with self._admission.enter() as reserved:
+            body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
+            group = self._groups.find(group_name) or await self._groups.require(group_name)
+            answer = msgspec.json.encode(await CALLS[call](self, group, headers, Call.of(scope, body)))
+        return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))], answer)
 
-    `here` returns the codes of the handles that it refuses, by position.
-    """
-    handles = request.handles
-    split = service.owners.split(group.name, handles, call)
-    if not split.theirs:
-        return _failed(handles, await here(handles))
-    ours = [handles[at] for at in split.ours]
-    asking = service.owners.ask_all(split.theirs, call, msgspec.to_builtins(request))
-    failed, answers = await together([here(ours), asking])
-    return _failed(ours, failed) + failed_of(answers)
+    async def ack(self, group: Group, headers: Headers, call: Call) -> AckAnswer:
+        """Acknowledge messages."""
+        request = decode(_ack, headers, call.body)
 
+        async def here(handles: Sequence[str]) -> Mapping[int, str]:
+            failed = await self._handles.finish(self._handles.begin_ack(group.name, handles))
+            self._metrics.acked_messages[group.name] += len(handles) - len(failed)
+            return failed
 
-async def _on_ack(service: Service, group: Group, headers: Headers, call: Call) -> AckAnswer:
-    request = decode(_ack, headers, call.body)
+        failed = await self._everywhere(group, call, request, here)
+        return AckAnswer(len(request.handles) - len(failed), failed)
 
-    async def here(handles: Sequence[str]) -> Mapping[int, str]:
-        failed = await service.handles.finish(service.handles.begin_ack(group.name, handles))
-        service.metrics.acked_messages[group.name] += len(handles) - len(failed)
-        return failed
+    async def invisible(self, group: Group, headers: Headers, call: Call) -> InvisibleAnswer:
+        """Change the invisible time of one message."""
+        request = decode(_invisible, headers, call.body)
+        fate = Fate(self._invisible.check(request.invisible_ms, zero=True))
+        for peer in self._owners.split(group.name, [request.handle], call).theirs:
+            return InvisibleAnswer((await self._owners.ask(peer, call))["handle"])
+        failed, renewed = await self._handles.change(group, [request.handle], lambda _: fate)
+        if failed:
+            raise _refused(failed[0])
+        return InvisibleAnswer(renewed[0])
 
-    failed = await _everywhere(service, group, call, request, here)
-    return AckAnswer(len(request.handles) - len(failed), failed)
+    async def nack(self, group: Group, headers: Headers, call: Call) -> NackAnswer:
+        """Give messages back as failed."""
+        request = decode(_nack, headers, call.body)
+        if request.delay_ms is not None:
+            self._invisible.check(request.delay_ms, field="delay_ms", zero=True)
 
+        def decide(handle: Handle) -> Fate:
+            return _after_failure(group, self._lanes.topic(handle.lease.topic), handle, request.delay_ms)
 
-async def _on_invisible(service: Service, group: Group, headers: Headers, call: Call) -> InvisibleAnswer:
-    request = decode(_invisible, headers, call.body)
-    fate = Fate(service.invisible.check(request.invisible_ms, zero=True))
-    for peer in service.owners.split(group.name, [request.handle], call).theirs:
-        return InvisibleAnswer((await service.owners.ask(peer, call))["handle"])
-    failed, renewed = await service.handles.change(group, [request.handle], lambda _: fate)
-    if failed:
-        raise _refused(failed[0])
-    return InvisibleAnswer(renewed[0])
+        async def here(handles: Sequence[str]) -> Mapping[int, str]:
+            failed, _ = await self._handles.change(group, handles, decide)
+            self._metrics.nacked_messages[group.name] += len(handles) - len(failed)
+            return failed
+
+        failed = await self._everywhere(group, call, request, here)
+        return NackAnswer(len(request.handles) - len(failed), failed)
+
+    async def dead(self, group: Group, headers: Headers, call: Call) -> DeadAnswer:
+        """Send messages to the dead letters."""
+        request = decode(_dead, headers, call.body)
+        fate = Fate(0, check_reason(request.reason))
+
+        async def here(handles: Sequence[str]) -> Mapping[int, str]:
+            failed, _ = await self._handles.change(group, handles, lambda _: fate)
+            self._metrics.condemned_messages[group.name] += len(handles) - len(failed)
+            return failed
+
+        failed = await self._everywhere(group, call, request, here)
+        return DeadAnswer(len(request.handles) - len(failed), failed)
+
+    async def _everywhere(
+        self,
+        group: Group,
+        call: Call,
+        request: AckRequest | NackRequest | DeadRequest,
+        here: Callable[[Sequence[str]], Awaitable[Mapping[int, str]]],
+    ) -> list[FailedHandle]:
+        """Run `here` for handles of our brokers, forward the others to their processes; return the refused handles.
+
+        `here` returns the codes of the handles that it refuses, by position.
+        """
+        handles = request.handles
+        split = self._owners.split(group.name, handles, call)
+        if not split.theirs:
+            return _failed(handles, await here(handles))
+        ours = [handles[at] for at in split.ours]
+        asking = self._owners.ask_all(split.theirs, call, msgspec.to_builtins(request))
+        failed, answers = await together([here(ours), asking])
+        return _failed(ours, failed) + failed_of(answers)
 
 
 def _refused(code: str) -> Refused | Conflict:
@@ -108,28 +177,11 @@ def _refused(code: str) -> Refused | Conflict:
     )
 
 
-async def _on_nack(service: Service, group: Group, headers: Headers, call: Call) -> NackAnswer:
-    request = decode(_nack, headers, call.body)
-    if request.delay_ms is not None:
-        service.invisible.check(request.delay_ms, field="delay_ms", zero=True)
-
-    def decide(handle: Handle) -> Fate:
-        return _after_failure(service, group, handle, request.delay_ms)
-
-    async def here(handles: Sequence[str]) -> Mapping[int, str]:
-        failed, _ = await service.handles.change(group, handles, decide)
-        service.metrics.nacked_messages[group.name] += len(handles) - len(failed)
-        return failed
-
-    failed = await _everywhere(service, group, call, request, here)
-    return NackAnswer(len(request.handles) - len(failed), failed)
-
-
-def _after_failure(service: Service, group: Group, handle: Handle, delay_ms: int | None) -> Fate:
+def _after_failure(group: Group, topic: Topic | None, handle: Handle, delay_ms: int | None) -> Fate:
     """Redeliver by the retry policy, or dead-letter after the last attempt; a strict topic in order has no last one."""
-    settings, attempt, lease = group.settings, handle.attempt, handle.lease
-    topic = service.lanes.topic(lease.topic)
-    in_place = lease.revive_queue == ORDERED_REVIVE_QUEUE and topic and topic.settings.order_strategy == "strict"
+    settings, attempt = group.settings, handle.attempt
+    is_ordered = handle.lease.revive_queue == ORDERED_REVIVE_QUEUE
+    in_place = is_ordered and topic is not None and topic.settings.order_strategy == "strict"
     draw = random.random()
     if not in_place:
         after = after_failure(settings.retry_policy, attempt=attempt, max_attempts=settings.max_attempts, draw=draw)
@@ -138,23 +190,15 @@ def _after_failure(service: Service, group: Group, handle: Handle, delay_ms: int
     return Fate(wait_ms(settings.retry_policy, attempt, draw) if delay_ms is None else delay_ms)
 
 
-async def _on_dead(service: Service, group: Group, headers: Headers, call: Call) -> DeadAnswer:
-    request = decode(_dead, headers, call.body)
-    fate = Fate(0, check_reason(request.reason))
-
-    async def here(handles: Sequence[str]) -> Mapping[int, str]:
-        failed, _ = await service.handles.change(group, handles, lambda _: fate)
-        service.metrics.condemned_messages[group.name] += len(handles) - len(failed)
-        return failed
-
-    failed = await _everywhere(service, group, call, request, here)
-    return DeadAnswer(len(request.handles) - len(failed), failed)
-
-
 def _failed(handles: Sequence[str], failed: Mapping[int, str]) -> list[FailedHandle]:
     return [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
 
-_Call = Callable[[Service, Group, Headers, Call], Awaitable[msgspec.Struct]]
+_Call = Callable[[HandlesEndpoint, Group, Headers, Call], Awaitable[msgspec.Struct]]
 #: The calls with handles, by the last segment of the path.
-CALLS: Final[dict[bytes, _Call]] = {b"ack": _on_ack, b"invisible": _on_invisible, b"nack": _on_nack, b"dead": _on_dead}
+CALLS: Final[dict[bytes, _Call]] = {
+    b"ack": HandlesEndpoint.ack,
+    b"invisible": HandlesEndpoint.invisible,
+    b"nack": HandlesEndpoint.nack,
+    b"dead": HandlesEndpoint.dead,
+}

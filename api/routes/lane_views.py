@@ -12,10 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from api.host import Call, Peer, Relayed, together
-from api.queue import settle_overdue
+from api.host import Call, Hosting, Owners, Peer, Relayed, together
+from api.queue import Lanes, settle_overdue
 from api.routes.topics import rfc3339
-from api.service import Service
 from mq.errors import Corrupt, Unavailable, Unknown
 from mq.meta import Topic, lanes_of
 from mq.names import broker_of
@@ -47,7 +46,7 @@ class LaneView(BaseModel):
 
 
 async def lane_views(
-    service: Service, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
+    known: Lanes, hosting: Hosting, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
 ) -> list[LaneView]:
     """Return all partitions of a topic in route order, retries last; with `consumed`, none if the group touched none.
 
@@ -55,19 +54,18 @@ async def lane_views(
     it, only the lanes of this process are returned.
     """
     lanes = lanes_of(group, topic)
-    await settle_overdue(service.lanes, lanes)
+    await settle_overdue(known, lanes)
     if others is None:
-        lanes = [lane for lane in lanes if service.hosting.hosts(_broker(lane))]
+        lanes = [lane for lane in lanes if hosting.hosts(_broker(lane))]
     for broker in sorted({_broker(lane) for lane in lanes}):
-        if service.hosting.hosts(broker):
-            await service.lanes.follow_streams(broker)
+        if hosting.hosts(broker):
+            await known.follow_streams(broker)
     begun = [
-        await _begun(service, lane) if service.hosting.hosts(_broker(lane)) else _told(others, topic, lane)
-        for lane in lanes
+        await _begun(known, lane) if hosting.hosts(_broker(lane)) else _told(others, topic, lane) for lane in lanes
     ]
     if consumed and not any(map(_is_touched, begun)):
         return []
-    bounds = await asyncio.gather(*(_readable_bounds(service, lane, topic.name) for lane in lanes))
+    bounds = await asyncio.gather(*(_readable_bounds(known, lane, topic.name) for lane in lanes))
     return [
         _with_bounds(view, found)
         for view, found in zip(begun, bounds, strict=True)
@@ -97,9 +95,7 @@ class Others:
         return self._views.get((topic, partition))
 
 
-async def ask_others(
-    service: Service, brokers: Iterable[str], call: Call, *, all_of_them: bool
-) -> list[dict[str, Any]]:
+async def ask_others(owners: Owners, brokers: Iterable[str], call: Call, *, all_of_them: bool) -> list[dict[str, Any]]:
     """Ask the processes that serve these brokers, and return their answers.
 
     If a process cannot be reached, it raises with `all_of_them`; otherwise it leaves that process out.
@@ -107,7 +103,7 @@ async def ask_others(
     peers: set[Peer] = set()
     for broker in sorted(brokers):
         try:
-            peer = service.owners.of(broker, call)
+            peer = owners.of(broker, call)
         except Unavailable:
             if all_of_them:
                 raise
@@ -117,7 +113,7 @@ async def ask_others(
 
     async def asked(peer: Peer) -> dict[str, Any] | None:
         try:
-            return await service.owners.ask(peer, call)
+            return await owners.ask(peer, call)
         except (Unavailable, Unknown, Relayed):
             if all_of_them:
                 raise
@@ -141,17 +137,17 @@ def _is_touched(view: LaneView) -> bool:
     return view.committed_offset is not None or view.in_flight > 0 or view.last_consume_time is not None
 
 
-async def _begun(service: Service, lane: LaneKey) -> LaneView:
+async def _begun(lanes: Lanes, lane: LaneKey) -> LaneView:
     """Return the part of a lane's view that memory knows."""
-    committed = await service.lanes.committed(lane)
-    last_ms = service.lanes.last_consumed_ms(lane)
+    committed = await lanes.committed(lane)
+    last_ms = lanes.last_consumed_ms(lane)
     return LaneView(
         partition=lane.partition,
         retry=lane.retry,
         committed_offset=None if committed is None else committed.offset,
-        in_flight=service.lanes.in_flight(lane),
+        in_flight=lanes.in_flight(lane),
         last_consume_time=None if last_ms is None else rfc3339(last_ms * 1000),
-        epoch=service.groups.state.epoch_of(lane) if committed is None else committed.epoch,
+        epoch=lanes.groups.epoch_of(lane) if committed is None else committed.epoch,
     )
 
 
@@ -162,14 +158,14 @@ def _with_bounds(view: LaneView, bounds: Bounds | None) -> LaneView:
     return view.model_copy(update={"min_offset": bounds.min_offset, "end_offset": bounds.end_offset, "lag": lag})
 
 
-async def _readable_bounds(service: Service, lane: LaneKey, topic: str) -> Bounds | None:
+async def _readable_bounds(lanes: Lanes, lane: LaneKey, topic: str) -> Bounds | None:
     try:
-        return await lane_bounds(service, lane, topic)
+        return await lane_bounds(lanes, lane, topic)
     except Corrupt:
         return None
 
 
-async def lane_bounds(service: Service, lane: LaneKey, topic: str) -> Bounds | None:
+async def lane_bounds(lanes: Lanes, lane: LaneKey, topic: str) -> Bounds | None:
     """Return the present bounds of the lane's partition; None for a retry partition that does not exist yet."""
-    log = await service.lanes.partition_of(lane, topic).look()
+    log = await lanes.partition_of(lane, topic).look()
     return None if log is None else Bounds(log.min_offset, log.end_offset)

@@ -14,12 +14,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
-from api.host import Call, Peer, is_forwarded
-from api.order import Asked, Taken
+from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded
+from api.order import Asked, Locks, Taken
 from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from api.routes.topics import Running, TopicName
-from api.service import Service
 from api.wire import Client, problems
 from mq.errors import Conflict, Unavailable, Unknown
 from mq.meta import Group, Topic
@@ -84,16 +83,16 @@ class _Share(NamedTuple):
 )
 async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await LOCKS.read(request)
-    found, hosted = await _exclusive(service, group, topic)
+    found, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     asked = locks_of(body, hosted)
-    shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
+    shares, nobody = _shares(service.owners, asked.partitions, Call.of(request.scope))
     wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
     client = Client(request.receive)
     try:
         parts: list[Awaitable[Taken]] = [
-            _take_here(service, found, hosted, asked, share, wait_ms, client)
+            _take_here(service.locks, found, hosted, asked, share, wait_ms, client)
             if share.owner is None
-            else _take_there(service, request, asked, share, share.owner, wait_ms, client)
+            else _take_there(service.peers, request, asked, share, share.owner, wait_ms, client)
             for share in shares
         ]
         return _joined(await asyncio.gather(*parts), nobody)
@@ -110,14 +109,14 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
 )
 async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await RELEASE.read(request)
-    _, hosted = await _exclusive(service, group, topic)
+    _, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
     asked = release_of(body, hosted)
-    shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
+    shares, nobody = _shares(service.owners, asked.partitions, Call.of(request.scope))
     released: set[str] = set()
     for share in shares:
         if share.owner is None:
             released.update(service.locks.release(group, hosted, asked.client, share.partitions, asked.numbers))
-    parts = [_release_there(service, request, asked, share, share.owner) for share in shares if share.owner]
+    parts = [_release_there(service.peers, request, asked, share, share.owner) for share in shares if share.owner]
     for there in await asyncio.gather(*parts):
         released.update(there)
     if nobody:
@@ -125,12 +124,12 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
     return {"partitions": [partition for partition in asked.partitions if partition in released]}
 
 
-async def _exclusive(service: Service, group: str, topic: str) -> tuple[Group, Topic]:
+async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: str, topic: str) -> tuple[Group, Topic]:
     """Return group and topic; refuse a group that is not exclusive, since it has no pull locks."""
-    hosted = await service.topics.require(topic)
-    found = await service.groups.require(group)
+    hosted = await topics.require(topic)
+    found = await groups.require(group)
     if found.settings.consume_strategy != "exclusive":
-        found = (await service.meta.refresh()).groups.group(group)
+        found = (await meta.refresh()).groups.group(group)
     if found.settings.consume_strategy != "exclusive":
         raise Conflict(
             f"group {group} is shared: its partitions need no locks", code="group_not_exclusive", field="group"
@@ -138,13 +137,13 @@ async def _exclusive(service: Service, group: str, topic: str) -> tuple[Group, T
     return found, hosted.topic
 
 
-def _shares(service: Service, partitions: Iterable[str], call: Call) -> tuple[list[_Share], list[str]]:
+def _shares(owners: Owners, partitions: Iterable[str], call: Call) -> tuple[list[_Share], list[str]]:
     """Return the partitions by the process that serves them, and those that no process serves."""
     by_owner: dict[Peer | None, list[str]] = {}
     nobody: list[str] = []
     for partition in partitions:
         try:
-            by_owner.setdefault(service.owners.of(broker_of(partition), call), []).append(partition)
+            by_owner.setdefault(owners.of(broker_of(partition), call), []).append(partition)
         except Unavailable:
             if is_forwarded(call.headers):
                 raise
@@ -156,17 +155,17 @@ def _shares(service: Service, partitions: Iterable[str], call: Call) -> tuple[li
 
 
 async def _take_here(
-    service: Service, group: Group, topic: Topic, asked: LocksAsked, share: _Share, wait_ms: int, client: Client
+    locks: Locks, group: Group, topic: Topic, asked: LocksAsked, share: _Share, wait_ms: int, client: Client
 ) -> Taken:
     here = Asked(group, topic, asked.client, share.partitions, asked.held.intersection(share.partitions))
     try:
-        return await service.locks.take_or_wait(here, wait_ms, client)
+        return await locks.take_or_wait(here, wait_ms, client)
     except Unavailable:
         return Taken(unanswered=list(share.partitions))
 
 
 async def _take_there(
-    service: Service,
+    peers: Peers,
     request: Request,
     asked: LocksAsked,
     share: _Share,
@@ -181,7 +180,7 @@ async def _take_there(
         "wait_ms": wait_ms,
     }
     try:
-        found = await _ask(service, request, owner, body, wait_ms, client)
+        found = await _ask(peers, request, owner, body, wait_ms, client)
     except (Unavailable, Unknown):
         return Taken(unanswered=list(share.partitions))
     answer = msgspec.convert(found, LocksGiven)
@@ -209,19 +208,17 @@ def _joined(parts: Sequence[Taken], nobody: Sequence[str]) -> dict[str, object]:
 # Giving back ----------------------------------------------------------------------------------------------------------
 
 
-async def _release_there(
-    service: Service, request: Request, asked: LocksReleased, share: _Share, owner: Peer
-) -> list[str]:
+async def _release_there(peers: Peers, request: Request, asked: LocksReleased, share: _Share, owner: Peer) -> list[str]:
     body: dict[str, object] = {
         "client_id": asked.client,
         "partitions": share.partitions,
         "locks": {name: number for name, number in asked.numbers.items() if name in share.partitions},
     }
-    return msgspec.convert((await _ask(service, request, owner, body, 0, None))["partitions"], list[str])
+    return msgspec.convert((await _ask(peers, request, owner, body, 0, None))["partitions"], list[str])
 
 
 async def _ask(
-    service: Service,
+    peers: Peers,
     request: Request,
     owner: Peer,
     body: Mapping[str, object],
@@ -236,7 +233,7 @@ async def _ask(
         The process did not answer, or answered with a problem.
     """
     call = Call.of(request.scope, msgspec.json.encode(body), wait_ms=wait_ms)
-    answer = await service.peers.ask(*owner, call, client)
+    answer = await peers.ask(*owner, call, client)
     if answer.status != 200:
         raise Unavailable(f"the process that serves a broker answered {answer.status}; ask again")
     assert isinstance(answer.body, bytes)

@@ -10,17 +10,29 @@ before the answer. Popped messages are the client's for their invisible time, ev
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
-from api.host import GONE, Call
-from api.queue import ARROW_TYPE, Popped, Taken, TopicPopRequest, arrow_answer, json_answer
-from api.routes.pop_elsewhere import ack_elsewhere, pop_elsewhere
+from api.host import GONE, Call, Groups, Hosting, Topics
+from api.log import Metrics, Partitions
+from api.queue import (
+    ARROW_TYPE,
+    HandleCalls,
+    Popped,
+    Popper,
+    SeenClients,
+    Taken,
+    TopicPopRequest,
+    arrow_answer,
+    json_answer,
+)
+from api.routes.pop_elsewhere import PopForwarder
 from api.routes.read import parse_tags
-from api.service import Service
 from api.wire import (
     BODY_BYTES_MAX,
+    Admission,
     Answer,
     Client,
     Receive,
@@ -31,64 +43,124 @@ from api.wire import (
     headers_of,
     parse_query,
     read_body,
+    unquoted,
 )
 from mq.errors import Conflict, NotFound
-from mq.meta import Group, Subscription, Topic
+from mq.meta import Group, InvisibleBounds, Subscription, Topic
 from mq.names import broker_of, check_topic
 from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from tables.failpoints import failpoint
 
-__all__ = ["answer_pop"]
+__all__ = [
+    "PopEndpoint",
+]
 
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
 
-async def answer_pop(
-    service: Service, group_name: str, topic_name: str, *, scope: Scope, receive: Receive, ticket: Ticket
-) -> Answer | None:
-    """Answer one pop; `ticket` reserves the bytes of its rows until they are sent."""
-    began = time.perf_counter()
-    parse_query(scope["query_string"], ())
-    headers = headers_of(scope)
-    settings = service.settings
-    with service.pops.enter() as reserved:
-        body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=settings.request_ms)
-        request = decode_pop(headers, body)
-    topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
-    group = await service.groups.for_use(group_name)
-    wanted = _checked(service, topic.topic, group, request)
-    if request.client_id is not None:
-        subscription = Subscription(order=wanted.order is not False, tags=request.tags or "*")
-        service.seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
-    acks = request.ack or []
-    handles, refused = acks, list[FailedHandle]()
-    client = Client(receive)
-    try:
-        if not service.hosting.alone:
-            call = Call.of(scope, body, wait_ms=wanted.wait_ms)
-            peer = service.owners.of_any(_brokers(wanted), call)
-            handles, refused = await ack_elsewhere(service, group_name, acks, call, peer)
-            if peer is not None:
-                answer = await pop_elsewhere(service, peer, request, handles, refused, call=call, client=client)
-                ticket.grow(answer.size)
-                return answer
-        acking = service.handles.begin_ack(group_name, handles)
+class PopEndpoint:
+    """Pops of all groups; used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        popper: Popper,
+        handles: HandleCalls,
+        *,
+        hosting: Hosting,
+        forwarder: PopForwarder,
+        seen: SeenClients,
+        partitions: Partitions,
+        metrics: Metrics,
+        admission: Admission,
+        answers: Admission,
+        invisible: InvisibleBounds,
+        within_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`admission` bounds bodies, which must be there `within_ms`; `answers` bounds rows that are being sent."""
+        self._topics = topics
+        self._groups = groups
+        self._popper = popper
+        self._handles = handles
+        self._hosting = hosting
+        self._forwarder = forwarder
+        self._seen = seen
+        self._partitions = partitions
+        self._metrics = metrics
+        self._admission = admission
+        self._answers = answers
+        self._invisible = invisible
+        self._within_ms = within_ms
+        self._now_ms = now_ms
+
+    async def answer(
+        self, group_segment: bytes, topic_segment: bytes, scope: Scope, receive: Receive, until_sent: ExitStack
+    ) -> Answer | None:
+        """Answer one pop; the bytes of its rows are reserved `until_sent`."""
+        group_name, topic_name = unquoted(group_segment, "group"), unquoted(topic_segment, "topic")
+        ticket = until_sent.enter_context(self._answers.enter())
+        began = time.perf_counter()
+        parse_query(scope["query_string"], ())
+        headers = headers_of(scope)
+        with self._admission.enter() as reserved:
+            body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
+            request = decode_pop(headers, body)
+        topic = self._topics.find(topic_name) or await self._topics.require(check_topic(topic_name))
+        group = await self._groups.for_use(group_name)
+        wanted = _checked(topic.topic, group, request, self._invisible)
+        if request.client_id is not None:
+            subscription = Subscription(order=wanted.order is not False, tags=request.tags or "*")
+            self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
+        acks = request.ack or []
+        handles, refused = acks, list[FailedHandle]()
+        client = Client(receive)
         try:
-            popped = await service.popper.pop(wanted, client)
-        except GONE as error:
-            raise await service.topics.explained(topic, error) from error
+            if not self._hosting.alone:
+                call = Call.of(scope, body, wait_ms=wanted.wait_ms)
+                answer, handles, refused = await self._forwarder.forward(
+                    request, group_name, _brokers(wanted), call, client
+                )
+                if answer is not None:
+                    ticket.grow(answer.size)
+                    return answer
+            acking = self._handles.begin_ack(group_name, handles)
+            try:
+                popped = await self._popper.pop(wanted, client)
+            except GONE as error:
+                raise await self._topics.explained(topic, error) from error
+            finally:
+                failed = await self._handles.finish(acking)
         finally:
-            failed = await service.handles.finish(acking)
-    finally:
-        client.close()
-    refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
-    answer = await _encoded(service, wanted, popped, refused, scope=scope, ticket=ticket)
-    _count(service, wanted, popped.taken, len(acks) - len(refused))
-    service.metrics.pop_seconds.observe(time.perf_counter() - began)
-    failpoint("pop.before_respond")
-    service.popper.check(popped)
-    return answer
+            client.close()
+        refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
+        answer = await self._encoded(wanted, popped, refused, scope, ticket)
+        _count(self._metrics, wanted, popped.taken, len(acks) - len(refused))
+        self._metrics.pop_seconds.observe(time.perf_counter() - began)
+        failpoint("pop.before_respond")
+        self._popper.check(popped)
+        return answer
+
+    async def _encoded(
+        self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope, ticket: Ticket
+    ) -> Answer:
+        taken = popped.taken
+        rest = self._popper.rest(wanted)
+        if rest and taken:
+            self._popper.wake_others(wanted)
+        ticket.grow(sum(one.nbytes for one in taken))
+        encode = partial(
+            arrow_answer if accepts(headers_of(scope), ARROW_TYPE) else json_answer,
+            taken,
+            pop_time_ms=taken[0].pop.pop_time_ms if taken else self._now_ms(),
+            invisible_ms=wanted.invisible_ms,
+            rest=rest,
+            failed=refused,
+        )
+        inline = encode.func is arrow_answer or sum(len(one.handles) for one in taken) <= _JSON_INLINE_ROWS
+        return encode() if inline else await self._partitions.run(encode)
 
 
 def _brokers(wanted: TopicPopRequest) -> dict[str, None]:
@@ -97,34 +169,7 @@ def _brokers(wanted: TopicPopRequest) -> dict[str, None]:
     return dict.fromkeys(broker_of(name) for name in names)
 
 
-async def _encoded(
-    service: Service,
-    wanted: TopicPopRequest,
-    popped: Popped,
-    refused: list[FailedHandle],
-    *,
-    scope: Scope,
-    ticket: Ticket,
-) -> Answer:
-    taken = popped.taken
-    rest = service.popper.rest(wanted)
-    if rest and taken:
-        service.popper.wake_others(wanted)
-    ticket.grow(sum(one.nbytes for one in taken))
-    pop_time_ms = taken[0].pop.pop_time_ms if taken else service.lanes.logs.now_ms()
-    encode = partial(
-        arrow_answer if accepts(headers_of(scope), ARROW_TYPE) else json_answer,
-        taken,
-        pop_time_ms=pop_time_ms,
-        invisible_ms=wanted.invisible_ms,
-        rest=rest,
-        failed=refused,
-    )
-    inline = encode.func is arrow_answer or sum(len(one.handles) for one in taken) <= _JSON_INLINE_ROWS
-    return encode() if inline else await service.run(encode)
-
-
-def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) -> TopicPopRequest:
+def _checked(topic: Topic, group: Group, request: PopRequest, invisible: InvisibleBounds) -> TopicPopRequest:
     """Return the checked request; the group's settings fill in what it leaves out."""
     if request.partition is not None and request.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
@@ -142,7 +187,7 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
         topic=topic,
         group=group,
         max_messages=request.max_messages or POP_MESSAGES_DEFAULT,
-        invisible_ms=group.settings.invisible_ms if invisible_ms is None else service.invisible.check(invisible_ms),
+        invisible_ms=group.settings.invisible_ms if invisible_ms is None else invisible.check(invisible_ms),
         wait_ms=request.wait_ms or 0,
         tags=parse_tags(request.tags),
         partition=request.partition,
@@ -152,9 +197,8 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
     )
 
 
-def _count(service: Service, wanted: TopicPopRequest, taken: Sequence[Taken], acked: int) -> None:
+def _count(metrics: Metrics, wanted: TopicPopRequest, taken: Sequence[Taken], acked: int) -> None:
     count = sum(len(one.handles) for one in taken)
-    metrics = service.metrics
     name = (wanted.group.name, wanted.topic.name)
     if acked:
         metrics.acked_messages[wanted.group.name] += acked

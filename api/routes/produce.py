@@ -17,10 +17,11 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from api.host import GONE
-from api.routes.store_request import INLINE_BYTES, StoreRequest, check_new, store
-from api.service import Service
+from api.host import GONE, Topics
+from api.log import Metrics, Partitions
+from api.routes.store_request import INLINE_BYTES, RequestAppender, StoreRequest, check_new
 from api.wire import (
+    Admission,
     Answer,
     Decoded,
     Headers,
@@ -38,6 +39,7 @@ from api.wire import (
     one_of,
     parse_query,
     read_body,
+    unquoted,
 )
 from mq.errors import Refused, Unprocessable, UnsupportedMedia
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
@@ -45,7 +47,12 @@ from mq.names import check_client_topic
 from mq.wire import ProduceAnswer, Producer
 from tables.failpoints import failpoint
 
-__all__ = ["ARROW_TYPE", "JSON_TYPE", "NDJSON_TYPE", "answer_produce"]
+__all__ = [
+    "ARROW_TYPE",
+    "JSON_TYPE",
+    "NDJSON_TYPE",
+    "ProduceEndpoint",
+]
 
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"
@@ -53,33 +60,78 @@ ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset({"ids", "flush", "partition", "expected_offset"})
 
 
-async def answer_produce(service: Service, topic_name: str, scope: Scope, receive: Receive) -> Answer:
-    """Answer one produce request."""
-    check_client_topic(topic_name)
-    query = parse_query(scope["query_string"], _PARAMETERS)
-    with service.admission.enter() as ticket:
-        now_ms = service.now_ms()
-        want_ids = one_of(query, "ids", ("true", "false")) == "true"
-        flush = one_of(query, "flush", ("sync", "async"))
-        expected = integer(query, "expected_offset", 0, 0, OFFSET_MAX) if "expected_offset" in query else None
-        body = await _decoded(service, headers_of(scope), receive, ticket, now_ms)
-        began = time.perf_counter()
-        expected = _agreed(expected, body.expected_offset)
-        named = _named(query.get("partition"), expected, body)
-        request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids)
-        topic = service.topics.find(topic_name)
-        if topic is None:
-            topic = await service.topics.for_produce(topic_name, partial(check_new, topic_name, request))
-        try:
-            answer = await store(service, topic, request)
-        except GONE as error:
-            raise await service.topics.explained(topic, error) from error
-        metrics = service.metrics
-        metrics.produce_seconds.observe(time.perf_counter() - began)
-        metrics.produced_messages[topic_name] += body.rows.count
-        metrics.produced_bytes[topic_name] += body.rows.nbytes
-    failpoint("ack.before_respond")
-    return _answer(answer)
+class ProduceEndpoint:
+    """Produce requests of all topics; used on the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        appender: RequestAppender,
+        partitions: Partitions,
+        metrics: Metrics,
+        *,
+        admission: Admission,
+        bytes_max: int,
+        within_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`bytes_max` bounds a body, which must be there `within_ms`; delays count from `now_ms`."""
+        self._topics = topics
+        self._appender = appender
+        self._partitions = partitions
+        self._metrics = metrics
+        self._admission = admission
+        self._bytes_max = bytes_max
+        self._within_ms = within_ms
+        self._now_ms = now_ms
+
+    async def answer(self, topic_segment: bytes, scope: Scope, receive: Receive) -> Answer:
+        """Answer one produce request."""
+        topic_name = check_client_topic(unquoted(topic_segment, "topic"))
+        query = parse_query(scope["query_string"], _PARAMETERS)
+        with self._admission.enter() as ticket:
+            now_ms = self._now_ms()
+            want_ids = one_of(query, "ids", ("true", "false")) == "true"
+            flush = one_of(query, "flush", ("sync", "async"))
+            expected = integer(query, "expected_offset", 0, 0, OFFSET_MAX) if "expected_offset" in query else None
+            body = await self._decoded(headers_of(scope), receive, ticket, now_ms)
+            began = time.perf_counter()
+            expected = _agreed(expected, body.expected_offset)
+            named = _named(query.get("partition"), expected, body)
+            request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids)
+            topic = self._topics.find(topic_name)
+            if topic is None:
+                topic = await self._topics.for_produce(topic_name, partial(check_new, topic_name, request))
+            try:
+                answer = await self._appender.append(topic, request)
+            except GONE as error:
+                raise await self._topics.explained(topic, error) from error
+            metrics = self._metrics
+            metrics.produce_seconds.observe(time.perf_counter() - began)
+            metrics.produced_messages[topic_name] += body.rows.count
+            metrics.produced_bytes[topic_name] += body.rows.nbytes
+        failpoint("ack.before_respond")
+        return _answer(answer)
+
+    async def _decoded(self, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int) -> Decoded:
+        """Read and decode the body, with the producer that headers name; delays count from `now_ms`."""
+        kind = media_type(headers)
+        decode = _DECODERS.get(kind)
+        if decode is None:
+            raise UnsupportedMedia(
+                f"content-type {kind or 'is missing; it'} must be one of {', '.join(_DECODERS)}", field="content-type"
+            )
+        header_producer = _producer_of_headers(headers)
+        body = await read_body(headers, receive, ticket, limit=self._bytes_max, within_ms=self._within_ms)
+        if len(body) <= INLINE_BYTES:
+            decoded = decode(body, now_ms)
+        else:
+            decoded = await self._partitions.run(partial(decode, body, now_ms))
+        if header_producer is not None:
+            if decoded.producer is not None:
+                raise Refused("producer: given in the body and in headers", field="producer")
+            decoded.producer = header_producer
+        return decoded
 
 
 def _answer(answer: ProduceAnswer) -> Answer:
@@ -88,25 +140,6 @@ def _answer(answer: ProduceAnswer) -> Answer:
 
 
 # Decode -------------------------------------------------------------------------------------------------------
-
-
-async def _decoded(service: Service, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int) -> Decoded:
-    """Read and decode the body, with the producer that headers name; delays count from `now_ms`."""
-    kind = media_type(headers)
-    decode = _DECODERS.get(kind)
-    if decode is None:
-        raise UnsupportedMedia(
-            f"content-type {kind or 'is missing; it'} must be one of {', '.join(_DECODERS)}", field="content-type"
-        )
-    header_producer = _producer_of_headers(headers)
-    settings = service.settings
-    body = await read_body(headers, receive, ticket, limit=settings.request_bytes_max, within_ms=settings.request_ms)
-    decoded = decode(body, now_ms) if len(body) <= INLINE_BYTES else await service.run(partial(decode, body, now_ms))
-    if header_producer is not None:
-        if decoded.producer is not None:
-            raise Refused("producer: given in the body and in headers", field="producer")
-        decoded.producer = header_producer
-    return decoded
 
 
 _DECODERS: Final[dict[str, Callable[[bytes | bytearray, int], Decoded]]] = {

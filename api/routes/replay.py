@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from api.host import HostedTopic
-from api.log import Part, Partition, Pending, not_known
-from api.service import Service
+from api.host import Fencing, HostedMeta, HostedTopic, Topics
+from api.log import Part, Partition, Partitions, Pending, not_known
 from api.wire import ArrowRows
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.limits import MIB
@@ -29,7 +28,10 @@ from tables.log import PartitionLog, Picked, TooMuch, pick
 from tables.queue import Known, retry_ref, sent_back
 from tables.settings import Flush
 
-__all__ = ["Replayed", "replay"]
+__all__ = [
+    "Replayed",
+    "Replayer",
+]
 
 Int64s = NDArray[np.int64]
 
@@ -57,29 +59,76 @@ class Replayed:
             self.failed.append((*place, code))
 
 
-async def replay(service: Service, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target) -> Replayed:
-    """Send back the dead letters at the `chosen` offsets, which are ascending; durable when this returns.
+class Replayer:
+    """Sends dead letters of any group back; used on the event loop."""
 
-    Raises
-    ------
-    Unknown, Unavailable
-        Some may be stored; repeating the call stores none of them twice.
-    """
-    done = Replayed()
-    for log, offsets in chosen.items():
-        here = int(np.searchsorted(offsets, log.end_offset))
-        for offset in offsets[here:].tolist():
-            done.fail((log.ref.name, offset), "offset_out_of_range")
-        left = offsets[:here]
-        while len(left):
-            picked, taken = await service.run(partial(_some, log, left))
-            left = left[taken:]
-            for offset in picked.gone:
+    def __init__(self, topics: Topics, partitions: Partitions, meta: HostedMeta, fencing: Fencing) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._meta = meta
+        self._fencing = fencing
+
+    async def replay(self, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target) -> Replayed:
+        """Send back the dead letters at the `chosen` offsets, which are ascending; durable when this returns.
+
+        Raises
+        ------
+        Unknown, Unavailable
+            Some may be stored; repeating the call stores none of them twice.
+        """
+        done = Replayed()
+        for log, offsets in chosen.items():
+            here = int(np.searchsorted(offsets, log.end_offset))
+            for offset in offsets[here:].tolist():
                 done.fail((log.ref.name, offset), "offset_out_of_range")
-            for offset in picked.unreadable:
-                done.fail((log.ref.name, offset), "corrupt")
-            await _send(service, group, log.ref.name, picked, to, done)
-    return done
+            left = offsets[:here]
+            while len(left):
+                picked, taken = await self._partitions.run(partial(_some, log, left))
+                left = left[taken:]
+                for offset in picked.gone:
+                    done.fail((log.ref.name, offset), "offset_out_of_range")
+                for offset in picked.unreadable:
+                    done.fail((log.ref.name, offset), "corrupt")
+                await self._send(group, log.ref.name, picked, to, done)
+        return done
+
+    async def _send(self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed) -> None:
+        """Append the picked messages to their targets, and count the outcomes."""
+        rows = picked.rows
+        targets = _Targets(self._topics, self._partitions, self._fencing, group, dead, to)
+        found = []
+        columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
+        for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
+            target = await targets.of(offset, origin, key)
+            if target is None:
+                done.fail((dead, offset), "topic_not_found")
+            else:
+                found.append((at, offset, target))
+        if not found:
+            return
+        back = sent_back(rows, to_retry=to == "retry")
+        pending = Pending(len(found), self._partitions.loop)
+        sent = []
+        for at, offset, target in found:
+            name = Replay(group.name, group.epoch, dead, offset)
+            stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
+            row = back.slice(at, 1)
+            part = Part(ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, known=target.known)
+            sent.append((part, offset))
+            target.partition.queue.put(part)
+        await pending.wait()
+        for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, sent, strict=True)]:
+            if isinstance(error, Fenced):
+                # A repeated request finds this process with the new metadata.
+                await self._meta.refresh()
+                raise not_known(target.partition.name, error)
+        for part, offset in sent:
+            if part.error is not None:
+                _count_failure(part.error, (dead, offset), done)
+            elif part.appended is not None and part.appended.duplicate:
+                done.duplicates += 1
+            else:
+                done.replayed += 1
 
 
 def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
@@ -90,45 +139,6 @@ def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
             return pick(log, offsets[:count], bytes_max=_STEP_BYTES if count > 1 else None), count
         except TooMuch:
             count = max(1, count // 4)
-
-
-async def _send(service: Service, group: Group, dead: str, picked: Picked, to: Target, done: Replayed) -> None:
-    """Append the picked messages to their targets, and count the outcomes."""
-    rows = picked.rows
-    targets = _Targets(service, group, dead, to)
-    found = []
-    columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
-    for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
-        target = await targets.of(offset, origin, key)
-        if target is None:
-            done.fail((dead, offset), "topic_not_found")
-        else:
-            found.append((at, offset, target))
-    if not found:
-        return
-    back = sent_back(rows, to_retry=to == "retry")
-    pending = Pending(len(found), service.loop)
-    sent = []
-    for at, offset, target in found:
-        name = Replay(group.name, group.epoch, dead, offset)
-        stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
-        row = back.slice(at, 1)
-        part = Part(ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, known=target.known)
-        sent.append((part, offset))
-        target.partition.queue.put(part)
-    await pending.wait()
-    for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, sent, strict=True)]:
-        if isinstance(error, Fenced):
-            # A repeated request finds this process with the new metadata.
-            await service.meta.refresh()
-            raise not_known(target.partition.name, error)
-    for part, offset in sent:
-        if part.error is not None:
-            _count_failure(part.error, (dead, offset), done)
-        elif part.appended is not None and part.appended.duplicate:
-            done.duplicates += 1
-        else:
-            done.replayed += 1
 
 
 def _count_failure(error: DeltaMQError, place: tuple[str, int], done: Replayed) -> None:
@@ -147,8 +157,12 @@ class _Target(NamedTuple):
 class _Targets:
     """The targets of the dead letters of one partition."""
 
-    def __init__(self, service: Service, group: Group, dead: str, to: Target) -> None:
-        self._service = service
+    def __init__(
+        self, topics: Topics, partitions: Partitions, fencing: Fencing, group: Group, dead: str, to: Target
+    ) -> None:
+        self._hosted = topics
+        self._partitions = partitions
+        self._fencing = fencing
         self._group = group
         self._dead = dead
         self._to = to
@@ -161,15 +175,15 @@ class _Targets:
             return None
         if self._to == "retry":
             retry = self._retry(topic)
-            return _Target(retry, self._service.fencing.known(retry.name))
-        places = self._service.topics.placement(topic)
+            return _Target(retry, self._fencing.known(retry.name))
+        places = self._hosted.placement(topic)
         name = origin_of(origin["partition"], key, offset, places)
         return _Target(topic.partition(name), places.known[name])
 
     async def _topic(self, name: str) -> HostedTopic | None:
         if name not in self._topics:
             try:
-                self._topics[name] = await self._service.topics.require(name)
+                self._topics[name] = await self._hosted.require(name)
             except NotFound:
                 self._topics[name] = None
         return self._topics[name]
@@ -178,4 +192,4 @@ class _Targets:
         """Return the retry partition, on the broker of the dead letters if the topic has a partition there."""
         broker = retry_broker(self._dead, topic.route.partitions)
         ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.topic.generation, broker)
-        return self._service.partitions.of(ref)
+        return self._partitions.of(ref)

@@ -16,8 +16,7 @@ import msgspec
 
 from api.log import Partition
 from api.order import Gate
-from api.routes.read import FetchQuery, read
-from api.service import Service
+from api.routes.read import FetchQuery, PartitionReader
 from api.wire import Client, ClientGone, Send, stored_messages
 from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import OFFSET_MAX
@@ -37,7 +36,7 @@ _HEADERS: Final = [
 
 
 async def stream_events(
-    service: Service,
+    reader: PartitionReader,
     partition: Partition,
     query: FetchQuery,
     last_event_id: str | None,
@@ -52,16 +51,16 @@ async def stream_events(
     offset = _resumed(last_event_id, partition.name)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
     # The first read comes before the headers, so that a refusal still has its own status.
-    found = await read(service, partition, replace(query, wait_ms=0), client, gate)
+    found = await reader.read(partition, replace(query, wait_ms=0), client, gate)
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
     while not client.gone.done():
         await _piece(send, _text(partition.name, found), last=False)
-        if service.stopping or found.status is FetchStatus.OFFSET_TOO_LARGE:
+        if reader.stopping or found.status is FetchStatus.OFFSET_TOO_LARGE:
             break
         query = replace(query, offset=found.next_offset)
         try:
-            found = await read(service, partition, query, client, gate)
+            found = await reader.read(partition, query, client, gate)
         except ClientGone:
             return
         except (Conflict, Unavailable) as error:

@@ -20,10 +20,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from api.host import HostedTopic, draw_of, passes
-from api.log import Part, Partition, Pending, not_known
-from api.queue import split_shares
-from api.service import Service
+from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
+from api.log import Part, Partition, Partitions, Pending, not_known
+from api.queue import Delays, split_shares
 from api.wire import Decoded, Indexes, Named, Share, check_named, replayed, rerouted, route_messages
 from mq.backoff import Backoff
 from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
@@ -36,7 +35,12 @@ from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
 from tables.queue import AT_ONCE, Known, Placement, producer_in_delay
 from tables.settings import Flush
 
-__all__ = ["INLINE_BYTES", "StoreRequest", "check_new", "store"]
+__all__ = [
+    "INLINE_BYTES",
+    "RequestAppender",
+    "StoreRequest",
+    "check_new",
+]
 
 #: Bytes above which a body is handled on a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
@@ -72,148 +76,216 @@ def check_new(topic: str, request: StoreRequest, route: Route) -> None:
         )
 
 
-async def store(service: Service, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer:
-    """Route the request, wait for its commits, and return where its messages are."""
-    producer = request.body.producer
-    if producer is None:
-        draw = topic.draw(service.loop.time())
-        places = service.topics.placement(topic)
-        shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
-        return await _commit(service, topic, request, places, await _split(service, topic, request, shares), draw)
-    await topic.gate.turn(producer)
-    with topic.gate.claim(producer):
-        try:
-            return await _store_once(service, topic, request, producer)
-        except Conflict as error:
-            if error.code != _REUSED:
-                raise
-        # Another process may have stored a part of this request by a route that we did not know: look, and try again.
-        await service.meta.refresh()
-        await asyncio.gather(*(partition.look() for partition in topic.partitions), return_exceptions=True)
-        return await _store_once(service, topic, request, producer)
+class RequestAppender:
+    """Appends produce requests to the partitions of their topics; used on the event loop."""
 
+    def __init__(
+        self,
+        topics: Topics,
+        partitions: Partitions,
+        delays: Delays,
+        *,
+        meta: HostedMeta,
+        hosting: Hosting,
+        fencing: Fencing,
+        sealer: Sealer,
+        flush: Flush,
+    ) -> None:
+        """`flush` is for requests and topics that say nothing else."""
+        self._topics = topics
+        self._partitions = partitions
+        self._delays = delays
+        self._meta = meta
+        self._hosting = hosting
+        self._fencing = fencing
+        self._sealer = sealer
+        self._flush = flush
+        self._loop = partitions.loop
 
-async def _store_once(service: Service, topic: HostedTopic, request: StoreRequest, producer: Producer) -> ProduceAnswer:
-    """Store the parts of a request that are not stored yet, as far as this process knows; the caller has claimed it."""
-    draw = draw_of(producer)
-    # A copy at another process may have come before messages were due: those wait there, and must not go elsewhere.
-    look = request.body.times is not None and not service.hosting.alone
-    logs, waiting = await topic.logs(), await service.delays.logs(look=look)
-    waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
-    places = service.topics.placement(topic)
-    await topic.see(places.ends)
-    stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
-    here = {name: parts for name, parts in stored.items() if name not in waiting}
-    if here:
-        shares = replayed(topic.name, request.body.rows, request.named, places, draw, here)
-    else:
-        shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
-    return await _commit(service, topic, request, places, await _split(service, topic, request, shares, stored), draw)
+    async def append(self, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer:
+        """Route the request, wait for its commits, and return where its messages are."""
+        producer = request.body.producer
+        if producer is None:
+            draw = topic.draw(self._loop.time())
+            places = self._topics.placement(topic)
+            shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
+            return await self._commit(topic, request, places, await self._split(topic, request, shares), draw)
+        await topic.gate.turn(producer)
+        with topic.gate.claim(producer):
+            try:
+                return await self._store_once(topic, request, producer)
+            except Conflict as error:
+                if error.code != _REUSED:
+                    raise
+            # Another process may have stored a part of this request by a route that we did not know: look, try again.
+            await self._meta.refresh()
+            await asyncio.gather(*(partition.look() for partition in topic.partitions), return_exceptions=True)
+            return await self._store_once(topic, request, producer)
 
+    async def _store_once(self, topic: HostedTopic, request: StoreRequest, producer: Producer) -> ProduceAnswer:
+        """Store the parts of a claimed request that are not stored yet, as far as this process knows."""
+        draw = draw_of(producer)
+        # A copy at another process may have come before messages were due: those wait there, and must not go elsewhere.
+        look = request.body.times is not None and not self._hosting.alone
+        logs, waiting = await topic.logs(), await self._delays.logs(look=look)
+        waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
+        places = self._topics.placement(topic)
+        await topic.see(places.ends)
+        stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
+        here = {name: parts for name, parts in stored.items() if name not in waiting}
+        if here:
+            shares = replayed(topic.name, request.body.rows, request.named, places, draw, here)
+        else:
+            shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
+        return await self._commit(topic, request, places, await self._split(topic, request, shares, stored), draw)
 
-async def _split(
-    service: Service,
-    topic: HostedTopic,
-    request: StoreRequest,
-    shares: list[Share],
-    stored: Mapping[str, Sequence[StoredPart]] = {},
-) -> list[Share]:
-    """Return the shares, with messages that must wait in shares of their own."""
-    times = request.body.times
-    if times is None:
-        if not stored or stored.keys() <= set(topic.route.partitions):
-            return shares
-        # Another request had this number, and its parts stay where they are.
-        times = np.full(request.body.rows.count, AT_ONCE, dtype=np.int64)
-    split = partial(
-        split_shares,
-        topic.topic,
-        request.body.rows,
-        shares,
-        times,
-        now_ms=request.now_ms,
-        delays=service.delays.names(topic.topic),
-        stored=stored,
-    )
-    return split() if request.body.rows.nbytes <= INLINE_BYTES else await service.run(split)
-
-
-async def _commit(
-    service: Service, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share], draw: int
-) -> ProduceAnswer:
-    """Append the shares, rerouting those that a fence refuses; return the answer when all are stored.
-
-    `draw` places messages without a key, in the same way each time.
-    """
-    stored: list[tuple[Share, Part]] = []
-    until = 0.0
-    while True:
-        refused = []
-        for share, part in await _append(service, topic, request, places, shares):
-            if isinstance(part.error, Fenced):
-                refused.append((share, part.error))
-            elif part.error is not None:
-                raise part.error
-            else:
-                stored.append((share, part))
-        if not refused:
-            return await _placed(service, topic, request, stored)
-        until = until or service.loop.time() + _FENCED_S
-        places = await _caught_up(service, topic, refused, until)
-        shares = [one for share, error in refused for one in _again(topic, request, places, share, error, draw)]
-
-
-async def _append(
-    service: Service, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share]
-) -> list[tuple[Share, Part]]:
-    """Append each share, alone or in a commit with others; return each with its outcome."""
-    pending = Pending(len(shares), service.loop)
-    flush = _FLUSHES.get(request.flush or topic.settings.flush or "", service.flush_default)
-    parts = []
-    for share in shares:
-        part = Part(
-            share.messages,
-            pending,
-            flush if share.delay_broker is None else Flush.SYNC,
-            indexes=share.indexes,
-            stamp=_stamp(topic, request, share),
-            expected_offset=request.expected_offset,
-            known=_known(service, places, share),
+    async def _split(
+        self,
+        topic: HostedTopic,
+        request: StoreRequest,
+        shares: list[Share],
+        stored: Mapping[str, Sequence[StoredPart]] = {},
+    ) -> list[Share]:
+        """Return the shares, with messages that must wait in shares of their own."""
+        times = request.body.times
+        if times is None:
+            if not stored or stored.keys() <= set(topic.route.partitions):
+                return shares
+            # Another request had this number, and its parts stay where they are.
+            times = np.full(request.body.rows.count, AT_ONCE, dtype=np.int64)
+        split = partial(
+            split_shares,
+            topic.topic,
+            request.body.rows,
+            shares,
+            times,
+            now_ms=request.now_ms,
+            delays=self._delays.names(topic.topic),
+            stored=stored,
         )
-        parts.append((share, part))
-        _partition_of(service, topic, share).queue.put(part)
-    await pending.wait()
-    return parts
+        return split() if request.body.rows.nbytes <= INLINE_BYTES else await self._partitions.run(split)
 
+    async def _commit(
+        self, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share], draw: int
+    ) -> ProduceAnswer:
+        """Append the shares, rerouting those that a fence refuses; return the answer when all are stored.
 
-def _known(service: Service, places: Placement, share: Share) -> Known:
-    """Return the fence epochs for the append of a share."""
-    return places.known[share.partition] if share.delay_broker is None else service.fencing.known(share.partition)
+        `draw` places messages without a key, in the same way each time.
+        """
+        stored: list[tuple[Share, Part]] = []
+        until = 0.0
+        while True:
+            refused = []
+            for share, part in await self._append_shares(topic, request, places, shares):
+                if isinstance(part.error, Fenced):
+                    refused.append((share, part.error))
+                elif part.error is not None:
+                    raise part.error
+                else:
+                    stored.append((share, part))
+            if not refused:
+                return await self._placed(topic, request, stored)
+            until = until or self._loop.time() + _FENCED_S
+            places = await self._caught_up(topic, refused, until)
+            shares = [one for share, error in refused for one in _again(topic, request, places, share, error, draw)]
 
+    async def _append_shares(
+        self, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share]
+    ) -> list[tuple[Share, Part]]:
+        """Append each share, alone or in a commit with others; return each with its outcome."""
+        pending = Pending(len(shares), self._loop)
+        flush = _FLUSHES.get(request.flush or topic.settings.flush or "", self._flush)
+        parts = []
+        for share in shares:
+            part = Part(
+                share.messages,
+                pending,
+                flush if share.delay_broker is None else Flush.SYNC,
+                indexes=share.indexes,
+                stamp=_stamp(topic, request, share),
+                expected_offset=request.expected_offset,
+                known=self._known(places, share),
+            )
+            parts.append((share, part))
+            self._partition_of(topic, share).queue.put(part)
+        await pending.wait()
+        return parts
 
-async def _caught_up(
-    service: Service, topic: HostedTopic, refused: Sequence[tuple[Share, Fenced]], until: float
-) -> Placement:
-    """Read the metadata until it has the fences that refused these shares; return the placement then.
+    def _known(self, places: Placement, share: Share) -> Known:
+        """Return the fence epochs for the append of a share."""
+        return places.known[share.partition] if share.delay_broker is None else self._fencing.known(share.partition)
 
-    Raises
-    ------
-    Unavailable
-        `fenced`: the metadata does not have them in time.
-    """
-    failures = 0
-    while True:
-        await service.meta.refresh()
-        places = service.topics.placement(topic)
-        left = [one for one in refused if not passes(_known(service, places, one[0]), one[1])]
-        if not left:
-            return places
-        if service.loop.time() >= until or service.stopping:
-            share, error = left[0]
-            raise not_known(share.partition, error)
-        await service.sealer.seal(topic)
-        failures += 1
-        await asyncio.sleep(_AGAIN_S.after(failures))
+    async def _caught_up(self, topic: HostedTopic, refused: Sequence[tuple[Share, Fenced]], until: float) -> Placement:
+        """Read the metadata until it has the fences that refused these shares; return the placement then.
+
+        Raises
+        ------
+        Unavailable
+            `fenced`: the metadata does not have them in time.
+        """
+        failures = 0
+        while True:
+            await self._meta.refresh()
+            places = self._topics.placement(topic)
+            left = [one for one in refused if not passes(self._known(places, one[0]), one[1])]
+            if not left:
+                return places
+            if self._loop.time() >= until or self._partitions.stopping:
+                share, error = left[0]
+                raise not_known(share.partition, error)
+            await self._sealer.seal(topic)
+            failures += 1
+            await asyncio.sleep(_AGAIN_S.after(failures))
+
+    def _partition_of(self, topic: HostedTopic, share: Share) -> Partition:
+        if share.delay_broker is None:
+            return topic.partition(share.partition)
+        return self._delays.partition(share.delay_broker)
+
+    async def _placed(
+        self, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, Part]]
+    ) -> ProduceAnswer:
+        """Return the answer to a request whose parts are all stored."""
+        ranges = []
+        duplicates = [part.appended is not None and part.appended.duplicate for _, part in stored]
+        durable = True
+        for (share, part), duplicate in zip(stored, duplicates, strict=True):
+            appended = part.appended
+            assert appended is not None, "a part without an error has its place"
+            if appended.count != part.messages.count:
+                raise Conflict(
+                    "producer.seq: this number was used for a request of another size",
+                    code=_REUSED,
+                    field="producer.seq",
+                )
+            durable = durable and appended.durable
+            placed = Range(share.partition, appended.base_offset, appended.count, _indexes(share.indexes))
+            if duplicate and not all(duplicates):
+                placed.duplicate = True
+            if share.delay_broker is not None:
+                placed.delayed = True
+            ranges.append(placed)
+        answer = ProduceAnswer(ranges, any(duplicates), durable)
+        if request.want_ids:
+            answer.message_ids = await self._message_ids(topic, request.body.rows.count, stored)
+        return answer
+
+    async def _message_ids(self, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, Part]]) -> list[str]:
+        """Return the ids of all messages, in request order; those of a replay are read back."""
+        ids = [""] * count
+        for share, part in stored:
+            appended = part.appended
+            assert appended is not None
+            found = appended.message_ids
+            if appended.duplicate:
+                found = await self._partitions.run(
+                    partial(_stored_ids, self._partition_of(topic, share).open(), appended)
+                )
+            for index, message_id in zip(
+                share.indexes if share.indexes is not None else range(count), found.to_pylist(), strict=True
+            ):
+                ids[index] = message_id
+        return ids
 
 
 def _again(
@@ -225,12 +297,6 @@ def _again(
     return rerouted(topic.name, share, request.named, places, draw)
 
 
-def _partition_of(service: Service, topic: HostedTopic, share: Share) -> Partition:
-    if share.delay_broker is None:
-        return topic.partition(share.partition)
-    return service.delays.partition(share.delay_broker)
-
-
 def _stamp(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerStamp | None:
     producer = request.body.producer
     if producer is None:
@@ -240,57 +306,10 @@ def _stamp(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerS
     return ProducerStamp(name, producer.seq, indexes, request.body.rows.count)
 
 
-async def _placed(
-    service: Service, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, Part]]
-) -> ProduceAnswer:
-    """Return the answer to a request whose parts are all stored."""
-    ranges = []
-    duplicates = [part.appended is not None and part.appended.duplicate for _, part in stored]
-    durable = True
-    for (share, part), duplicate in zip(stored, duplicates, strict=True):
-        appended = part.appended
-        assert appended is not None, "a part without an error has its place"
-        if appended.count != part.messages.count:
-            raise Conflict(
-                "producer.seq: this number was used for a request of another size",
-                code=_REUSED,
-                field="producer.seq",
-            )
-        durable = durable and appended.durable
-        placed = Range(share.partition, appended.base_offset, appended.count, _indexes(share.indexes))
-        if duplicate and not all(duplicates):
-            placed.duplicate = True
-        if share.delay_broker is not None:
-            placed.delayed = True
-        ranges.append(placed)
-    answer = ProduceAnswer(ranges, any(duplicates), durable)
-    if request.want_ids:
-        answer.message_ids = await _message_ids(service, topic, request.body.rows.count, stored)
-    return answer
-
-
 def _indexes(indexes: Indexes | None) -> list[int] | UnsetType:
     if indexes is None:
         return UNSET
     return indexes.tolist() if isinstance(indexes, np.ndarray) else list(indexes)
-
-
-async def _message_ids(
-    service: Service, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, Part]]
-) -> list[str]:
-    """Return the ids of all messages, in request order; those of a replay are read back."""
-    ids = [""] * count
-    for share, part in stored:
-        appended = part.appended
-        assert appended is not None
-        found = appended.message_ids
-        if appended.duplicate:
-            found = await service.run(partial(_stored_ids, _partition_of(service, topic, share).open(), appended))
-        for index, message_id in zip(
-            share.indexes if share.indexes is not None else range(count), found.to_pylist(), strict=True
-        ):
-            ids[index] = message_id
-    return ids
 
 
 def _stored_ids(log: PartitionLog, appended: Appended) -> pa.ChunkedArray:

@@ -29,7 +29,7 @@ from mq.limits import (
 )
 from mq.meta import FlushMode, OrderStrategy, TopicRequest
 from mq.names import broker_of, check_client_topic
-from tables.log import PartitionLog
+from tables.log import PartitionLog, Warehouse
 
 __all__ = ["brought_up", "router", "service_of"]
 
@@ -169,7 +169,7 @@ async def list_topics(service: Running, limit: Limit = None, after: After = None
 
 @router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
 async def show_topic(topic: TopicName, service: Running) -> Any:
-    return await _view(service, await service.topics.require(topic))
+    return await _view(await service.topics.require(topic), service.warehouse, service.settings.refresh_ms)
 
 
 @router.put(
@@ -188,7 +188,7 @@ async def put_topic(topic: TopicName, service: Running, request: Request, respon
     hosted, created = await service.topics.put(topic, wanted)
     await service.sealer.seal(hosted)
     response.status_code = 201 if created else 200
-    return await _view(service, hosted)
+    return await _view(hosted, service.warehouse, service.settings.refresh_ms)
 
 
 @router.delete(
@@ -222,20 +222,20 @@ async def offsets_by_time(
 ) -> Any:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
-    logs = await brought_up(service, hosted)
+    logs = await brought_up(hosted, service.settings.refresh_ms)
     offsets = []
     for name in hosted.route.partitions:
         if name not in logs:
             raise Corrupt(f"partition {name} is damaged; its offsets are not known")
-        offset = await service.run(partial(logs[name].offset_at, time_us))
+        offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
         offsets.append({"partition": name, "offset": offset})
     return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
 
 
-async def brought_up(service: Service, hosted: HostedTopic) -> Mapping[str, PartitionLog]:
+async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, PartitionLog]:
     """Return the topic's logs, refreshed if older than `refresh_ms`: an end offset must not seem to go back."""
     logs = await hosted.logs()
-    since = service.loop.time() - service.settings.refresh_ms / 1000
+    since = asyncio.get_running_loop().time() - refresh_ms / 1000
     old = [partition for partition in hosted.partitions if partition.name in logs and partition.refreshed_at < since]
     # A damaged partition is shown with its error.
     await asyncio.gather(*(partition.refresh() for partition in old), return_exceptions=True)
@@ -259,9 +259,9 @@ def parse_time(text: str) -> int:
         raise Refused("time: write RFC 3339, for example 2013-01-01T05:15:00Z", field="time") from None
 
 
-async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
+async def _view(hosted: HostedTopic, warehouse: Warehouse, refresh_ms: int) -> dict[str, object]:
     topic = hosted.topic
-    await brought_up(service, hosted)
+    await brought_up(hosted, refresh_ms)
     return {
         "topic": topic.name,
         "id": topic.id,
@@ -272,18 +272,18 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
         "created_time": rfc3339(topic.created_ms * 1000),
         "routes_epoch": topic.route.epoch,
         "logical_partitions": LOGICAL_PARTITIONS,
-        "partitions": [_partition_view(service, hosted, partition) for partition in hosted.partitions],
+        "partitions": [_partition_view(hosted, partition, warehouse) for partition in hosted.partitions],
     }
 
 
-def _partition_view(service: Service, hosted: HostedTopic, partition: Partition) -> dict[str, object]:
+def _partition_view(hosted: HostedTopic, partition: Partition, warehouse: Warehouse) -> dict[str, object]:
     index = hosted.route.partitions.index(partition.name)
     view: dict[str, object] = {
         "partition": partition.name,
         "broker": broker_of(partition.name),
         "state": partition.fault or "serving",
         "logical_partitions": [(low, high) for low, high, owner in hosted.route.owners if owner == index],
-        "location": service.warehouse.location(partition.ref),
+        "location": warehouse.location(partition.ref),
     }
     if partition.log is not None:
         stats = partition.log.stats()

@@ -42,8 +42,8 @@ from api.wire.request import (
     media_type,
     one_of,
     parse_query,
-    path_segment,
     read_body,
+    unquoted,
 )
 from api.wire.route_batch import (
     Share,
@@ -107,7 +107,6 @@ __all__ = [
     "one_of",
     "page",
     "parse_query",
-    "path_segment",
     "problem",
     "problems",
     "query",
@@ -119,5 +118,6 @@ __all__ = [
     "send_answer",
     "stored_messages",
     "to_record_batch",
+    "unquoted",
     "whole",
 ]

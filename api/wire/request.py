@@ -33,8 +33,8 @@ __all__ = [
     "media_type",
     "one_of",
     "parse_query",
-    "path_segment",
     "read_body",
+    "unquoted",
 ]
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -267,16 +267,12 @@ async def _next(receive: Receive) -> tuple[bytes, bool]:
 # Path and query -----------------------------------------------------------------------------------------------
 
 
-def _unquoted(raw: bytes, field: str) -> str:
+def unquoted(raw: bytes, field: str) -> str:
+    """Return percent-encoded bytes as text; `field` names them when they are refused."""
     try:
         return (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
     except UnicodeDecodeError:
         raise Refused(f"{field}: not UTF-8", field=field) from None
-
-
-def path_segment(raw: bytes, field: str) -> str:
-    """Return one percent-encoded segment of the path as text."""
-    return _unquoted(raw, field)
 
 
 def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
@@ -286,7 +282,7 @@ def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
         return found
     for pair in raw.split(b"&"):
         name_raw, _, value = pair.partition(b"=")
-        name = _unquoted(name_raw.replace(b"+", b" "), "query")
+        name = unquoted(name_raw.replace(b"+", b" "), "query")
         if not name and not value:
             continue
         if name not in known:
@@ -294,7 +290,7 @@ def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
             raise Refused(detail, code="unknown_parameter", field=name)
         if name in found:
             raise Refused(f"{name}: given twice", field=name)
-        found[name] = _unquoted(value.replace(b"+", b" "), name)
+        found[name] = unquoted(value.replace(b"+", b" "), name)
     return found
 
 

@@ -1,0 +1,56 @@
+"""The search for messages with one of some tags: bounded steps through a partition, for fetches and pops alike."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
+
+__all__ = ["Scanned", "scan_tags"]
+
+#: One step covers at least these bounds, so that rare tags are found in few steps ...
+_MESSAGES: Final = 20_000
+_BYTES: Final = 8 * 1024 * 1024
+#: ... and one scan takes at most this number of steps before it says which offset it reached.
+_STEPS_MAX: Final = 16
+
+
+class Scanned(NamedTuple):
+    """Where a scan ended: at messages, at the end of the log, or after its last step."""
+
+    #: The last read; None if there was nothing to read before `limit`.
+    last: Fetched | None
+    #: The messages found; None if there are none up to `reached`.
+    kept: pa.Table | None
+    #: The offset up to which all messages were looked at.
+    reached: int
+    #: The offset of the first message with one of the tags that had no room among `kept`; None if all had.
+    rest: int | None = None
+
+
+def scan_tags(
+    log: PartitionLog, start: int, tags: pa.Array, *, max_messages: int, max_bytes: int, limit: int | None = None
+) -> Scanned:
+    """Return the first messages of the offsets `[start, limit)` that have one of the tags; blocking.
+
+    At least one message is kept if one is found, whatever its bytes.
+    """
+    at, found = start, None
+    step, step_bytes = max(max_messages, _MESSAGES), max(max_bytes, _BYTES)
+    for _ in range(_STEPS_MAX):
+        room = step if limit is None else min(step, limit - at)
+        if room <= 0:
+            break
+        found = log.read(at, max_messages=room, max_bytes=step_bytes)
+        if found.status is not FetchStatus.FOUND:
+            break
+        matching = found.rows.filter(pc.is_in(found.rows.column("tag"), value_set=tags))
+        at = found.next_offset
+        if matching.num_rows:
+            kept = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1)
+            rest = matching.column("offset")[kept.num_rows].as_py() if kept.num_rows < matching.num_rows else None
+            return Scanned(found, kept, at, rest)
+    return Scanned(found, None, at)

@@ -1,0 +1,67 @@
+"""The metrics that are read from the parts of the service at each scrape, and the load that its lease reports."""
+
+from __future__ import annotations
+
+from api.host import HostedMeta, Hosting, Peers
+from api.log import Gauge, Metrics
+from api.order import Locks, OnlineClients
+from api.queue import Lanes
+from api.wire import Admission
+from mq.meta import META_ROLE
+from tables.clock import SYSTEM_CLOCK
+from tables.log import Warehouse
+
+__all__ = ["RequestRate", "counters_of", "gauges_of"]
+
+
+def gauges_of(
+    admission: Admission,
+    answers: Admission,
+    warehouse: Warehouse,
+    meta: HostedMeta,
+    hosting: Hosting,
+    lanes: Lanes,
+    locks: Locks,
+) -> list[Gauge]:
+    """Return the gauges of the process, in the order of the scrape."""
+    return [
+        Gauge("deltamq_queue_requests", "Produce requests under way.", lambda: admission.requests),
+        Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: admission.bytes),
+        Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: answers.bytes),
+        Gauge("deltamq_topics", "Topics.", lambda: len(meta.now.topics.topics)),
+        Gauge("deltamq_open_partitions", "Partitions open in this process.", lambda: len(warehouse.open_logs)),
+        Gauge("deltamq_in_flight_messages", "Messages popped and not done.", lanes.in_flight_everywhere),
+        Gauge("deltamq_hosted_brokers", "Brokers served here.", lambda: len(hosting.taking() - {META_ROLE})),
+        Gauge("deltamq_online_clients", "Exclusive clients.", lambda: len(meta.now.online.members())),
+        Gauge("deltamq_pull_locks", "Pull locks that clients hold in this process.", lambda: locks.held),
+        Gauge("deltamq_waiting_pops", "Pops that wait for messages.", lambda: lanes.waiting),
+        Gauge("deltamq_memory_checkpoints", "Checkpoints not stored.", lambda: lanes.checkpoints_in_memory),
+    ]
+
+
+def counters_of(lanes: Lanes, peers: Peers, hosting: Hosting, online: OnlineClients) -> list[Gauge]:
+    """Return the counters that parts of the service keep themselves, in the order of the scrape."""
+    return [
+        Gauge("deltamq_stored_checkpoints", "Checkpoints stored.", lambda: lanes.match.stored),
+        Gauge("deltamq_forwarded_requests", "Requests sent to peers.", lambda: peers.asked),
+        Gauge("deltamq_lost_leases", "Times this process was declared dead.", lambda: hosting.lost_leases),
+        Gauge("deltamq_heartbeats", "Heartbeats answered here.", lambda: online.heartbeats),
+        Gauge("deltamq_lapsed_clients", "Clients whose authorization ended.", lambda: online.lapsed),
+        Gauge("deltamq_revive_records", "Records appended to revive logs.", lambda: lanes.logs.revive.records),
+    ]
+
+
+class RequestRate:
+    """The requests that a process answers per second."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._answered = 0
+        self._at_ms = SYSTEM_CLOCK.boot_ms()
+
+    def __call__(self) -> int:
+        """Return the requests answered per second since the last call."""
+        answered, now_ms = sum(self._metrics.requests.values()), SYSTEM_CLOCK.boot_ms()
+        rate = (answered - self._answered) * 1_000 // max(1, now_ms - self._at_ms)
+        self._answered, self._at_ms = answered, now_ms
+        return rate

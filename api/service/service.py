@@ -1,0 +1,200 @@
+"""The parts of a service process, made in the order in which they need each other.
+
+event loop        requests, queues, waiting readers, counters
+commit threads    one commit each at a time; fsync and encoding run without the interpreter's lock
+work threads      decoding large bodies, reading history, opening logs, metadata
+upkeep thread     roll-ups, checkpoints, clean-up
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+
+from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, Topics
+from api.log import Metrics, Partitions, Threads
+from api.order import Locks, OnlineClients
+from api.ports import REAL, Ports
+from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
+from api.service.gauges import RequestRate, counters_of, gauges_of
+from api.service.takeover import Takeover
+from api.service.watch import Watch
+from api.wire import Admission
+from mq.meta import InvisibleBounds
+from mq.names import broker_of
+from mq.queue import HandleKeys, LaneKey
+from tables.config import Config
+from tables.config_sections import ServiceSettings
+from tables.log import Warehouse
+from tables.queue import MetaLog, ProgressFollower
+from tables.store import HostLocks, handle_keys
+
+__all__ = ["Service"]
+
+
+class Service:
+    """The service of one process, made by `start` and ended by `stop`; lives on one event loop."""
+
+    def __init__(
+        self, config: Config, warehouse: Warehouse, meta: MetaLog, keys: HandleKeys, address: str, ports: Ports
+    ) -> None:
+        settings, cluster, refresh_s = config.service, config.warehouse.cluster, config.service.refresh_ms / 1000
+        self.config = config
+        self.settings = settings
+        self.warehouse = warehouse
+        self.loop = asyncio.get_running_loop()
+
+        # Bounds and counters of requests.
+        self.metrics = Metrics(series_max=ports.series_max)
+        self.admission, self.answers, self.pops = _admissions(settings)
+        self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
+
+        # Partitions, metadata, and what this process hosts.
+        self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
+        self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
+        self.meta = HostedMeta(meta, self.partitions)
+        self.hosting = Hosting(
+            self.meta,
+            HostLocks(warehouse.folder),
+            address=address,
+            brokers=settings.brokers,
+            times=_lease_times(settings),
+            now_ms=ports.lease_clock.boot_ms,
+            load=RequestRate(self.metrics),
+        )
+        self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
+        self.peers = Peers(self.hosting)
+        self.owners = Owners(self.hosting, self.peers, keys)
+        self.topics = Topics(
+            self.meta,
+            self.partitions,
+            brokers=settings.brokers,
+            auto_create=settings.auto_create_topics,
+            now_ms=self.now_ms,
+        )
+        self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts)
+
+        # Lanes, pops, handles.
+        self.lanes = Lanes(self.partitions, meta, config.queue, cluster, keys=keys, clock=warehouse.clock)
+        self.hosting.hooks.taken.append(Takeover(self.partitions, self.hosting, self.lanes, cluster).recover)
+        self.hosting.hooks.drained.append(self.lanes.drain)
+        self.hosting.hooks.lost.append(self.lanes.drop)
+        follow = partial(ProgressFollower, warehouse, cluster)
+        self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=refresh_s)
+        blocked = partial(self.moved.blocked, pop=True)
+        pops = LanePops(self.lanes, blocked, partial(begin, self.meta), busy_ms=ports.lane_busy_ms)
+        self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=refresh_s, bytes_max=ports.pop_bytes_max)
+        self.handles = HandleCalls(self.lanes, self.hosting)
+
+        # Clients of groups, and the exclusive ones' pull locks.
+        length_ms, clock = settings.authorization_ms, ports.lease_clock
+        self.seen = SeenClients(self.now_ms, keep_ms=length_ms)
+        self.online = OnlineClients(
+            self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
+        )
+        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions, clock=clock)
+
+        # Delayed messages.
+        self.delays = Delays(self.partitions, cluster, _brokers(settings, meta))
+        self.waiting = Waiting(self.partitions, self.delays, cluster)
+
+        # Groups, whose end lanes and locks must learn; what looks at all of it.
+        self.groups = Groups(
+            self.meta,
+            self.partitions,
+            forget=self._void,
+            auto_create=settings.auto_create_groups,
+            now_ms=self.now_ms,
+        )
+        self._watch = Watch(self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s)
+        self.metrics.gauges = gauges_of(
+            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
+        )
+        self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
+
+    @classmethod
+    async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "") -> Service:
+        """Open the warehouse and the metadata log, take the brokers without an owner, and be ready to serve them.
+
+        `address` is the URL under which other processes reach this one.
+        """
+
+        def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
+            uri = config.warehouse.uri
+            warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
+            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, config.queue.handle_secret.reveal())
+
+        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports)
+        try:
+            await service.hosting.start()
+        except BaseException:
+            await service.stop()
+            raise
+        service._watch.start()
+        service.online.start()
+        return service
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service stops."""
+        return self.partitions.stopping
+
+    def now_ms(self) -> int:
+        """Return the time for messages and records, in milliseconds since 1970."""
+        return self.warehouse.clock.wall_us() // 1000
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, and the groups' retry partitions for it."""
+        await self.groups.drop_retries(await self.topics.delete(name))
+
+    def begin_stop(self) -> None:
+        """Begin to stop: long polls and event streams end at once, other requests under way are still answered."""
+        self.popper.stopping = self.partitions.stopping = True
+        self.online.begin_stop()
+        self.locks.begin_stop()
+        for partition in self.partitions.awaited:
+            partition.wake()
+
+    def _void(self, lanes: Iterable[LaneKey]) -> None:
+        """Forget what memory knows of these lanes: their epoch is over."""
+        ended = list(lanes)
+        self.lanes.forget(ended)
+        self.locks.void(ended)
+
+    async def stop(self) -> None:
+        """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse."""
+        self.begin_stop()
+        await self._watch.stop()
+        await self.online.stop()
+        await self.sealer.stop()
+        await self.lanes.stop()
+        await self.hosting.stop()
+        await self.peers.close()
+        self.meta.close()
+        await asyncio.to_thread(self._threads.stop)
+        await asyncio.to_thread(self.warehouse.close)
+
+
+def _brokers(settings: ServiceSettings, meta: MetaLog) -> list[str]:
+    """Return the brokers of the settings, and those that topics got under earlier settings."""
+    routed = {broker_of(name) for topic in meta.state.topics.values() for name in topic.route.partitions}
+    return sorted(routed.union(settings.brokers))
+
+
+def _lease_times(settings: ServiceSettings) -> LeaseTimes:
+    return LeaseTimes(
+        lease_ms=settings.lease_ms,
+        renew_ms=settings.lease_renew_ms,
+        margin_ms=settings.lease_margin_ms,
+        look_ms=settings.refresh_ms,
+    )
+
+
+def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admission]:
+    """Return the admissions of produce requests, of fetches (which count the bytes of answers), and of pops."""
+    return (
+        Admission("produce", bytes_max=settings.queue_bytes_max, requests_max=settings.queue_requests_max),
+        Admission("fetch", bytes_max=settings.answer_bytes_max, requests_max=settings.connections_max),
+        Admission("pop", bytes_max=settings.queue_bytes_max, requests_max=settings.connections_max),
+    )
