@@ -47,7 +47,7 @@ def json_answer(
         messages += map(PoppedMessage, repeat(one.pop.partition), one.handles, attempts, *columns)
     answer = PopAnswer(messages, _time(pop_time_ms), invisible_ms, rest, failed)
     body = msgspec.json.encode(answer)
-    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+    return Answer.of_json(body)
 
 
 def arrow_answer(

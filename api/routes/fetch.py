@@ -162,7 +162,7 @@ def _json_answer(found: Fetched) -> Answer:
             found.status.value, stored_messages(found.rows), found.next_offset, found.min_offset, found.max_offset
         )
     )
-    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+    return Answer.of_json(body)
 
 
 def _arrow_answer(found: Fetched) -> Answer:

@@ -92,7 +92,7 @@ class HandlesEndpoint:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
             group = self._groups.find(group_name) or await self._groups.require(group_name)
             answer = msgspec.json.encode(await CALLS[call](self, group, headers, Call.of(scope, body)))
-        return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))], answer)
+        return Answer.of_json(answer)
 
     async def ack(self, group: Group, headers: Headers, call: Call) -> AckAnswer:
         """Acknowledge messages."""

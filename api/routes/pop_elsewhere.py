@@ -109,7 +109,7 @@ def _with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
     passed = msgspec.json.decode(answer.body, type=_Passed)
     passed.failed_acks += refused
     body = msgspec.json.encode(passed)
-    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+    return Answer.of_json(body)
 
 
 def _arrow_with_refused(stream: bytes, refused: Sequence[FailedHandle]) -> tuple[bytes, int]:

@@ -136,7 +136,7 @@ class ProduceEndpoint:
 
 def _answer(answer: ProduceAnswer) -> Answer:
     body = msgspec.json.encode(answer)
-    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+    return Answer.of_json(body)
 
 
 # Decode -------------------------------------------------------------------------------------------------------

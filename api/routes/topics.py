@@ -41,7 +41,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TopicName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["flights"])]
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """Return the running service."""
     service: Service | None = request.app.state.service
     if service is None:

@@ -37,6 +37,11 @@ class Answer(NamedTuple):
     headers: list[Header]
     body: Piece | Pieces
 
+    @classmethod
+    def of_json(cls, body: bytes) -> Answer:
+        """Return the 200 that has this JSON."""
+        return cls(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+
     @property
     def size(self) -> int:
         """The number of bytes of the body."""
