@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.brokers import broker_shards, brokers_of
 from jobs.queue.cadence import revive_every_s
-from jobs.queue.due_checkpoints import DueCheckpoints
+from jobs.queue.due_followed import DueCheckpoints
 from jobs.queue.revive_batch import ReviveBatch
 from jobs.queue.revive_case import Outcome
 from jobs.queue.revive_in_tasks import TaskReviver

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.due_shard import DueShard
+from jobs.queue.due_in_tasks import DueShard
 from jobs.tasks import warehouse_of
 from mq.limits import MIB
 from tables.config import Config

@@ -32,7 +32,7 @@ from mq.meta.moved_keys import Blocked, MovedKeys, MoveEvent, decide_seal, first
 from mq.meta.online import Member, Seat, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import OnlineEvent, Subscription
 from mq.meta.reset import decide_reset
-from mq.meta.retention import (
+from mq.meta.retention_holds import (
     Dated,
     Hold,
     Lag,

@@ -25,7 +25,6 @@ from mq.queue.keyed_pop import KeyedPop
 from mq.queue.lane import Held, Lane
 from mq.queue.lost import LostRecord
 from mq.queue.ordered_pop import CONDEMNED, REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
-from mq.queue.pop_turn import visits
 from mq.queue.progress import (
     STREAM_PRODUCER_PREFIX,
     Bounds,
@@ -78,6 +77,7 @@ from mq.queue.revive import (
     stored_bits,
 )
 from mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
+from mq.queue.visit_order import visits
 
 __all__ = [
     "CONDEMNED",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.ops.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
+from tables.ops.compaction_plan import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
 from tables.ops.compactor import Compacted, Compactor
 from tables.ops.offset_counts import Counted, count_offsets, finding_of
 from tables.ops.repairs import find_repair, repair

@@ -1,6 +1,6 @@
 """Compaction of one partition: adjacent files become one large file, in one commit (SPEC SPARK-8).
 
-    plan       from the live files (tables.ops.compaction)
+    plan       from the live files (tables.ops.compaction_plan)
     encode     row group by row group, every byte checked; the producers' requests are carried on
     put        the file, durably                     a kill: a file that no commit names, swept later
     commit     one file in the place of many         a kill: the commit is there or not
@@ -24,7 +24,7 @@ from tables.clock import Clock
 from tables.delta import DataFile, FileReader, RowCache, encode_large_file
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
-from tables.ops.compaction import TAIL_FILES_MAX
+from tables.ops.compaction_plan import TAIL_FILES_MAX
 from tables.settings import LogSettings
 from tables.store import Store
 

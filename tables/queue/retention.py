@@ -1,6 +1,6 @@
 """Removal of messages from the partitions of a warehouse as far as retention allows (SPEC RETRY-6).
 
-`mq.meta.retention` decides, as a pure function; `tables.queue.retention_rules` gives it the rules and files.
+`mq.meta.retention_holds` decides, as a pure function; `tables.queue.retention_rules` gives it the rules and files.
 """
 
 from __future__ import annotations

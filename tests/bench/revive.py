@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.queue.delay import Forwarder
-from jobs.queue.due_checkpoints import DueCheckpoints
+from jobs.queue.due_followed import DueCheckpoints
 from jobs.queue.revive import Reviver
 from jobs.tasks.warehouses import close_warehouses, warehouse_of
 from mq.meta.group import Group, decide_put_group

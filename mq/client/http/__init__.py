@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mq.client.http.attempts import Attempts, Patience, is_worth_retrying
 from mq.client.http.calls import Access, Calls, decoded, read_answer
 from mq.client.http.closing import Closing
 from mq.client.http.endpoint import (
@@ -19,6 +18,7 @@ from mq.client.http.endpoint import (
 from mq.client.http.hosts import META, Hosts
 from mq.client.http.inside import Inside
 from mq.client.http.problems import error_of
+from mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from mq.client.http.typed_json import decode_as
 from mq.client.http.verdict import Verdict, certainly_not_applied, judge
 from mq.client.http.workers import Workers

@@ -9,10 +9,10 @@ from typing import TypedDict, TypeVar
 
 import msgspec
 
-from mq.client.http.attempts import Attempts, Patience, is_worth_retrying
 from mq.client.http.closing import Closing
 from mq.client.http.endpoint import Answer, Query
 from mq.client.http.hosts import Hosts
+from mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from mq.client.http.typed_json import decode_as
 from mq.errors import DeltaMQError, Unknown
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.client.http.attempts import is_worth_retrying
 from mq.client.http.endpoint import CONNECT_FAILED
+from mq.client.http.retries import is_worth_retrying
 from mq.errors import (
     Conflict,
     DeltaMQError,

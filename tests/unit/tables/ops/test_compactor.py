@@ -13,7 +13,7 @@ from mq.errors import Corrupt, Unknown
 from tables.delta.snapshot import load
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
-from tables.ops.compaction import Target, plan_compaction
+from tables.ops.compaction_plan import Target, plan_compaction
 from tables.ops.compactor import Compactor
 from tables.ops.verification import Gravity, verify
 from tables.settings import LogSettings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mq.errors import DeltaMQError
-from mq.meta.retention import Dated
+from mq.meta.retention_holds import Dated
 from mq.queue.delay_mark import Ended
 from tables.config_sections import RetentionSettings
 from tables.delta.actions import DataFile

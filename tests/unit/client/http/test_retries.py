@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mq.client.http.attempts import Attempts, Patience, is_worth_retrying
+from mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from mq.errors import Corrupt, DeltaMQError, Fenced, NotFound, OffsetMismatch, Overloaded, Refused, Unavailable, Unknown
 
 

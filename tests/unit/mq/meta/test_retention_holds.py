@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mq.meta.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
 from mq.meta.group_settings import GroupSettings
-from mq.meta.retention import (
+from mq.meta.retention_holds import (
     Dated,
     Hold,
     Lag,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mq.limits import MIB
 from tables.delta.actions import DataFile
-from tables.ops.compaction import TAIL_FILES_MAX, Target, plan_compaction
+from tables.ops.compaction_plan import TAIL_FILES_MAX, Target, plan_compaction
 from tests.unit.tables.log.test_rollup import files_of
 
 TARGET = Target(bytes=1_000, tail_bytes=60)

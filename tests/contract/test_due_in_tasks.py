@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from jobs.queue.due_shard import DueShard
+from jobs.queue.due_in_tasks import DueShard
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span
 from mq.queue.checkpoint_state import fold
 from mq.queue.revive import due
