@@ -54,7 +54,7 @@ def test_spark_03_a_batch_write_with_kafkas_columns_is_stored_once_however_often
 
 def test_spark_03_wrong_columns_and_modes_are_refused_when_the_write_starts(spark: SparkSession, orders: str) -> None:
     wrong = spark.range(3).selectExpr("id AS key", "CAST(id AS STRING) AS value").write.format("mq").mode("append")
-    with pytest.raises((PythonException, AnalysisException), match="column 'key' is bigint"):
+    with pytest.raises((PythonException, AnalysisException), match="column 'key' has type bigint"):
         wrong.option("warehouse", orders).option("topic", "orders").save()
     write = _numbers(spark, 0, 3).write.format("mq").option("warehouse", orders).option("topic", "orders")
     with pytest.raises((PythonException, AnalysisException), match="append"):
