@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv/bin
 TESTS ?= tests
 # Tests of Spark on a cluster, over Connect and on S3; `make faults` also runs those that take minutes
-ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py tests/spark/test_notebooks.py tests/spark/test_catalog.py
+ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py tests/spark/test_notebooks.py tests/spark/test_catalog.py tests/e2e/test_main_job.py
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -52,7 +52,7 @@ bench: setup ## Run the benchmarks; print a table, write out/ (ONLY=rest.arrow, 
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history $(ELSEWHERE) \
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest tests/faults tests/history $(ELSEWHERE) \
 		-m "long or not long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 mutants: setup ## Change `mq` and `tables` in 200 places, one at a time: do the tests notice? (ARGS="--count 50 --against FILE")

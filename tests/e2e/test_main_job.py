@@ -86,6 +86,7 @@ def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in job.output
 
 
+@pytest.mark.long
 def test_a_killed_service_ends_the_job_with_its_log(tmp_path: Path) -> None:
     job = MainJob(tmp_path / "warehouse", "--once", "--events", "1000")
     try:

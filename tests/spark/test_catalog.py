@@ -102,6 +102,7 @@ def test_spark_11_the_catalog_follows_topics_that_grow_go_and_come_again(
     assert count(spark, f"{schema}.topic__4fdd__name_2ev2") == 2
 
 
+@pytest.mark.long
 def test_spark_11_groups_dead_letters_and_lag_are_there_once_they_are_merged(
     spark: SparkSession, tables: QueueTables, schema: str
 ) -> None:
