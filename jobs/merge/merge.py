@@ -27,7 +27,7 @@ from jobs.merge.state_tables import STATE_TABLES, writing_session
 from jobs.merge.table_merge import Merged, TableMerge, Tuning
 from jobs.merge.targets import TARGETS
 from jobs.run import Facts, job
-from jobs.tasks import warehouse_of
+from jobs.tasks import state_of
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import MERGED_TABLES, MetaLog
@@ -115,20 +115,6 @@ def _shard_of(table: str) -> str:
     return table.rpartition("/")[2] if table in MERGED_TABLES else META_SHARD
 
 
-_lock: Final = threading.Lock()
-_mergers: Final[dict[Warehouse, Merger]] = {}
-
-
-def _merger(conf: Config) -> Merger:
-    warehouse = warehouse_of(conf)
-    with _lock:
-        found = _mergers.get(warehouse)
-        if found is None:
-            _mergers.clear()  # their warehouses were closed
-            found = _mergers[warehouse] = Merger(warehouse, conf)
-        return found
-
-
 @job(name="merge", every_s=lambda conf: conf.jobs.merge_every_ms / 1000, shards=lambda conf: SHARDS)
 def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Merge offsets, checkpoints, losses and metadata into the state tables that SQL reads.
@@ -148,4 +134,4 @@ def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str
     A kill at any line leaves a planned batch that may or may not be in the table; the next run finds out by the number
     in the table, and goes on from there. It may leave files that no commit names: they are swept later.
     """
-    return _merger(conf).run(spark, now, shards)
+    return state_of(conf, Merger).run(spark, now, shards)

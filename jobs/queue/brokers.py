@@ -1,15 +1,76 @@
-"""The brokers whose queues the jobs of a warehouse process."""
+"""The brokers whose queues the jobs of a warehouse process, and what the local engine follows of each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
 from jobs.tasks import warehouse_of
+from mq.errors import DeltaMQError
 from mq.names import broker_of
 from tables.config import Config
 from tables.log import Warehouse
 from tables.paths import Space
 from tables.queue import DELAY, REVIVE_LOG
 
-__all__ = ["broker_shards", "brokers_of"]
+__all__ = ["FollowedBrokers", "broker_shards", "brokers_of"]
+
+#: Interval at which new brokers are looked for, in milliseconds.
+_BROKERS_EVERY_MS: Final = 5_000
+
+
+class Followed(Protocol):
+    """What follows the logs of one broker."""
+
+    def refresh(self) -> object:
+        """Read the logs further."""
+
+
+F = TypeVar("F", bound=Followed)
+
+
+class FollowedBrokers(Generic[F]):
+    """What a job of the local engine follows, by broker. For one thread."""
+
+    def __init__(self, warehouse: Warehouse, conf: Config, follow: Callable[[str], F]) -> None:
+        self._warehouse = warehouse
+        self._conf = conf
+        self._follow = follow
+        self._looked_ms = -_BROKERS_EVERY_MS
+        self.all: dict[str, F] = {}
+        #: Brokers that must wait because a log cannot be read, and since when.
+        self.held: dict[str, int] = {}
+
+    def find(self, now_ms: int, mine: Sequence[str] | None) -> None:
+        """Follow the brokers that this application has; None: all, which are looked for every five seconds."""
+        if mine is not None:
+            # Another application has the others now; when this one gets one back, it reads its state from the tables.
+            for broker in self.all.keys() - set(mine):
+                del self.all[broker]
+                self.held.pop(broker, None)
+        elif 0 <= now_ms - self._looked_ms < _BROKERS_EVERY_MS:
+            return
+        self._looked_ms = now_ms
+        for broker in brokers_of(self._warehouse, self._conf) if mine is None else mine:
+            if broker not in self.all:
+                self.all[broker] = self._follow(broker)
+
+    def refresh(self, now_ms: int) -> list[str]:
+        """Read all logs further; return what is wrong with those that cannot be read, whose brokers are held."""
+        troubles = []
+        for broker, followed in self.all.items():
+            try:
+                followed.refresh()
+                self.held.pop(broker, None)
+            except DeltaMQError as error:
+                # What was done there is not known: to deliver it again would be worse than to deliver it late.
+                self.held.setdefault(broker, now_ms)
+                troubles.append(f"{broker} is held: {type(error).__name__}: {error}")
+        return troubles
+
+    def readable(self) -> list[tuple[str, F]]:
+        """Return the brokers that are not held."""
+        return [(broker, followed) for broker, followed in self.all.items() if broker not in self.held]
 
 
 def broker_shards(conf: Config) -> list[str]:

@@ -9,20 +9,19 @@ Two engines carry it out by the same rules and the same `DelayBatch`, and may ru
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.brokers import broker_shards, brokers_of
+from jobs.queue.brokers import FollowedBrokers, broker_shards
 from jobs.queue.cadence import delay_every_s
 from jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from jobs.queue.delay_in_tasks import TaskForwarder
 from jobs.queue.delay_queue import DelayQueue
 from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import run_in_tasks, warehouse_of
+from jobs.tasks import run_in_tasks, state_of
 from mq.errors import DeltaMQError
 from tables.config import Config
 from tables.log import Warehouse
@@ -35,8 +34,6 @@ __all__ = ["Forwarder", "delay"]
 
 T = TypeVar("T", "Forwarder", TaskForwarder)
 
-#: Interval at which new brokers are looked for, in milliseconds.
-_BROKERS_EVERY_MS: Final = 5_000
 _TROUBLES_SHOWN: Final = 3
 
 
@@ -48,48 +45,24 @@ class Forwarder:
         self._conf = conf
         self._bounds = bounds
         self._meta = MetaLog(warehouse)
-        self._queues: dict[str, DelayQueue] = {}
-        self._brokers_ms = -_BROKERS_EVERY_MS
-        #: Brokers with a log that cannot be read, and since when.
-        self._held: dict[str, int] = {}
+        self._queues = FollowedBrokers(warehouse, conf, partial(DelayQueue, warehouse, conf.warehouse.cluster))
 
     def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Forward what is due at `now_ms`; `now_ms` must have been taken before the call (see `mq.queue.delay`).
 
         `brokers` are the brokers that this application has; None: all.
         """
-        self._find_brokers(now_ms, brokers)
+        self._queues.find(now_ms, brokers)
         outcome = DelayOutcome()
-        for broker, queue in self._queues.items():
-            try:
-                queue.refresh()
-                self._held.pop(broker, None)
-            except DeltaMQError as error:
-                # Which of its messages were cancelled or forwarded is not known.
-                self._held.setdefault(broker, now_ms)
-                outcome.troubles.add(f"{broker} is held: {type(error).__name__}: {error}")
+        outcome.troubles.update(self._queues.refresh(now_ms))
         self._meta.refresh()
-        for broker, queue in self._queues.items():
-            if broker not in self._held:
-                try:
-                    self._run_queue(queue, now_ms, outcome)
-                except (DeltaMQError, OSError) as error:
-                    self._held[broker] = now_ms
-                    outcome.troubles.add(f"{broker}: {type(error).__name__}: {error}")
+        for broker, queue in self._queues.readable():
+            try:
+                self._run_queue(queue, now_ms, outcome)
+            except (DeltaMQError, OSError) as error:
+                self._queues.held[broker] = now_ms
+                outcome.troubles.add(f"{broker}: {type(error).__name__}: {error}")
         return self._facts(outcome, now_ms)
-
-    def _find_brokers(self, now_ms: int, mine: Sequence[str] | None) -> None:
-        if mine is not None:
-            # Another application has the others now; when this one gets one back, it reads its state from the tables.
-            for broker in self._queues.keys() - set(mine):
-                del self._queues[broker]
-                self._held.pop(broker, None)
-        elif 0 <= now_ms - self._brokers_ms < _BROKERS_EVERY_MS:
-            return
-        self._brokers_ms = now_ms
-        for broker in brokers_of(self._warehouse, self._conf) if mine is None else mine:
-            if broker not in self._queues:
-                self._queues[broker] = DelayQueue(self._warehouse, self._conf.warehouse.cluster, broker)
 
     def _run_queue(self, queue: DelayQueue, now_ms: int, outcome: DelayOutcome) -> None:
         times, offsets = queue.take(now_ms)
@@ -109,8 +82,8 @@ class Forwarder:
             raise
 
     def _facts(self, outcome: DelayOutcome, now_ms: int) -> Facts:
-        waiting = [at for queue in self._queues.values() if (at := queue.oldest_failed_ms) is not None]
-        waiting += self._held.values()
+        waiting = [at for queue in self._queues.all.values() if (at := queue.oldest_failed_ms) is not None]
+        waiting += self._queues.held.values()
         facts: dict[str, int | str] = {
             "rows": outcome.forwarded,
             "cancelled": outcome.cancelled,
@@ -118,27 +91,11 @@ class Forwarder:
             "lost": outcome.lost,
             "late_ms": outcome.late_ms,
             "behind_ms": max(0, now_ms - min(waiting)) if waiting else 0,
-            "waiting": sum(map(len, self._queues.values())),
+            "waiting": sum(map(len, self._queues.all.values())),
         }
         if outcome.troubles:
             facts["trouble"] = "; ".join(sorted(outcome.troubles)[:_TROUBLES_SHOWN])
         return facts
-
-
-_lock: Final = threading.Lock()
-_forwarders: Final[dict[tuple[Warehouse, type], Forwarder | TaskForwarder]] = {}
-
-
-def _forwarder(conf: Config, kind: type[T]) -> T:
-    warehouse = warehouse_of(conf)
-    with _lock:
-        found = _forwarders.get((warehouse, kind))
-        if not isinstance(found, kind):
-            for known in [one for one in _forwarders if one[0] is not warehouse]:
-                del _forwarders[known]  # its warehouse was closed
-            found = kind(warehouse, conf)
-            _forwarders[warehouse, kind] = found
-        return found
 
 
 @job(name="delay", every_s=delay_every_s, needs_spark=with_spark_engine, shards=broker_shards)
@@ -167,5 +124,5 @@ def delay(spark: SparkSession | None, conf: Config, now: datetime, shards: Seque
     """
     now_ms = int(now.timestamp() * 1000)
     if spark is None:
-        return _forwarder(conf, Forwarder).run(now_ms, shards)
-    return _forwarder(conf, TaskForwarder).run(partial(run_in_tasks, spark), now_ms, shards)
+        return state_of(conf, Forwarder).run(now_ms, shards)
+    return state_of(conf, TaskForwarder).run(partial(run_in_tasks, spark), now_ms, shards)

@@ -10,14 +10,13 @@ Two engines carry it out by the same rules and the same `ReviveBatch`, and may r
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.brokers import broker_shards, brokers_of
+from jobs.queue.brokers import FollowedBrokers, broker_shards
 from jobs.queue.cadence import revive_every_s
 from jobs.queue.due_followed import DueCheckpoints
 from jobs.queue.revive_batch import ReviveBatch
@@ -25,8 +24,7 @@ from jobs.queue.revive_case import Outcome
 from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.queue.revive_task import batches
 from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import run_in_tasks, warehouse_of
-from mq.errors import DeltaMQError
+from jobs.tasks import run_in_tasks, state_of
 from mq.queue import Due
 from tables.config import Config
 from tables.log import Warehouse
@@ -39,8 +37,6 @@ __all__ = ["Reviver", "revive"]
 
 T = TypeVar("T", "Reviver", TaskReviver)
 
-#: Interval at which new brokers are looked for, in milliseconds.
-_BROKERS_EVERY_MS: Final = 5_000
 _TROUBLES_SHOWN: Final = 3
 
 
@@ -52,34 +48,26 @@ class Reviver:
         self._conf = conf
         self._bounds = bounds
         self._meta = MetaLog(warehouse)
-        self._brokers: dict[str, DueCheckpoints] = {}
-        self._brokers_ms = -_BROKERS_EVERY_MS
-        #: Brokers with a log that cannot be read, and since when.
-        self._held: dict[str, int] = {}
+        self._brokers = FollowedBrokers(warehouse, conf, self._follow)
+
+    def _follow(self, broker: str) -> DueCheckpoints:
+        follower = Follower(self._warehouse, self._conf.warehouse.cluster, [broker])
+        return DueCheckpoints(follower, stay_buffer_ms=self._conf.queue.stay_buffer_ms)
 
     def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Deliver again what is due at `now_ms`, which must have been taken before the call.
 
         `brokers` are the brokers that this application has; None: all.
         """
-        self._find_brokers(now_ms, brokers)
-        total, troubles = Outcome(), []
-        for broker, due in self._brokers.items():
-            try:
-                due.refresh()
-                self._held.pop(broker, None)
-            except DeltaMQError as error:
-                # What was acknowledged there is not known: to deliver it again would be worse than to deliver it late.
-                self._held.setdefault(broker, now_ms)
-                troubles.append(f"{broker} is held: {type(error).__name__}: {error}")
+        self._brokers.find(now_ms, brokers)
+        total, troubles = Outcome(), self._brokers.refresh(now_ms)
         self._meta.refresh()
         late_ms = 0
-        for broker, due in self._brokers.items():
-            if broker not in self._held:
-                taken = sorted(due.take(now_ms), key=_order)
-                if taken:
-                    late_ms = max(late_ms, now_ms - taken[0].checkpoint.revive_time_ms)
-                    self._deliver(due, taken, now_ms, total)
+        for _, due in self._brokers.readable():
+            taken = sorted(due.take(now_ms), key=_order)
+            if taken:
+                late_ms = max(late_ms, now_ms - taken[0].checkpoint.revive_time_ms)
+                self._deliver(due, taken, now_ms, total)
         return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
 
     def _deliver(self, due: DueCheckpoints, taken: Sequence[Due], now_ms: int, total: Outcome) -> None:
@@ -105,24 +93,9 @@ class Reviver:
                 due.put_back(one.checkpoint.key, now_ms)
             raise
 
-    def _find_brokers(self, now_ms: int, mine: Sequence[str] | None) -> None:
-        if mine is not None:
-            # Another application has the others now; when this one gets one back, it reads its state from the tables.
-            for broker in self._brokers.keys() - set(mine):
-                del self._brokers[broker]
-                self._held.pop(broker, None)
-        elif 0 <= now_ms - self._brokers_ms < _BROKERS_EVERY_MS:
-            return
-        self._brokers_ms = now_ms
-        queue, cluster = self._conf.queue, self._conf.warehouse.cluster
-        for broker in brokers_of(self._warehouse, self._conf) if mine is None else mine:
-            if broker not in self._brokers:
-                follower = Follower(self._warehouse, cluster, [broker])
-                self._brokers[broker] = DueCheckpoints(follower, stay_buffer_ms=queue.stay_buffer_ms)
-
     def _facts(self, total: Outcome, troubles: Sequence[str], now_ms: int, late_ms: int) -> Facts:
-        waiting = [at for due in self._brokers.values() if (at := due.oldest_ms()) is not None]
-        waiting += self._held.values()
+        waiting = [at for due in self._brokers.all.values() if (at := due.oldest_ms()) is not None]
+        waiting += self._brokers.held.values()
         facts: dict[str, int | str] = {
             "rows": total.revived + total.dead,
             "dead": total.dead,
@@ -130,7 +103,7 @@ class Reviver:
             "skipped": total.skipped,
             "late_ms": late_ms,
             "behind_ms": max(0, now_ms - min(waiting)) if waiting else 0,
-            "checkpoints": sum(len(due) for due in self._brokers.values()),
+            "checkpoints": sum(len(due) for due in self._brokers.all.values()),
         }
         if total.later:
             facts["waiting"] = len(total.later)
@@ -143,22 +116,6 @@ def _order(due: Due) -> tuple[int, str, int]:
     """Return a sort key: the oldest first, and neighbours together."""
     checkpoint = due.checkpoint
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
-
-
-_lock: Final = threading.Lock()
-_revivers: Final[dict[tuple[Warehouse, type], Reviver | TaskReviver]] = {}
-
-
-def _reviver(conf: Config, kind: type[T]) -> T:
-    warehouse = warehouse_of(conf)
-    with _lock:
-        found = _revivers.get((warehouse, kind))
-        if not isinstance(found, kind):
-            for known in [one for one in _revivers if one[0] is not warehouse]:
-                del _revivers[known]  # its warehouse was closed
-            found = kind(warehouse, conf)
-            _revivers[warehouse, kind] = found
-        return found
 
 
 @job(name="revive", every_s=revive_every_s, needs_spark=with_spark_engine, shards=broker_shards)
@@ -190,5 +147,5 @@ def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequ
     """
     now_ms = int(now.timestamp() * 1000)
     if spark is None:
-        return _reviver(conf, Reviver).run(now_ms, shards)
-    return _reviver(conf, TaskReviver).run(partial(run_in_tasks, spark), now_ms, shards)
+        return state_of(conf, Reviver).run(now_ms, shards)
+    return state_of(conf, TaskReviver).run(partial(run_in_tasks, spark), now_ms, shards)

@@ -6,7 +6,7 @@ from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local
 from jobs.tasks.task_errors import errors_of_tasks
 from jobs.tasks.tasks import frame_of_tasks, in_tasks, run_in_tasks, task_failpoint
 from jobs.tasks.warehouse_files import storage
-from jobs.tasks.warehouses import absolute, close_warehouses, warehouse_of
+from jobs.tasks.warehouses import absolute, close_warehouses, state_of, warehouse_of
 from jobs.tasks.worker import keep_imports
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "keep_imports",
     "local_checkpoint",
     "run_in_tasks",
+    "state_of",
     "storage",
     "task_failpoint",
     "warehouse_of",

@@ -6,9 +6,10 @@ A job that follows logs keeps its partitions open between runs, and two jobs tha
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 from mq.limits import MIB
@@ -16,15 +17,18 @@ from tables.config import Config
 from tables.log import Warehouse
 from tables.settings import LogSettings
 
-__all__ = ["absolute", "close_warehouses", "warehouse_of"]
+__all__ = ["absolute", "close_warehouses", "state_of", "warehouse_of"]
+
+S = TypeVar("S")
 
 # A job's process seldom reads what it appends, and reads everything else once: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
 _TAILS_BYTES_MAX: Final = 64 * MIB
 _CACHE_BYTES_MAX: Final = 128 * MIB
 
-_lock: Final = threading.Lock()
+_lock: Final = threading.RLock()
 _opened: Final[dict[tuple[str, LogSettings], Warehouse]] = {}
+_states: Final[dict[tuple[Warehouse, object], object]] = {}
 
 
 def warehouse_of(conf: Config) -> Warehouse:
@@ -49,11 +53,25 @@ def warehouse_of(conf: Config) -> Warehouse:
         return found
 
 
+def state_of(conf: Config, kind: Callable[[Warehouse, Config], S]) -> S:
+    """Return what a job keeps between its runs in the warehouse of these settings; the first call makes it.
+
+    `kind` makes it, and names it: a job has one for each engine. It lasts as long as the warehouse is open.
+    """
+    warehouse = warehouse_of(conf)
+    with _lock:
+        found = _states.get((warehouse, kind))
+        if found is None:
+            found = _states[warehouse, kind] = kind(warehouse, conf)
+        return cast(S, found)
+
+
 def close_warehouses() -> None:
     """Close all warehouses: at the end of the application, when no job runs any more."""
     with _lock:
         opened = list(_opened.values())
         _opened.clear()
+        _states.clear()
     for warehouse in opened:
         warehouse.close()
 
