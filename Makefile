@@ -39,7 +39,7 @@ lint: setup ## Check with ruff and mypy --strict, and check which packages impor
 test: setup ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
 	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
 
-unit: setup ## Run the tests that need no Spark and no service process: a minute and a half
+unit: setup ## Run the tests that need no Spark and no service process
 	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
 run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
