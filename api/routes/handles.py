@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
 from api.host import Call, Groups, Owners, failed_of, together
 from api.log import Metrics
@@ -49,8 +48,6 @@ __all__ = [
     "CALLS",
     "HandlesEndpoint",
 ]
-
-Count = Annotated[int, Meta(ge=0)]
 
 _ack: Final = msgspec.json.Decoder(AckRequest)
 _invisible: Final = msgspec.json.Decoder(InvisibleRequest)

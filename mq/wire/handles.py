@@ -29,13 +29,13 @@ Milliseconds = Annotated[int, Meta(ge=0, le=INVISIBLE_MS_CEILING)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Handles of messages to be acknowledged."""
 
     handles: Handles
 
 
-class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A message's new invisible time in milliseconds, from now on; 0 returns the message at once."""
 
     handle: HandleText
@@ -49,7 +49,7 @@ class NackRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     delay_ms: Milliseconds | None = None
 
 
-class DeadRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class DeadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Messages to be sent to the dead letters."""
 
     handles: Handles

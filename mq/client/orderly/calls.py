@@ -45,13 +45,6 @@ class _Group(msgspec.Struct):
     max_attempts: int
 
 
-class _Exclusive(msgspec.Struct):
-    consume_strategy: str = "exclusive"
-
-
-_EXCLUSIVE: Final = _Exclusive()
-
-
 class OrderlyCalls(Calls):
     """The calls of one client of an exclusive group. Safe for any number of threads."""
 
@@ -77,7 +70,7 @@ class OrderlyCalls(Calls):
     def make_group(self) -> None:
         """Create the group as an exclusive one."""
         path = path_of("groups", self.group)
-        self._once("PUT", path, META, _EXCLUSIVE, None, self.patience.request_timeout_s)
+        self._once("PUT", path, META, {"consume_strategy": "exclusive"}, None, self.patience.request_timeout_s)
 
     def max_attempts(self) -> int:
         """Return the group's `max_attempts`."""
@@ -132,7 +125,13 @@ class OrderlyCalls(Calls):
         return path_of("groups", self.group, "topics", topic, "locks")
 
     def _once(
-        self, method: str, path: str, role: str, body: msgspec.Struct, query: Query | None, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        role: str,
+        body: msgspec.Struct | Mapping[str, str],
+        query: Query | None,
+        timeout_s: float,
     ) -> Answer:
         return self.hosts.call(
             method,

@@ -13,7 +13,7 @@ invisible time ends; no message is lost.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Unpack
@@ -36,6 +36,7 @@ from mq.client.pop.wire import (
 from mq.errors import Conflict, DeltaMQError, Unknown
 from mq.names import check_group, check_topic
 from mq.queue import check_reason
+from mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
 
 __all__ = ["PopClient"]
 
@@ -94,18 +95,18 @@ class PopClient(Calls):
 
     def ack(self, handles: Sequence[str]) -> list[FailedHandle]:
         """Acknowledge messages; returns the handles that were refused. Acknowledging twice is harmless (POP-8)."""
-        return self._each("ack", handles, {})
+        return self._each("ack", handles, AckRequest)
 
     def nack(self, handles: Sequence[str], *, delay_ms: int | None = None) -> list[FailedHandle]:
         """Report failed messages: they are delivered again by the group's retry policy, or after `delay_ms`.
 
         After the last attempt they go to the dead letters. Returns the handles that were refused.
         """
-        return self._each("nack", handles, {} if delay_ms is None else {"delay_ms": delay_ms})
+        return self._each("nack", handles, partial(NackRequest, delay_ms=delay_ms))
 
     def dead(self, handles: Sequence[str], reason: str) -> list[FailedHandle]:
         """Send messages to the group's dead letters; returns the handles that were refused."""
-        return self._each("dead", handles, {"reason": check_reason(reason)})
+        return self._each("dead", handles, partial(DeadRequest, reason=check_reason(reason)))
 
     def change_invisible(self, handle: str, invisible_ms: int) -> str:
         """Give a message another invisible time, counted from now; returns its new handle and voids the old one.
@@ -133,7 +134,7 @@ class PopClient(Calls):
 
     def change_once(self, handle: str, invisible_ms: int, timeout_s: float, broker: str | None = None) -> str:
         """Make one attempt of `change_invisible`, at the host of `broker` if that is known."""
-        body = msgspec.json.encode({"handle": handle, "invisible_ms": invisible_ms})
+        body = msgspec.json.encode(InvisibleRequest(handle, invisible_ms))
         return new_handle(self.call_once("invisible", body, timeout_s, broker).body)
 
     def call_once(self, verb: str, body: bytes, timeout_s: float, broker: str | None = None) -> Answer:
@@ -141,11 +142,12 @@ class PopClient(Calls):
         path = path_of("groups", self.group, verb)
         return self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
 
-    def _each(self, verb: str, handles: Sequence[str], more: dict[str, object]) -> list[FailedHandle]:
+    def _each(
+        self, verb: str, handles: Sequence[str], request: Callable[[list[str]], AckRequest | NackRequest | DeadRequest]
+    ) -> list[FailedHandle]:
         failed: list[FailedHandle] = []
         path = path_of("groups", self.group, verb)
         for low in range(0, len(handles), HANDLES_MAX):
-            some = handles[low : low + HANDLES_MAX]
-            body = msgspec.json.encode({"handles": some, **more})
+            body = msgspec.json.encode(request(list(handles[low : low + HANDLES_MAX])))
             failed += failed_of(self._call("POST", path, body=body).body)
         return failed

@@ -26,6 +26,7 @@ from mq.client.pop.client import PopClient
 from mq.client.pop.lease import Lease, Release, Settlement
 from mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, failed_of
 from mq.errors import Conflict, DeltaMQError, Unknown
+from mq.wire import AckRequest, DeadRequest, NackRequest
 
 __all__ = ["Settler"]
 
@@ -229,19 +230,18 @@ class Settler:
             timeout_s = min(timeout_s, max(_CALL_S_MIN, self._draining_until - time.monotonic()))
         if isinstance(settlement, Release):
             return self._release(leases[0], timeout_s)
+        handles = [lease.handle for lease in leases]
         if isinstance(settlement, Retry):
-            more = {} if settlement.delay_ms is None else {"delay_ms": settlement.delay_ms}
-            return self._each("nack", leases, more, timeout_s)
+            return self._settle("nack", NackRequest(handles, settlement.delay_ms), leases, timeout_s)
         if isinstance(settlement, Dead):
-            return self._each("dead", leases, {"reason": settlement.reason}, timeout_s)
-        return self._each("ack", leases, {}, timeout_s)
+            return self._settle("dead", DeadRequest(handles, settlement.reason), leases, timeout_s)
+        return self._settle("ack", AckRequest(handles), leases, timeout_s)
 
-    def _each(
-        self, verb: str, leases: list[Lease], more: dict[str, int] | dict[str, str], timeout_s: float
+    def _settle(
+        self, verb: str, request: AckRequest | NackRequest | DeadRequest, leases: list[Lease], timeout_s: float
     ) -> Sequence[FailedHandle]:
-        body = msgspec.json.encode({"handles": [lease.handle for lease in leases], **more})
         # The service forwards handles of other brokers.
-        return failed_of(self._client.call_once(verb, body, timeout_s, leases[0].broker).body)
+        return failed_of(self._client.call_once(verb, msgspec.json.encode(request), timeout_s, leases[0].broker).body)
 
     def _release(self, lease: Lease, timeout_s: float) -> Sequence[FailedHandle]:
         try:
