@@ -226,26 +226,32 @@ def tests_of_lines(data: Path) -> dict[str, dict[int, list[str]]]:
     return lines
 
 
-def node_id(context: str) -> str:
-    """The test of a context `tests.unit.mq.test_names.test_x`."""
-    module, _, function = context.rpartition(".")
-    while not (path := ROOT / (module.replace(".", "/") + ".py")).is_file():
-        module, _, outer = module.rpartition(".")
-        function = f"{outer}::{function}"
-    return f"{path.relative_to(ROOT)}::{function}"
+def node_id(context: str) -> str | None:
+    """The test of a context `tests.unit.mq.test_names.test_x`; None if it is no function of a test's file.
+
+    Hypothesis runs its machines from a file of its own: other tests of their lines are run, those are not.
+    """
+    module, _, name = context.rpartition(".")
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    return f"{path.relative_to(ROOT)}::{name}" if path.is_file() and path.name.startswith("test_") else None
 
 
 def judge(mutant: Mutant, contexts: Sequence[str], copy: Path) -> Verdict:
     """Run the tests of a mutant's line against it, in a copy of the source."""
     file = copy / mutant.path
     source = file.read_text(encoding="utf-8")
-    chosen = [node_id(one) for one in contexts[:TESTS_OF_A_MUTANT]]
+    chosen = list(filter(None, map(node_id, contexts)))[:TESTS_OF_A_MUTANT]
+    if not chosen:
+        return Verdict(mutant, False, 0)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", *_PYTEST, *chosen]
     try:
         file.write_text(mutated(source, mutant), encoding="utf-8")
         ran = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        by = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return Verdict(mutant, ran.returncode != 0, len(chosen), by)
+        # a test that fails, or a file that cannot be imported any more
+        by = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
+        if ran.returncode and not by:
+            raise RuntimeError(f"pytest ended with {ran.returncode}, which is no verdict:\n{ran.stdout}{ran.stderr}")
+        return Verdict(mutant, bool(by), len(chosen), by)
     except subprocess.TimeoutExpired:
         return Verdict(mutant, True, len(chosen), ["(time is over)"])
     finally:
@@ -288,7 +294,7 @@ def _judged(share: Sequence[Mutant], lines: dict[str, dict[int, list[str]]], cop
     for mutant in share:
         began = time.monotonic()
         contexts = lines.get(mutant.path, {}).get(mutant.line, [])
-        verdict = judge(mutant, contexts, copy) if contexts else Verdict(mutant, False, 0)
+        verdict = judge(mutant, contexts, copy)
         said = "found by " + ", ".join(verdict.by[:1]) if verdict.found else f"NOT FOUND by {verdict.tests} tests"
         print(f"{time.monotonic() - began:5.1f} s  {mutant.name}: {said}", flush=True)
         yield verdict

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,4 +64,3 @@ def written(text: str) -> str:
 if __name__ == "__main__":
     before = DOCUMENT.read_text(encoding="utf-8")
     DOCUMENT.write_text(written(before), encoding="utf-8")
-    sys.exit(0)
