@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ os.environ.setdefault(
 
 # Every run of the tests uses the same examples; `make faults` looks for new ones.
 # No deadlines: the time of one example depends on the machine.
-settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("repeatable", max_examples=50, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("searching", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
@@ -71,6 +72,12 @@ def _rank(item: pytest.Item) -> tuple[int, bool]:
     """Return the rank of the folder; the main job, which occupies a core while it serves, is last in its folder."""
     folder = next((rank for rank, folder in enumerate(_FIRST) if item.nodeid.startswith(folder)), len(_FIRST))
     return folder, item.nodeid.partition("::")[0] in _MAIN_JOB
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector of garbage from looking at thousands of tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ made from these marks, so a test that is renamed or moved takes its promise alon
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ DOCUMENT: Final = ROOT / "GUARANTEES.md"
 _ROW: Final = re.compile(r"^\| ([A-Z]+-\d+) \|.*\| ([^|]*) \|$", re.MULTILINE)
 
 
+@functools.cache
 def proofs() -> dict[str, list[str]]:
     """By id of a promise the names of its tests, or the paths of whole files."""
     found: dict[str, list[str]] = defaultdict(list)

@@ -27,6 +27,7 @@ from mq.queue.revive_record import Ack, Done, Record
 from tables.config import Config
 from tables.config_sections import Engine, WarehouseSettings
 from tables.log.batch import Batch
+from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.log import PartitionLog
 from tables.log.paging import pages
 from tables.log.warehouse import Warehouse
@@ -63,9 +64,9 @@ def at(now_ms: int) -> datetime:
 class QueueTables:
     """A warehouse as a service leaves it."""
 
-    def __init__(self, folder: Path | str, store: Store | None = None) -> None:
+    def __init__(self, folder: Path | str, store: Store | None = None, bounds: LogBounds = BOUNDS) -> None:
         self.conf = config(folder)
-        self.warehouse = Warehouse.open(str(folder), store=store)
+        self.warehouse = Warehouse.open(str(folder), store=store, bounds=bounds)
         self.meta = MetaLog(self.warehouse)
 
     def close(self) -> None:

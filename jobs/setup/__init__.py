@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.setup.jars import DELTA, PROJECT_FOLDER, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
-from jobs.setup.java import JavaMissing, find_java
+from jobs.setup.java import JavaMissing, find_java, java_path
 
 __all__ = [
     "DELTA",
@@ -14,6 +14,7 @@ __all__ = [
     "JavaMissing",
     "find_java",
     "jars_folder",
+    "java_path",
     "pinned_jars",
     "wrong_jars",
 ]

@@ -18,7 +18,7 @@ JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 PROBE_TIMEOUT_S = 60
 
-__all__ = ["Java", "JavaMissing", "find_java"]
+__all__ = ["Java", "JavaMissing", "find_java", "java_path"]
 
 
 class JavaMissing(Exception):
@@ -43,6 +43,11 @@ def find_java(environ: dict[str, str] | None = None) -> Java:
     if VECTOR_MODULE not in _probe(path, "--list-modules"):
         raise JavaMissing(f"{source} has no module {VECTOR_MODULE}, which Spark 4.2 needs. {_remedy()}")
     return Java(path=path, version=version)
+
+
+def java_path(environ: dict[str, str] | None = None) -> Path:
+    """Return the path of the Java that Spark will start, untried; raise JavaMissing if there is none."""
+    return _executable(dict(os.environ) if environ is None else environ)[0]
 
 
 def _executable(environ: dict[str, str]) -> tuple[Path, str]:

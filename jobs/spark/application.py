@@ -11,11 +11,12 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jobs.run import Holder, forget_jvm, lock_jvm
+from jobs.spark.jvm_options import jvm_options
 from jobs.tasks import is_connect, storage
 from mq.errors import Unavailable
 from tables.config import Config
@@ -31,8 +32,7 @@ WAITS_S: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _LIVED_S: Final = 300.0
 _POOLS: Final = Path(__file__).with_name("pools.xml")
 #: A JVM that ran out of memory is unreliable: it ends, and another one is started.
-_JVM_OPTION: Final = "-XX:+ExitOnOutOfMemoryError"
-_JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+_ENDS_WITHOUT_MEMORY: Final = "-XX:+ExitOnOutOfMemoryError"
 
 
 class SparkGone(Unavailable):
@@ -185,22 +185,8 @@ def _made(conf: Config) -> SparkSession:
         "spark.scheduler.allocation.file": _POOLS.as_uri(),
         "spark.driver.maxResultSize": conf.jobs.result_size_max,
     }
-    with _jvm_options():
+    with jvm_options(_ENDS_WITHOUT_MEMORY):
         return spark_session("deltamq-jobs", conf=conf, **bounds)
-
-
-@contextlib.contextmanager
-def _jvm_options() -> Iterator[None]:
-    """Add our options to those with which a JVM is started."""
-    before = os.environ.get(_JVM_OPTIONS)
-    os.environ[_JVM_OPTIONS] = f"{before or ''} {_JVM_OPTION}".strip()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_JVM_OPTIONS]
-        else:
-            os.environ[_JVM_OPTIONS] = before
 
 
 def _is_alive(session: Any) -> bool:

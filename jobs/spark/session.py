@@ -17,7 +17,10 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
+from jobs.setup import java_path
+from jobs.spark.class_archive import archive_options
 from jobs.spark.datasource import register
+from jobs.spark.jvm_options import jvm_options
 from jobs.spark.masters import check_master, check_remote, is_local, is_remote
 from jobs.spark.session_settings import is_submitted, session_settings, submitted_settings
 from jobs.spark.shipped import ship
@@ -99,7 +102,8 @@ def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object
     settings = {**ours, **asked}
     master = str(known.get("spark.master", settings.get("spark.master", "")))
     check_master(master)
-    spark = _built(app_name, settings)
+    with jvm_options(*(archive_options(java_path()) if is_local(master) else ())):
+        spark = _built(app_name, settings)
     if not is_local(master):
         ship(spark)
     return spark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mq.limits import OFFSET_MAX
+from mq.limits import OFFSET_MAX, PRODUCERS_MAX
 
 __all__ = ["BOUNDS", "LogBounds"]
 
@@ -22,6 +22,8 @@ class LogBounds:
     page_messages: int = 50_000
     #: The offset at which a partition is full.
     offset_max: int = OFFSET_MAX
+    #: Producers whose requests a partition remembers; of more, those that were not seen for longest are forgotten.
+    producers_max: int = PRODUCERS_MAX
 
 
 #: The bounds of services and jobs.

@@ -81,7 +81,7 @@ class PartitionLog:
         self._lock = threading.RLock()
         self._files = FileReader(store, ref.folder, cache)
         self._tail = Tail(settings.tail_bytes_max, tails)
-        self._requests = Requests()
+        self._requests = Requests(producers_max=bounds.producers_max)
         self._unsynced = Unsynced(store, on_unsynced)
         self._stop = StopOnCorrupt()
         self._bytes = 0

@@ -17,9 +17,10 @@ __all__ = ["Requests"]
 class Requests:
     """The requests of one partition. Its owner holds a lock, but for `seen`, which does not wait for commits."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, producers_max: int) -> None:
         self._changing = threading.Lock()
-        self._window = ProducerWindow()
+        self._producers_max = producers_max
+        self._window = self._empty()
         self._by_file: dict[str, tuple[Part, ...]] = {}
 
     def rebuild(self, snapshot: Snapshot, reader: FileReader, now_ms: int) -> None:
@@ -27,7 +28,7 @@ class Requests:
 
         After an error the old requests stay: with only half of them, a request could be stored twice.
         """
-        window = ProducerWindow()
+        window = self._empty()
         by_file: dict[str, tuple[Part, ...]] = {}
         horizon = now_ms - window.window_ms
         for file in snapshot.files:
@@ -43,6 +44,9 @@ class Requests:
     def find(self, producer_id: str, seq: int, indexes: tuple[int, ...] | None) -> Part | None:
         """Return the part that holds these messages of a request; None if none is stored, or none is remembered."""
         return self._window.find(producer_id, seq, indexes)
+
+    def _empty(self) -> ProducerWindow:
+        return ProducerWindow(producers_max=self._producers_max)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
         """Return all that is remembered of a producer; safe for any thread."""

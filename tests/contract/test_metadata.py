@@ -20,6 +20,7 @@ from mq.meta.online_events import Subscription
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Event, MetaState, TopicDeleted, decide_delete_topic, decide_put_topic
 from mq.queue.checkpoint import LaneKey
+from tables import failpoints
 from tables.log.batch import Batch
 from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse
@@ -246,28 +247,19 @@ def test_an_event_of_a_newer_release_stops_the_log(open_meta: Open, warehouses: 
     assert corrupt.value.code == "meta_event_unknown"
 
 
-# A process that is killed at its first pass of a failpoint after a moment: opening a warehouse passes some, too.
-KILLED = """
-import sys
-from tables import failpoints
-from tables.queue.metadata import MetaLog
-from tables.log.warehouse import Warehouse
-from tests.contract.test_metadata import put
+def killed_in_submit(uri: str, failpoint: str) -> None:
+    """Submit an event; the process is killed at its first pass of the failpoint while it submits a second one."""
+    meta = MetaLog(Warehouse.open(uri))
+    meta.submit(put("first", "id-0"))
+    failpoints.arm(f"{failpoint}=kill")
+    meta.submit(put("orders"))
 
-uri, failpoint, moment = sys.argv[1:]
 
-def arm(now):
-    if now == moment:
-        print("armed", flush=True)
-        failpoints.arm(f"{failpoint}=kill")
-
-warehouse = Warehouse.open(uri)
-arm("create")
-meta = MetaLog(warehouse)
-meta.submit(put("first", "id-0"))
-arm("submit")
-meta.submit(put("orders"))
-"""
+def killed_in_create(uri: str, failpoint: str) -> None:
+    """Make the log; the process is killed at its first pass of the failpoint after the warehouse was opened."""
+    warehouse = Warehouse.open(uri)
+    failpoints.arm(f"{failpoint}=kill")
+    MetaLog(warehouse).submit(put("first", "id-0"))
 
 
 @pytest.mark.promise("HOST-8")
@@ -283,7 +275,7 @@ meta.submit(put("orders"))
 def test_meta_4_a_process_killed_in_submit_leaves_the_event_once_or_not_at_all(
     tmp_path: Path, failpoint: str, stored: bool
 ) -> None:
-    killed(KILLED, str(tmp_path), failpoint, "submit")
+    killed(killed_in_submit, str(tmp_path), failpoint)
     warehouse = Warehouse.open(str(tmp_path))
     meta = MetaLog(warehouse)
     assert sorted(meta.state.topics) == (["first", "orders"] if stored else ["first"])
@@ -295,7 +287,7 @@ def test_meta_4_a_process_killed_in_submit_leaves_the_event_once_or_not_at_all(
 
 @pytest.mark.parametrize("failpoint", ["commit.before_log_tmp", "commit.after_log_fsync", "commit.after_link"])
 def test_meta_3_a_process_killed_while_it_makes_the_log_does_not_stop_the_next(tmp_path: Path, failpoint: str) -> None:
-    killed(KILLED, str(tmp_path), failpoint, "create")
+    killed(killed_in_create, str(tmp_path), failpoint)
     warehouse = Warehouse.open(str(tmp_path))
     assert list(MetaLog(warehouse).submit(put("orders")).topics) == ["orders"]
     warehouse.close()

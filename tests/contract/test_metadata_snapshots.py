@@ -15,6 +15,7 @@ from mq.meta.brokers import Host, decide_register, decide_renew
 from mq.meta.snapshot import Snapshot
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Event, MetaState, decide_put_topic
+from tables import failpoints
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
@@ -275,22 +276,14 @@ def test_a_damaged_snapshot_stops_the_log_and_names_its_offset(
 #: Behind the four events of a registration: the next one makes the fifth snapshot due, as each tenth row is one.
 BEFORE = 41
 
-# A process that is killed at its next pass of a failpoint, when the next event makes a snapshot due.
-KILLED = """
-import sys
-from tables import failpoints
-from tables.queue.metadata import MetaLog
-from tables.log.warehouse import Warehouse
-from tests.contract.test_metadata_snapshots import BEFORE, EVERY, register, renew
 
-uri, failpoint = sys.argv[1:]
-meta = MetaLog(Warehouse.open(uri), snapshot_events=EVERY)
-register(meta)
-renew(meta, BEFORE, maintain=False)
-failpoints.arm(f"{failpoint}=kill")
-print("armed", flush=True)
-renew(meta, 1)
-"""
+def killed_at_a_snapshot(uri: str, failpoint: str) -> None:
+    """Renew until the next event makes a snapshot due; the process is killed at its next pass of the failpoint."""
+    meta = MetaLog(Warehouse.open(uri), snapshot_events=EVERY)
+    register(meta)
+    renew(meta, BEFORE, maintain=False)
+    failpoints.arm(f"{failpoint}=kill")
+    renew(meta, 1)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +296,7 @@ renew(meta, 1)
     ],
 )
 def test_meta_3_a_kill_around_a_snapshot_leaves_a_log_that_opens(tmp_path: Path, failpoint: str, renewed: bool) -> None:
-    killed(KILLED, str(tmp_path), failpoint)
+    killed(killed_at_a_snapshot, str(tmp_path), failpoint)
     warehouse = Warehouse.open(str(tmp_path))
     meta = MetaLog(warehouse, snapshot_events=EVERY)
     assert meta.meta.brokers.hosts["h1"].renewal == BEFORE + renewed

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs.setup import java_path
+from jobs.spark.class_archive import archive_path
 from jobs.spark.session import spark_session
 from jobs.spark.session_settings import session_settings
 from mq.errors import Refused
@@ -24,6 +26,17 @@ def test_session_has_what_small_data_needs(spark: SparkSession) -> None:
         "spark.hadoop.parquet.page.verify-checksum.enabled",
     )
     assert [spark.conf.get(key) for key in asked] == ["UTC", "2", "2", "false", "true"]
+
+
+def test_the_jvm_maps_the_archive_of_classes(spark: SparkSession) -> None:
+    """`make test` makes the archive; without it, `pytest` alone takes longer, and nothing else changes."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    maps = Path(f"/proc/{gateway.proc.pid}/maps")
+    if not maps.exists():
+        pytest.skip("this system does not tell what a process maps")
+    path = archive_path(java_path())
+    assert (str(path) in maps.read_text()) is path.is_file()
 
 
 def test_session_reads_and_writes_delta(spark: SparkSession, tmp_path: Path) -> None:

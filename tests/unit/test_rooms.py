@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib
 from collections.abc import Iterator
@@ -26,20 +27,20 @@ FOR_USERS = ("jobs.export", "mq.testing")
 FOREIGN = {"mq.client.messages": {"FailedHandle", "MessageOrigin"}, "mq.client.orderly": {"Verdict"}}
 
 
-def _imports() -> Iterator[tuple[str, str, str]]:
+@functools.cache
+def _imports() -> tuple[tuple[str, str, str], ...]:
     """(module that imports, module that it imports from, name) of every import in the layers."""
-    for layer in LAYERS:
-        for path in (ROOT / layer).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            importing = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    yield from ((importing, node.module, alias.name) for alias in node.names)
-                elif isinstance(node, ast.Import):
-                    yield from ((importing, alias.name, "") for alias in node.names)
+    return tuple(one for layer in LAYERS for path in (ROOT / layer).rglob("*.py") for one in _imports_of(path))
 
 
-IMPORTS = tuple(_imports())
+def _imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    importing = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((importing, node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((importing, alias.name, "") for alias in node.names)
 
 
 def _is_in(module: str, room: str) -> bool:
@@ -49,29 +50,29 @@ def _is_in(module: str, room: str) -> bool:
 @pytest.mark.parametrize("room", ROOMS)
 def test_others_import_only_what_a_room_offers(room: str) -> None:
     offered = importlib.import_module(room).__all__
-    outside = [one for one in IMPORTS if _is_in(one[1], room) and not _is_in(one[0], room)]
+    outside = [one for one in _imports() if _is_in(one[1], room) and not _is_in(one[0], room)]
     assert [one for one in outside if one[1] != room or one[2] not in offered] == []
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in FOR_USERS])
 def test_a_room_offers_only_what_others_import(room: str) -> None:
-    taken = {name for importing, module, name in IMPORTS if module == room and not _is_in(importing, room)}
+    taken = {name for importing, module, name in _imports() if module == room and not _is_in(importing, room)}
     assert [name for name in importlib.import_module(room).__all__ if name not in taken] == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_offers_only_what_is_its_own(room: str) -> None:
-    lists = {(module, name) for importing, module, name in IMPORTS if importing == room and module != "typing"}
-    ours = [one for one in IMPORTS if one[1].split(".")[0] in LAYERS and not _is_in(one[1], room)]
+    lists = {(module, name) for importing, module, name in _imports() if importing == room and module != "typing"}
+    ours = [one for one in _imports() if one[1].split(".")[0] in LAYERS and not _is_in(one[1], room)]
     passed_on = {(importing, name) for importing, _, name in ours}
     foreign = {name for importing, _, name in ours if importing == room}
     assert {name for one, name in lists if (one, name) in passed_on} | foreign == FOREIGN.get(room, set())
 
 
 def test_no_modules_import_each_other_in_a_circle_not_for_types_either() -> None:
-    modules = {importing for importing, _, _ in IMPORTS}
+    modules = {importing for importing, _, _ in _imports()}
     imported: dict[str, set[str]] = {}
-    for importing, module, name in IMPORTS:
+    for importing, module, name in _imports():
         found = {one for one in (module, f"{module}.{name}") if one in modules and one != importing}
         # A room's list is imported from outside of the room: which room may import which is a contract.
         imported.setdefault(importing, set()).update(

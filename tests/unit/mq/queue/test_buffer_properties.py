@@ -177,7 +177,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_pop_14_whatever_happens_each_message_is_accounted_for_once(sequence: list[tuple[str, int]]) -> None:
     world = World()

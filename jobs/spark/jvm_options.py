@@ -1,0 +1,27 @@
+"""Options for the JVM that the next session starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+__all__ = ["jvm_options"]
+
+#: Spark's launcher gives the driver's JVM what stands here; no Spark setting reaches it in time.
+_VARIABLE: Final = "SPARK_SUBMIT_OPTS"
+
+
+@contextmanager
+def jvm_options(*options: str) -> Iterator[None]:
+    """Add options to those with which a JVM is started, until the block ends."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = " ".join(filter(None, (before, *options)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
