@@ -2,44 +2,22 @@
 
     never consumed --begin: the group's settings say where--> without order <--nothing in flight--> in order
 
-A lane at which a pop is at work is busy, and other pops pass it by (SPEC POP-2). If the pop's read hangs and another
-pop wants the lane, the first pop ends without messages, so that another has its turn. Without another pop it has no
-time limit.
+Pops of one lane take turns (`api.queue.turns`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from api.queue.group_start import bounds_at
 from api.queue.lanes import Lanes
 from api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
+from api.queue.turns import Turns
 from api.queue.unordered_pop import MustStore
-from mq.errors import Unavailable
 from mq.meta import Blocked, Group, Topic
 from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position
 
-__all__ = ["LanePops", "TurnOver"]
-
-log = logging.getLogger("deltamq.api")
-
-
-class TurnOver(Unavailable):
-    """A pop was ended: its read took too long, and another pop wants the lane; ask again."""
-
-
-class _Turn:
-    """A pop at work in a lane."""
-
-    __slots__ = ("began_s", "is_wanted", "timeout")
-
-    def __init__(self, began_s: float) -> None:
-        self.began_s = began_s
-        #: Whether another pop has wanted the lane since.
-        self.is_wanted = False
-        self.timeout = asyncio.timeout(None)
+__all__ = ["LanePops"]
 
 
 class LanePops:
@@ -61,11 +39,7 @@ class LanePops:
         self._lanes = lanes
         self._begin_in = begin
         self._blocked = blocked
-        self._loop = asyncio.get_running_loop()
-        self._busy_s = busy_ms / 1000
-        self._busy: dict[LaneKey, _Turn] = {}
-        #: The limits, in seconds, of lanes where the last pop took longer than its limit.
-        self._slow_s: dict[LaneKey, float] = {}
+        self._turns = Turns(busy_ms=busy_ms, on_over=lambda lane: lanes.wake(lane.group, lane.topic_id))
 
     async def pop(self, request: LanePopRequest) -> Taken | Empty:
         """Pop messages of one lane; `Empty` if there are none now, or another pop is at work there.
@@ -77,25 +51,15 @@ class LanePops:
         """
         key = request.lane
         self._lanes.check_hosted(key)
-        if key in self._busy:
-            self._want(key, self._busy[key])
+        if self._turns.is_busy(key):
             return Empty.NOTHING
-        turn = self._busy[key] = _Turn(self._loop.time())
         must_store: MustStore = ()
-        try:
-            async with turn.timeout:
-                blocked = None if key.retry else await self._blocked(request.topic, request.group, key.partition)
-                if request.order is False:
-                    found, must_store = await self._take_unordered(request, blocked)
-                else:
-                    found = await self._pop_ordered(request, blocked)
-        except TimeoutError as error:
-            if turn.timeout.expired():
-                raise self._ended(key) from error
-            raise
-        finally:
-            del self._busy[key]
-        self._slow_s.pop(key, None)
+        async with self._turns.take(key):
+            blocked = None if key.retry else await self._blocked(request.topic, request.group, key.partition)
+            if request.order is False:
+                found, must_store = await self._take_unordered(request, blocked)
+            else:
+                found = await self._pop_ordered(request, blocked)
         if must_store and not await self._lanes.match.store(must_store):
             found = Empty.NOTHING
         if isinstance(found, Taken):
@@ -103,25 +67,6 @@ class LanePops:
         elif found is Empty.NOTHING and blocked is not None:
             return Empty.HELD_BACK
         return found
-
-    def _want(self, key: LaneKey, turn: _Turn) -> None:
-        """End the pop that is at work in a lane when its time is over, or now if it is over already.
-
-        The pop is cancelled where it waits, so a later result of its read changes nothing: a lane changes on the event
-        loop only, and by the pop whose turn it is. Records that it may have been storing count once if they are stored
-        again. Messages that it had marked as delivered are delivered again, as after a crash.
-        """
-        if not turn.is_wanted:
-            turn.is_wanted = True
-            turn.timeout.reschedule(turn.began_s + self._slow_s.get(key, self._busy_s))
-
-    def _ended(self, key: LaneKey) -> TurnOver:
-        """Return the error for a pop that was ended because another wants the lane, and double the lane's limit."""
-        busy_s = self._slow_s.get(key, self._busy_s)
-        log.warning("event=pop_ended partition=%s group=%s busy_ms=%d", key.partition, key.group, busy_s * 1_000)
-        self._slow_s[key] = 2 * busy_s
-        self._lanes.wake(key.group, key.topic_id)
-        return TurnOver(f"{key.partition} could not be read in time; ask again")
 
     async def _take_unordered(
         self, request: LanePopRequest, blocked: Blocked | None

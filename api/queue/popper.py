@@ -14,11 +14,12 @@ import random
 from dataclasses import dataclass, field, replace
 
 from api.host import Hosting
-from api.queue.lane_pops import LanePops, TurnOver
+from api.queue.lane_pops import LanePops
 from api.queue.lanes import Lanes
 from api.queue.moved_progress import HELD_BACK_S
 from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.subscription import Seat, Subscription
+from api.queue.turns import TurnOver
 from api.wire import Client, ClientGone
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 

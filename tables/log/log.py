@@ -12,11 +12,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import TypeVar
 
 import pyarrow as pa
 
-from mq.errors import DeltaMQError, Unavailable
+from mq.errors import DeltaMQError
 from mq.producer import Part, ProducerSeen
 from tables.clock import Clock
 from tables.delta import (
@@ -40,6 +39,7 @@ from tables.log.fences import put_up_fence
 from tables.log.fetch import Fetched
 from tables.log.partition_stats import PartitionStats, Removed
 from tables.log.publish import Publisher, keys_of
+from tables.log.races import Races
 from tables.log.reader import LogReader
 from tables.log.requests import Requests
 from tables.log.rewrite import Rewrite
@@ -52,8 +52,6 @@ from tables.stop import StopOnCorrupt
 from tables.store import Store, Unsynced
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
-
-T = TypeVar("T")
 
 
 class PartitionLog:
@@ -79,6 +77,7 @@ class PartitionLog:
         self._settings = settings
         self._clock = clock
         self._lock = threading.RLock()
+        self._races = Races(ref.name, bounds.races_max)
         self._files = FileReader(store, ref.folder, cache)
         self._tail = Tail(settings.tail_bytes_max, tails)
         self._requests = Requests(producers_max=bounds.producers_max)
@@ -281,7 +280,7 @@ class PartitionLog:
 
         with self._lock, self._stop:
             self._log.look_ahead()
-            return self._won(attempt)
+            return self._races.win(attempt)
 
     def fence(self, name: str, epoch: int) -> int:
         """Put up a fence, which refuses appends of writers that do not know this epoch; return the end offset.
@@ -297,19 +296,8 @@ class PartitionLog:
         self._stop.check()
         with self._lock, self._stop:
             self._log.refresh()
-            self._won(lambda: put_up_fence(self.state, self._publisher, self._clock, name, epoch))
+            self._races.win(lambda: put_up_fence(self.state, self._publisher, self._clock, name, epoch))
             return self.end_offset
-
-    def _won(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it does not lose the race for its version; the caller holds the lock."""
-        for _ in range(self.bounds.races_max):
-            try:
-                return attempt()
-            except LostRace:
-                continue
-        raise Unavailable(
-            f"{self.ref.name}: lost {self.bounds.races_max} races for the next version", code="contention"
-        )
 
     # What commits of any writer change besides the snapshot.
 
@@ -367,7 +355,7 @@ class PartitionLog:
         """
         wanted = Rewrite(self.state, self._publisher, self._clock, adds, removes, operation=operation)
         with self._lock, self._stop:
-            done = self._won(wanted.attempt)
+            done = self._races.win(wanted.attempt)
             if done and rows is not None:
                 self._tail.merge(adds[0].file.start, rows)
             return done
@@ -388,20 +376,20 @@ class PartitionLog:
             The files may be removed; calling again is safe.
         """
         self._stop.check()
+
+        def attempt() -> Removed:
+            old = list(takewhile(lambda file: file.end <= offset, self.files))
+            if not old:
+                return Removed()
+            failpoint("retain.before_commit")
+            if not self.rewrite([], old, operation="DELETE"):
+                raise LostRace(f"{self.ref.name}: a roll-up has replaced some of the oldest files")
+            failpoint("retain.after_commit")
+            return Removed.of(old)
+
         with self._lock:
             self.refresh()
-            for _ in range(self.bounds.races_max):
-                old = list(takewhile(lambda file: file.end <= offset, self.files))
-                if not old:
-                    return Removed()
-                failpoint("retain.before_commit")
-                # If a roll-up has replaced some of them in the meantime, the loop looks again.
-                if self.rewrite([], old, operation="DELETE"):
-                    failpoint("retain.after_commit")
-                    return Removed.of(old)
-        raise Unavailable(
-            f"{self.ref.name}: lost {self.bounds.races_max} races for the oldest files", code="contention"
-        )
+            return self._races.win(attempt)
 
     # Upkeep and closing.
 
