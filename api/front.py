@@ -24,7 +24,7 @@ from api.log import Metrics
 from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint
 from api.wire import (
     Answer,
-    ClientGone,
+    ClientDisconnected,
     Receive,
     Scope,
     Send,
@@ -144,7 +144,7 @@ async def _answered(call: str, endpoint: Awaitable[Answer | None], metrics: Metr
     """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
     try:
         answer = await endpoint
-    except ClientGone:
+    except ClientDisconnected:
         return None
     except Exception as error:
         answer = answer_of(as_deltamq_error(error))

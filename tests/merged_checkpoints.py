@@ -13,7 +13,7 @@ from mq.names import broker_of
 from mq.queue.checkpoint import CheckpointKey
 from mq.queue.checkpoint_state import CheckpointState, fold
 from tables.log.warehouse import Warehouse
-from tables.queue.merge_plan import Plan, Span, app_id, put_plan
+from tables.queue.merge_plan import Plan, PlannedRange, app_id, put_plan
 from tables.queue.records import records_of
 from tables.queue.recovery import Cursor
 from tables.queue.refs import revive_refs
@@ -51,7 +51,7 @@ class MergedCheckpoints:
             cursor = Cursor(self._warehouse, ref)
             for rows in cursor.new_rows():
                 states = fold(states, records_of(rows))
-            spans[ref] = Span(0, cursor.offset)
+            spans[ref] = PlannedRange(0, cursor.offset)
         self._version += 1
         store = self._warehouse.store
         put_plan(store, POP_CHECKPOINTS, Plan(batch=self._version, logs=spans))

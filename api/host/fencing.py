@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from api.log import not_known
+from api.log import fence_not_known
 from mq.errors import Fenced
 from mq.names import broker_of
 from tables.log import BROKER_FENCE
-from tables.queue import Known, known_of_broker
+from tables.queue import FenceEpochs, fence_epochs_of
 
 if TYPE_CHECKING:
     from api.host.hosted_meta import HostedMeta
@@ -31,10 +31,10 @@ class Fencing:
         """`held_since` returns the epoch since which this process has a broker; None if it does not."""
         self._meta = meta
         self._held_since = held_since
-        self._known: dict[str, Known] = {}
+        self._epochs: dict[str, FenceEpochs] = {}
         self._known_epoch = -1
 
-    def known(self, partition: str) -> Known:
+    def epochs(self, partition: str) -> FenceEpochs:
         """Return the fence epochs for an append to the partition, by kind of fence."""
         broker = broker_of(partition)
         held = self._held_since(broker)
@@ -42,11 +42,11 @@ class Fencing:
             return {BROKER_FENCE: held}
         brokers = self._meta.now.brokers
         if brokers.epoch != self._known_epoch:
-            self._known.clear()
+            self._epochs.clear()
             self._known_epoch = brokers.epoch
-        found = self._known.get(broker)
+        found = self._epochs.get(broker)
         if found is None:
-            found = self._known[broker] = known_of_broker(brokers, broker)
+            found = self._epochs[broker] = fence_epochs_of(brokers, broker)
         return found
 
     def is_ours(self, partition: str) -> bool:
@@ -62,11 +62,11 @@ class Fencing:
             `fenced`: this process does not know of the fence yet.
         """
         await self._meta.refresh()
-        if not passes(self.known(partition), error):
-            raise not_known(partition, error)
+        if not passes(self.epochs(partition), error):
+            raise fence_not_known(partition, error)
 
 
-def passes(known: Known, error: Fenced) -> bool:
-    """Whether an append with the epochs `known` passes the fence that raised `error`."""
+def passes(fence_epochs: FenceEpochs, error: Fenced) -> bool:
+    """Return whether an append with these fence epochs passes the fence that raised `error`."""
     epoch = error.extra.get("epoch")
-    return isinstance(epoch, int) and known.get(str(error.extra.get("fence")), 0) >= epoch
+    return isinstance(epoch, int) and fence_epochs.get(str(error.extra.get("fence")), 0) >= epoch

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.host.hosting import Hosting
-from api.wire import Answer, Client, ClientGone, Header, Scope
+from api.wire import Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
 
 __all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "meta_offset_of"]
@@ -123,7 +123,7 @@ class Peers:
         Unavailable
             `not_owner`: the request was forwarded already. `broker_unavailable` or `lease_lost`: no process serves the
             role now, or the owner cannot be reached; it is unknown then what the owner did with the request.
-        ClientGone
+        ClientDisconnected
             `client` closed its connection.
         """
         peer = self.of(role, call)
@@ -160,7 +160,7 @@ class Peers:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await asking
         if client is not None and client.gone.done():
-            raise ClientGone
+            raise ClientDisconnected
         raise Unavailable("the process that should answer is gone; ask again", code="broker_unavailable")
 
     async def forward(

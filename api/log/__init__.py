@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.log.group_commit import Part, Pending
-from api.log.known_fences import not_known
+from api.log.fence_epochs import fence_not_known
+from api.log.group_commit import Pending, RequestPart
 from api.log.metrics import Gauge, Metrics, of_partitions, rendered
 from api.log.partition import Partition, Partitions
 from api.log.record_log import RecordLog
@@ -13,13 +13,13 @@ from api.log.workers import Threads
 __all__ = [
     "Gauge",
     "Metrics",
-    "Part",
     "Partition",
     "Partitions",
     "Pending",
     "RecordLog",
+    "RequestPart",
     "Threads",
-    "not_known",
+    "fence_not_known",
     "of_partitions",
     "rendered",
     "scan_tags",

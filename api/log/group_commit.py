@@ -29,7 +29,7 @@ from tables.failpoints import failpoint
 from tables.log import Appended, PartitionLog, one_batch
 from tables.settings import Flush
 
-__all__ = ["CommitQueue", "Part", "Pending", "RecordRows"]
+__all__ = ["CommitQueue", "Pending", "RecordRows", "RequestPart"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -69,10 +69,20 @@ class Pending:
         await self._done
 
 
-class Part:
+class RequestPart:
     """The messages of one request for one partition, and, once committed, their outcome: `appended` or `error`."""
 
-    __slots__ = ("appended", "error", "expected_offset", "flush", "indexes", "known", "messages", "pending", "stamp")
+    __slots__ = (
+        "appended",
+        "error",
+        "expected_offset",
+        "fence_epochs",
+        "flush",
+        "indexes",
+        "messages",
+        "pending",
+        "stamp",
+    )
 
     def __init__(
         self,
@@ -83,16 +93,16 @@ class Part:
         indexes: Indexes | None = None,
         stamp: ProducerStamp | None = None,
         expected_offset: int | None = None,
-        known: Mapping[str, int] | None = None,
+        fence_epochs: Mapping[str, int] | None = None,
     ) -> None:
-        """`known` are the epochs of the log's fences that this append knows of (see `tables.log.fences`)."""
+        """`fence_epochs` are the epochs of the log's fences that this append knows of (see `tables.log.fences`)."""
         self.messages = messages
         self.pending = pending
         self.flush = flush
         self.indexes = indexes
         self.stamp = stamp
         self.expected_offset = expected_offset
-        self.known = known
+        self.fence_epochs = fence_epochs
         self.appended: Appended | None = None
         self.error: DeltaMQError | None = None
 
@@ -114,10 +124,10 @@ class CommitQueue:
         self._loop = loop
         self._observer = observer
         self._lock = threading.Lock()
-        self._waiting: list[Part] = []
+        self._waiting: list[RequestPart] = []
         self._busy = False
 
-    def put(self, part: Part) -> None:
+    def put(self, part: RequestPart) -> None:
         """Queue one part; its `pending` is notified when it is committed or refused."""
         with self._lock:
             self._waiting.append(part)
@@ -148,7 +158,7 @@ class CommitQueue:
             self._busy = bool(self._waiting)
             return self._busy
 
-    def _take(self) -> list[Part]:
+    def _take(self) -> list[RequestPart]:
         """Take the parts of the next commit, in order of arrival, bounded in bytes and messages."""
         with self._lock:
             waiting = self._waiting
@@ -162,7 +172,7 @@ class CommitQueue:
             self._waiting = waiting[end:]
             return waiting[:end]
 
-    def _delivered(self, parts: list[Part]) -> None:
+    def _delivered(self, parts: list[RequestPart]) -> None:
         for part in parts:
             part.pending.part_done()
         self._observer.committed(parts)
@@ -171,15 +181,15 @@ class CommitQueue:
 class CommitObserver(Protocol):
     """A listener to commits, for waiting readers, upkeep and metrics. Called on the event loop."""
 
-    def committed(self, parts: Sequence[Part]) -> None: ...
+    def committed(self, parts: Sequence[RequestPart]) -> None: ...
 
 
-def _runs(parts: list[Part]) -> list[list[Part]]:
+def _runs(parts: list[RequestPart]) -> list[list[RequestPart]]:
     """Split parts into runs that are committed together; a part with `expected_offset` is a run of its own.
 
     Parts that know different fence epochs are not in one run either, since one of them may be refused.
     """
-    runs: list[list[Part]] = []
+    runs: list[list[RequestPart]] = []
     for part in parts:
         if runs and _go_together(runs[-1][-1], part):
             runs[-1].append(part)
@@ -188,12 +198,12 @@ def _runs(parts: list[Part]) -> list[list[Part]]:
     return runs
 
 
-def _go_together(one: Part, other: Part) -> bool:
-    known = one.known is other.known or one.known == other.known
-    return known and one.expected_offset is None and other.expected_offset is None
+def _go_together(one: RequestPart, other: RequestPart) -> bool:
+    same = one.fence_epochs is other.fence_epochs or one.fence_epochs == other.fence_epochs
+    return same and one.expected_offset is None and other.expected_offset is None
 
 
-def _commit(opened: PartitionLog, parts: list[Part]) -> None:
+def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
     """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another."""
     try:
         _append(opened, parts)
@@ -207,11 +217,13 @@ def _commit(opened: PartitionLog, parts: list[Part]) -> None:
         _fail(parts, error)
 
 
-def _append(opened: PartitionLog, parts: list[Part]) -> None:
+def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
     rows, spans = _joined(parts)
     flush = Flush.SYNC if any(p.flush is Flush.SYNC for p in parts) else Flush.ASYNC
     first = parts[0]
-    appended = opened.append_rows(rows, spans, flush=flush, expected_offset=first.expected_offset, known=first.known)
+    appended = opened.append_rows(
+        rows, spans, flush=flush, expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
+    )
     results = iter(appended)
     for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:
@@ -221,7 +233,7 @@ def _append(opened: PartitionLog, parts: list[Part]) -> None:
             _divide(next(results), list(group))
 
 
-def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
+def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:
     """Return all rows as one batch, and which rows came with which producer's request."""
     batches: list[pa.RecordBatch] = []
     for _, group in groupby((p.messages for p in parts), key=type):
@@ -245,7 +257,7 @@ def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
     return [to_record_batch(messages)]
 
 
-def _divide(whole: Appended, parts: list[Part]) -> None:
+def _divide(whole: Appended, parts: list[RequestPart]) -> None:
     """Give each of several requests without a producer its piece of the rows that were appended together."""
     if len(parts) == 1:
         parts[0].appended = whole
@@ -265,7 +277,7 @@ def _divide(whole: Appended, parts: list[Part]) -> None:
     assert at == whole.count, "every row belongs to one request"
 
 
-def _fail(parts: Sequence[Part], error: Exception) -> None:
+def _fail(parts: Sequence[RequestPart], error: Exception) -> None:
     """Set `error` on parts without an outcome; an unexpected error becomes `Unknown`: they may have been stored."""
     if not isinstance(error, DeltaMQError):
         log.error("event=commit_failed kind=%s", type(error).__name__, exc_info=error)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from api.log.group_commit import Part
+from api.log.group_commit import RequestPart
 
 __all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
 
@@ -103,7 +103,7 @@ class Metrics:
         #: Counters that other parts of the service keep.
         self.counters: list[Gauge] = []
 
-    def committed(self, parts: Sequence[Part]) -> None:
+    def committed(self, parts: Sequence[RequestPart]) -> None:
         """Count one group commit and the requests in it."""
         self.commits += 1
         self.commit_parts += len(parts)

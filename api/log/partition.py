@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from api.log.group_commit import CommitQueue, Part
-from api.log.known_fences import KnownFences
+from api.log.fence_epochs import FenceEpochsOf
+from api.log.group_commit import CommitQueue, RequestPart
 from api.log.metrics import Metrics, PartitionGauges
 from api.log.tending import Tending
 from api.log.workers import Threads
@@ -115,7 +115,7 @@ class Partition:
         return None if self._failed is None else self._failed[1].code
 
     @property
-    def fencing(self) -> KnownFences | None:
+    def fencing(self) -> FenceEpochsOf | None:
         """The fence epochs that appends here know; None in a process without fences."""
         return self._owner.fencing
 
@@ -200,7 +200,7 @@ class Partition:
 
     # CommitObserver.
 
-    def committed(self, parts: Sequence[Part]) -> None:
+    def committed(self, parts: Sequence[RequestPart]) -> None:
         """Wake the readers after a commit, and let upkeep follow off the request path."""
         if self._waiters:
             self.wake()
@@ -258,7 +258,7 @@ class Partitions:
         self.upkeep = threads.upkeep
         self.metrics = metrics
         #: The fence epochs that appends know; None in a process without fences.
-        self.fencing: KnownFences | None = None
+        self.fencing: FenceEpochsOf | None = None
         self._work = threads.work
         self._found: dict[PartitionRef, Partition] = {}
         self.tending = Tending[Partition](loop.time)

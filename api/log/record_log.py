@@ -15,8 +15,8 @@ from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from api.log.group_commit import Part, Pending, RecordRows
-from api.log.known_fences import not_known
+from api.log.fence_epochs import fence_not_known
+from api.log.group_commit import Pending, RecordRows, RequestPart
 from api.log.partition import Partition
 from mq.backoff import Backoff
 from mq.errors import Fenced, Unavailable, Unknown
@@ -69,7 +69,7 @@ class RecordLog(Generic[Record]):
             if isinstance(error, Fenced) and fencing is not None:
                 if is_ours:
                     # Another process serves the broker now, and these records may contradict its own.
-                    raise not_known(self._partition.name, error)
+                    raise fence_not_known(self._partition.name, error)
                 await fencing.learn(self._partition.name, error)
             elif isinstance(error, Unknown):
                 failures += 1
@@ -77,16 +77,18 @@ class RecordLog(Generic[Record]):
             else:
                 raise error
 
-    async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[Part, bool]:
+    async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[RequestPart, bool]:
         """Append once; return the outcome, and whether this process appended as the broker's owner."""
         self.appends += 1
         pending = Pending(1, self._loop)
         fencing, name = self._partition.fencing, self._partition.name
-        known = None if fencing is None else fencing.known(name)
+        fence_epochs = None if fencing is None else fencing.epochs(name)
         is_ours = fencing is not None and fencing.is_ours(name)
         if self._owner_only and fencing is not None and not is_ours:
             raise Unavailable(f"{name} went to another process; ask again", code="lease_lost")
-        part = Part(RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp, known=known)
+        part = RequestPart(
+            RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp, fence_epochs=fence_epochs
+        )
         self._partition.queue.put(part)
         await pending.wait()
         return part, is_ours

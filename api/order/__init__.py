@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from api.order.online_clients import Beat, OnlineClients
 from api.order.pull_gate import Gate, Gates
-from api.order.pull_locks import Asked, Locks, Taken
+from api.order.pull_locks import LockRequest, Locks, LocksTaken
 
 __all__ = [
-    "Asked",
     "Beat",
     "Gate",
     "Gates",
+    "LockRequest",
     "Locks",
+    "LocksTaken",
     "OnlineClients",
-    "Taken",
 ]

@@ -27,13 +27,13 @@ from mq.queue import Committed, LaneKey, StartKind, first_position
 from mq.queue_limits import MAX_ATTEMPTS_MAX
 from tables.clock import Clock
 
-__all__ = ["Asked", "Locks", "Taken"]
+__all__ = ["LockRequest", "Locks", "LocksTaken"]
 
 #: Seconds after which a request that waits for a lock looks again: locks end by time, too.
 _LOOK_S: Final = 1.0
 
 
-class Asked(NamedTuple):
+class LockRequest(NamedTuple):
     """A client's request for locks; `held` are partitions whose locks it has had without a break."""
 
     group: Group
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
+class LocksTaken:
     """The answer to a request for locks, by partition."""
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Locks:
 
     # Locks.
 
-    async def take(self, asked: Asked) -> Taken:
+    async def take(self, asked: LockRequest) -> LocksTaken:
         """Grant or renew locks of partitions whose brokers are ours.
 
         Raises
@@ -137,7 +137,7 @@ class Locks:
         epochs = {broker: self._of(broker)[0] for broker in _brokers(asked.partitions)}
         if not all(self._is_renewal(asked, partition) for partition in asked.partitions):
             await self._meta.refresh()
-        taken = Taken()
+        taken = LocksTaken()
         for partition in asked.partitions:
             number = self._take(asked, partition)
             if number is None:
@@ -150,11 +150,11 @@ class Locks:
             self._hosting.check(broker, epoch)
         return taken
 
-    def _is_renewal(self, asked: Asked, partition: str) -> bool:
+    def _is_renewal(self, asked: LockRequest, partition: str) -> bool:
         lane, seat, locks = self._place(asked.group, asked.topic, partition)
         return partition in asked.held and locks.has(lane, asked.client, seat, self._clock.boot_ms())
 
-    def _take(self, asked: Asked, partition: str) -> int | None:
+    def _take(self, asked: LockRequest, partition: str) -> int | None:
         lane, seat, locks = self._place(asked.group, asked.topic, partition)
         return locks.take(lane, asked.client, seat, self._clock.boot_ms(), held=partition in asked.held)
 
@@ -163,7 +163,7 @@ class Locks:
         seat = self._meta.now.online.seat(group.name, topic.name, partition)
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
-    async def _add_offset(self, asked: Asked, partition: str, number: int, taken: Taken) -> None:
+    async def _add_offset(self, asked: LockRequest, partition: str, number: int, taken: LocksTaken) -> None:
         """Add to `taken` where the group goes on in a partition; if that cannot be found out, take a new lock back."""
         lane = LaneKey(asked.topic.id, asked.group.name, False, partition)
         try:
@@ -215,7 +215,7 @@ class Locks:
             self._lanes.logs.offsets.note(lane, topic.name, Committed(epoch, offset))
         return offset
 
-    async def take_or_wait(self, asked: Asked, wait_ms: int, client: Client) -> Taken:
+    async def take_or_wait(self, asked: LockRequest, wait_ms: int, client: Client) -> LocksTaken:
         """Take locks; while none is granted, wait until one is. A client that held locks is answered at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
@@ -228,7 +228,7 @@ class Locks:
             if client.gone.done():
                 return taken
 
-    async def _change(self, asked: Asked, within_s: float, client: Client) -> None:
+    async def _change(self, asked: LockRequest, within_s: float, client: Client) -> None:
         """Return when one of the locks may be free, the client has closed its connection, or after `within_s`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         places = [_Place(asked.group.name, asked.topic.name, partition) for partition in asked.partitions]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.queue.delays import Delays, split_shares
 from api.queue.group_start import begin, bounds_at
-from api.queue.handle_calls import Fate, HandleCalls
+from api.queue.handle_calls import Disposition, HandleCalls
 from api.queue.lane_pops import LanePops
 from api.queue.lanes import Lanes
 from api.queue.logs import Dying
@@ -20,8 +20,8 @@ __all__ = [
     "ARROW_TYPE",
     "HELD_BACK_S",
     "Delays",
+    "Disposition",
     "Dying",
-    "Fate",
     "HandleCalls",
     "LanePops",
     "Lanes",

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from api.host import Hosting
 from api.queue.lanes import Lanes
-from api.queue.redelivered import Asked, given_again
+from api.queue.redelivered import LeasedMessages, redelivered
 from api.queue.revive_queues import Destined
 from mq.errors import Conflict
 from mq.meta import Group
@@ -37,7 +37,7 @@ from mq.queue import (
 )
 from mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 
-__all__ = ["Acking", "Fate", "HandleCalls"]
+__all__ = ["Acking", "Disposition", "HandleCalls"]
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"
@@ -45,7 +45,7 @@ _EXPIRED: Final = "handle_expired"
 _UNKNOWN: Final = "outcome_unknown"
 
 
-class Fate(NamedTuple):
+class Disposition(NamedTuple):
     """What becomes of a message: delivered again after `invisible_ms`, or dead for `dead_reason`."""
 
     invisible_ms: int
@@ -172,7 +172,7 @@ class HandleCalls:
         failure: Exception | None = None
         if acking.appends is not None:
             outcomes = await acking.appends
-            again = await self._given_again([(one.lane.key, one.opened.lease, one.bits) for one in acking.storing])
+            again = await self._redelivered([(one.lane.key, one.opened.lease, one.bits) for one in acking.storing])
             for one, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
                 failure = outcome or failure
                 self._settle_ack(acking, one, stored=outcome is None)
@@ -185,7 +185,7 @@ class HandleCalls:
         self._check(acking.epochs)
         return acking.failed
 
-    async def _given_again(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
+    async def _redelivered(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
         """Return for each lease the bits of messages that the revive job has delivered again.
 
         It looks only if one of the leases ends within `CLOCKS_APART_MS`, the most by which clocks may differ: looking
@@ -195,9 +195,10 @@ class HandleCalls:
         if all(lease.revive_time_ms > soon_ms for _, lease, _ in stored):
             return [0] * len(stored)
         asked = [
-            Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits) for key, lease, bits in stored
+            LeasedMessages(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits)
+            for key, lease, bits in stored
         ]
-        return await given_again(self._lanes, asked)
+        return await redelivered(self._lanes, asked)
 
     def _settle_ack(self, acking: Acking, one: _Storing, *, stored: bool) -> None:
         if self._buffer.lane(one.lane.key) is not one.lane:
@@ -210,7 +211,7 @@ class HandleCalls:
     # Change.
 
     async def change(
-        self, group: Group, handles: Sequence[str], decide: Callable[[Handle], Fate]
+        self, group: Group, handles: Sequence[str], decide: Callable[[Handle], Disposition]
     ) -> tuple[dict[int, str], dict[int, str]]:
         """Apply to each message what `decide` returns for it; durable when this returns.
 
@@ -246,7 +247,7 @@ class HandleCalls:
         self._check(epochs)
         return failed, renewed
 
-    def _change(self, key: LaneKey, handle: Handle, fate: Fate, now_ms: int) -> Change:
+    def _change(self, key: LaneKey, handle: Handle, disposition: Disposition, now_ms: int) -> Change:
         lane, lease = self._lanes.open(key), handle.lease
         if lane is None:
             raise Conflict("the message is not in flight", code=_EXPIRED, field="handle")
@@ -257,9 +258,9 @@ class HandleCalls:
             handle.index,
             tenure=lease.tenure,
             now_ms=now_ms,
-            invisible_ms=fate.invisible_ms,
+            invisible_ms=disposition.invisible_ms,
             revive_queue=lease.revive_queue,
-            dead_reason=fate.dead_reason,
+            dead_reason=disposition.dead_reason,
         )
 
     async def _store_changes(
@@ -273,7 +274,7 @@ class HandleCalls:
             Destined(pop.partition, pop.revive_queue, change.checkpoint)
             for pop, (*_, change) in zip(pops, changes, strict=True)
         )
-        again = await self._given_again(
+        again = await self._redelivered(
             [(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
         )
         failure: Exception | None = None
@@ -294,19 +295,19 @@ class HandleCalls:
         if failure is not None:
             raise failure
 
-    async def _change_ordered(self, group: Group, key: LaneKey, handle: Handle, fate: Fate) -> str:
+    async def _change_ordered(self, group: Group, key: LaneKey, handle: Handle, disposition: Disposition) -> str:
         """Change a message of a lane that is popped in order; a dead letter is written at once."""
         lease, lanes = handle.lease, self._lanes.ordered
         ordered = self._lanes.ordered_of_handle(key, lease.epoch)
         now_ms = self._logs.now_ms()
-        if fate.dead_reason is not None:
-            ordered.condemn(_delivery(handle), now_ms, fate.dead_reason)
+        if disposition.dead_reason is not None:
+            ordered.condemn(_delivery(handle), now_ms, disposition.dead_reason)
             log = await self._lanes.partition_of(key, lease.topic).opened()
             await lanes.bury(group, lease.topic, key, log, ordered, [handle.offset])
             text = ""
         else:
-            delivery = ordered.change(_delivery(handle), now_ms, fate.invisible_ms)
-            pop = _pop(key, lease, delivery.pop_time_ms, fate.invisible_ms)
+            delivery = ordered.change(_delivery(handle), now_ms, disposition.invisible_ms)
+            pop = _pop(key, lease, delivery.pop_time_ms, disposition.invisible_ms)
             (text,) = mint(self._logs.keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])
             await lanes.store(key, lease.topic)
         self._lanes.wake(key.group, key.topic_id)

@@ -60,7 +60,7 @@ class LanePops:
                 found, must_store = await self._take_unordered(request, blocked)
             else:
                 found = await self._pop_ordered(request, blocked)
-        if must_store and not await self._lanes.match.store(must_store):
+        if must_store and not await self._lanes.unordered.store(must_store):
             found = Empty.NOTHING
         if isinstance(found, Taken):
             self._lanes.consumed(key, found.pop.pop_time_ms)
@@ -74,7 +74,7 @@ class LanePops:
         self._end_order(request)
         if self._lanes.open(request.lane) is None:
             await self._begin(request)
-        return await self._lanes.match.take(request, blocked)
+        return await self._lanes.unordered.take(request, blocked)
 
     async def _pop_ordered(self, request: LanePopRequest, blocked: Blocked | None) -> Taken | Empty:
         epoch = self._lanes.groups.epoch_of(request.lane)

@@ -2,8 +2,8 @@
 
     tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
 
-A lane is popped either without order (`Match`) or in order (`OrderedLanes`), and cannot change while messages are in
-flight there; see `api.queue.lane_pops`. Everything runs on the event loop, so no lock is needed.
+A lane is popped either without order (`UnorderedPop`) or in order (`OrderedLanes`), and cannot change while messages
+are in flight there; see `api.queue.lane_pops`. Everything runs on the event loop, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from itertools import chain
 from typing import Final
 
 from api.log import Partition, Partitions
+from api.queue.group_topic import GroupTopic, LanePartition, Waiters
 from api.queue.logs import QueueLogs
 from api.queue.offset_log import OffsetLog
 from api.queue.ordered_pop import OrderedLanes
-from api.queue.subscription import Seat, Subscription, Waiters
-from api.queue.unordered_pop import Match
+from api.queue.unordered_pop import UnorderedPop
 from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from mq.meta import Group, GroupsState, Topic
 from mq.names import broker_of
@@ -79,10 +79,10 @@ class Lanes:
             )
         )
         self.logs = QueueLogs(partitions, cluster, offsets=self._offsets, keys=keys, clock=clock)
-        self.match = Match(self.buffer, self.logs, self.open)
+        self.unordered = UnorderedPop(self.buffer, self.logs, self.open)
         self.ordered = OrderedLanes(self.logs)
         self._consumed_ms: dict[LaneKey, int] = {}
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._group_topics: dict[tuple[str, str], GroupTopic] = {}
         self._storing: set[asyncio.Task[None]] = set()
         self._losing = asyncio.Lock()
         self._timers = [
@@ -118,7 +118,7 @@ class Lanes:
         """
         lanes = [lane for lane in self.buffer.lanes if broker_of(lane.key.partition) == broker]
         await asyncio.gather(*self._storing)
-        await self.match.store_all(self.buffer.leave(lanes))
+        await self.unordered.store_all(self.buffer.leave(lanes))
         await self.flush()
 
     def check_hosted(self, lane: LaneKey) -> None:
@@ -170,7 +170,7 @@ class Lanes:
     @property
     def waiting(self) -> int:
         """The number of pops that wait for messages."""
-        return sum(len(one.waiters) for one in tuple(self._subscriptions.values()))
+        return sum(len(one.waiters) for one in tuple(self._group_topics.values()))
 
     @property
     def checkpoints_in_memory(self) -> int:
@@ -264,7 +264,7 @@ class Lanes:
             self._offsets.forget(lane)
             self._states.pop(lane, None)
             self._consumed_ms.pop(lane, None)
-            ended = self._subscriptions.pop((lane.group, lane.topic_id), None)
+            ended = self._group_topics.pop((lane.group, lane.topic_id), None)
             if ended is not None:
                 ended.waiters.wake()
 
@@ -279,18 +279,18 @@ class Lanes:
 
     # Lanes for pops and handles.
 
-    def subscription(self, topic: Topic, group: Group) -> Subscription:
-        """Return the group's subscription to the topic."""
+    def group_topic(self, topic: Topic, group: Group) -> GroupTopic:
+        """Return the group in the topic, with its lanes."""
         key = (group.name, topic.id)
-        found = self._subscriptions.get(key)
+        found = self._group_topics.get(key)
         if found is None or found.topic.route is not topic.route or found.group.epoch != group.epoch:
             waiters = found.waiters if found is not None else Waiters()
-            found = self._subscriptions[key] = Subscription(topic, group, self._partitions, waiters)
+            found = self._group_topics[key] = GroupTopic(topic, group, self._partitions, waiters)
         return found
 
     def wake(self, group: str, topic_id: str) -> None:
         """Let the group's waiting pops look again: messages may have become available in the topic (SPEC POP-15)."""
-        found = self._subscriptions.get((group, topic_id))
+        found = self._group_topics.get((group, topic_id))
         if found is not None:
             found.waiters.wake()
 
@@ -334,9 +334,9 @@ class Lanes:
             and self.ordered.get(key) is None
         )
 
-    def left(self, seat: Seat) -> int:
+    def left(self, visit: LanePartition) -> int:
         """Return how many messages of the partition the group has not got yet, as far as this process knows."""
-        key, opened = seat.key, seat.partition.log
+        key, opened = visit.key, visit.partition.log
         if opened is None:
             return 0
         ordered, lane = self.ordered.get(key), self.buffer.lane(key)
@@ -360,7 +360,7 @@ class Lanes:
         """Begin to store what must leave memory, as a task, so that a slow disk does not delay the next tick."""
         decisions = self.buffer.tick(self.logs.now_ms())
         if decisions:
-            task = self._partitions.loop.create_task(_logged(self.match.store_all(decisions)))
+            task = self._partitions.loop.create_task(_logged(self.unordered.store_all(decisions)))
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)
 
@@ -379,7 +379,7 @@ class Lanes:
 
     def _topic_name(self, lane: LaneKey) -> str | None:
         """Return the name of the lane's topic; None if it was deleted."""
-        found = self._subscriptions.get((lane.group, lane.topic_id))
+        found = self._group_topics.get((lane.group, lane.topic_id))
         if found is not None:
             return found.topic.name
         return next((t.name for t in self._meta.state.topics.values() if t.id == lane.topic_id), None)
@@ -392,7 +392,7 @@ class Lanes:
         try:
             async with asyncio.timeout(_STOP_S):
                 await asyncio.gather(*self._storing)
-                await _logged(self.match.store_all(self.buffer.stop()))
+                await _logged(self.unordered.store_all(self.buffer.stop()))
                 await _logged(self.flush())
         except TimeoutError:
             log.error("event=stop_incomplete checkpoints=%d", self.checkpoints_in_memory)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from api.log import Partitions, RecordLog
 from mq.names import broker_of
 from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord, committed_of
-from tables.log import OffsetOutOfRange, PartitionLog, pages
+from tables.log import NotStored, PartitionLog, pages
 from tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
 
 __all__ = ["OffsetLog"]
@@ -81,7 +81,7 @@ class OffsetLog:
     def _recorded(self, log: PartitionLog, broker: str, begun: int | None) -> Mapping[LaneKey, Committed]:
         """Read the records of queries from offset `begun` on, or the whole progress without `begun`; blocking."""
         if begun is not None:
-            with contextlib.suppress(OffsetOutOfRange):
+            with contextlib.suppress(NotStored):
                 records = [one for page in pages(log, begun) for one in offset_records_of(_of_streams(page.rows))]
                 return committed_of({}, records)
         return recover_progress(self._partitions.warehouse, self._cluster, [broker])

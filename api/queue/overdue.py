@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from api.queue.lanes import Lanes
-from api.queue.redelivered import Asked, given_again
+from api.queue.redelivered import LeasedMessages, redelivered
 from mq.errors import DeltaMQError
 from mq.queue import Held, LaneKey
 
@@ -29,11 +29,11 @@ async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) ->
     waiting = [held for lane in known for held in lane.overdue.values()]
     if not waiting:
         return
-    asked = [Asked(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent) for one in waiting]
-    again = await given_again(lanes, asked)
+    asked = [LeasedMessages(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent) for one in waiting]
+    again = await redelivered(lanes, asked)
     for held, bits in zip(waiting, again, strict=True):
         if lanes.buffer.lane(held.lane.key) is held.lane:
-            lanes.buffer.given_again(held, bits | _gone(lanes, held))
+            lanes.buffer.redelivered(held, bits | _gone(lanes, held))
 
 
 def _gone(lanes: Lanes, held: Held) -> int:

@@ -14,13 +14,13 @@ import random
 from dataclasses import dataclass, field, replace
 
 from api.host import Hosting
+from api.queue.group_topic import GroupTopic, LanePartition
 from api.queue.lane_pops import LanePops
 from api.queue.lanes import Lanes
 from api.queue.moved_progress import HELD_BACK_S
 from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
-from api.queue.subscription import Seat, Subscription
 from api.queue.turns import TurnOver
-from api.wire import Client, ClientGone
+from api.wire import Client, ClientDisconnected
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 
 __all__ = ["Popped", "Popper"]
@@ -90,29 +90,29 @@ class Popper:
 
     def rest(self, request: TopicPopRequest) -> int:
         """Return how many messages the group has not got in the partitions that this pop visits, from memory alone."""
-        seats = self._lanes.subscription(request.topic, request.group).seats(request.partition)
+        visits = self._lanes.group_topic(request.topic, request.group).lanes(request.partition)
         taking = self._hosting.taking()
-        mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not request.retries_only)]
+        mine = [visit for visit in visits if visit.broker in taking and (visit.key.retry or not request.retries_only)]
         return sum(map(self._lanes.left, mine))
 
     def wake_others(self, request: TopicPopRequest) -> None:
         """Let the group's waiting pops look again, since messages are left (SPEC POP-15)."""
         self._lanes.wake(request.group.name, request.topic.id)
 
-    def _seats(self, subscription: Subscription, request: TopicPopRequest) -> list[Seat]:
+    def _visits(self, group_topic: GroupTopic, request: TopicPopRequest) -> list[LanePartition]:
         draw = self._random.getrandbits(_DRAW_BITS)
-        visits = subscription.visits(request.partition, draw=draw)
+        visits = group_topic.visits(request.partition, draw=draw)
         taking = self._hosting.taking()
-        here = [seat for seat in visits if seat.broker in taking]
+        here = [visit for visit in visits if visit.broker in taking]
         if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
-        return [seat for seat in here if seat.key.retry or not request.retries_only]
+        return [visit for visit in here if visit.key.retry or not request.retries_only]
 
     async def _round(self, request: TopicPopRequest) -> Popped:
         found = Popped()
-        for seat in self._seats(self._lanes.subscription(request.topic, request.group), request):
+        for visit in self._visits(self._lanes.group_topic(request.topic, request.group), request):
             try:
-                await self._visit(seat, request, found)
+                await self._visit(visit, request, found)
             except DeltaMQError as error:
                 # A damaged partition, or one popped in another order, does not hold back messages of the others.
                 found.error = found.error or error
@@ -120,22 +120,22 @@ class Popper:
                 break
         return found
 
-    async def _visit(self, seat: Seat, request: TopicPopRequest, found: Popped) -> None:
-        log = seat.partition.log
+    async def _visit(self, visit: LanePartition, request: TopicPopRequest, found: Popped) -> None:
+        log = visit.partition.log
         if log is None:
-            if seat.key.retry:
+            if visit.key.retry:
                 return
-            log = await seat.partition.opened()
-        fence = self._hosting.fence(seat.broker)
-        if fence is not None and not seat.partition.is_fenced(fence):
-            log = await seat.partition.fenced(fence)
-        if (seat.key.retry or request.order is False) and self._lanes.is_drained(seat.key, log):
+            log = await visit.partition.opened()
+        fence = self._hosting.fence(visit.broker)
+        if fence is not None and not visit.partition.is_fenced(fence):
+            log = await visit.partition.fenced(fence)
+        if (visit.key.retry or request.order is False) and self._lanes.is_drained(visit.key, log):
             return
-        epoch = self._hosting.epoch(seat.broker)
-        if found.epochs.setdefault(seat.broker, epoch) != epoch:
-            raise Unavailable(f"broker {seat.broker} changed its process meanwhile; ask again", code="lease_lost")
+        epoch = self._hosting.epoch(visit.broker)
+        if found.epochs.setdefault(visit.broker, epoch) != epoch:
+            raise Unavailable(f"broker {visit.broker} changed its process meanwhile; ask again", code="lease_lost")
         room = request.max_messages - found.count
-        taken = await self._pops.pop(LanePopRequest(request, seat.key, log, room, self._bytes_max - found.nbytes))
+        taken = await self._pops.pop(LanePopRequest(request, visit.key, log, room, self._bytes_max - found.nbytes))
         if isinstance(taken, Taken):
             found.taken.append(taken)
             found.count += len(taken.handles)
@@ -146,43 +146,43 @@ class Popper:
     async def _refreshed(self, request: TopicPopRequest) -> bool:
         """Refresh partitions that were not refreshed within `refresh_s`; return True if there were any."""
         oldest = self._loop.time() - self._refresh_s
-        seats = self._seats(self._lanes.subscription(request.topic, request.group), request)
-        stale = [seat.partition for seat in seats if seat.partition.refreshed_at < oldest]
+        visits = self._visits(self._lanes.group_topic(request.topic, request.group), request)
+        stale = [visit.partition for visit in visits if visit.partition.refreshed_at < oldest]
         # A damaged partition raises its error when it is visited.
         await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
         return bool(stale)
 
     async def _wait(self, request: TopicPopRequest, deadline: float, client: Client) -> Popped:
         """Visit the lanes; if they have nothing, wait for an event."""
-        subscription = self._lanes.subscription(request.topic, request.group)
-        seats = self._seats(subscription, request)
+        group_topic = self._lanes.group_topic(request.topic, request.group)
+        visits = self._visits(group_topic, request)
         waiter: asyncio.Future[None] = self._loop.create_future()
         # Watch before the visit, so that no commit after it is missed.
-        subscription.waiters.add(waiter)
-        for seat in seats:
-            seat.partition.watch(waiter)
+        group_topic.waiters.add(waiter)
+        for visit in visits:
+            visit.partition.watch(waiter)
         try:
             found = await self._round(request)
             if found.taken or Empty.PASSED_OVER in found.empty or _is_final(found.error):
                 return found
-            until = min(deadline, self._visible_s(seats, request))
+            until = min(deadline, self._visible_s(visits, request))
             if Empty.HELD_BACK in found.empty:
                 until = min(until, self._loop.time() + HELD_BACK_S)
             timeout = max(0.0, until - self._loop.time())
             await asyncio.wait({waiter, client.gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            subscription.waiters.discard(waiter)
-            for seat in seats:
-                seat.partition.forget(waiter)
+            group_topic.waiters.discard(waiter)
+            for visit in visits:
+                visit.partition.forget(waiter)
         if client.gone.done():
-            raise ClientGone
+            raise ClientDisconnected
         return found
 
-    def _visible_s(self, seats: list[Seat], request: TopicPopRequest) -> float:
+    def _visible_s(self, visits: list[LanePartition], request: TopicPopRequest) -> float:
         """Return when a lane that is popped in order will next have messages, by the loop's clock."""
         if request.order is False:
             return float("inf")
-        times = [self._lanes.ordered.visible_ms(seat.key) for seat in seats]
+        times = [self._lanes.ordered.visible_ms(visit.key) for visit in visits]
         first_ms = min((time for time in times if time is not None), default=None)
         if first_ms is None:
             return float("inf")

@@ -19,12 +19,12 @@ from mq.names import broker_of
 from mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
 from tables.log import PartitionLog
 
-__all__ = ["Asked", "given_again"]
+__all__ = ["LeasedMessages", "redelivered"]
 
 log = logging.getLogger("deltamq.api")
 
 
-class Asked(NamedTuple):
+class LeasedMessages(NamedTuple):
     """Messages of a lease, named by `bits` of its span."""
 
     key: CheckpointKey
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
     bits: int
 
 
-async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
+async def redelivered(lanes: Lanes, asked: Sequence[LeasedMessages]) -> list[int]:
     """Return for each of `asked` the bits of messages that were delivered again, or are dead letters."""
     places = list(dict.fromkeys(map(_place, asked)))
     found = await asyncio.gather(*(_destinations(lanes, lane, topic) for lane, topic in places))
@@ -41,7 +41,7 @@ async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
     return [_bits(one, logs[_place(one)]) for one in asked]
 
 
-def _place(one: Asked) -> tuple[LaneKey, str]:
+def _place(one: LeasedMessages) -> tuple[LaneKey, str]:
     """Return the group's retry lane on the lease's broker, and its topic."""
     return retry_lane(one.key.lane, one.topic), one.topic
 
@@ -65,7 +65,7 @@ async def _look(partition: Partition) -> PartitionLog | None:
         return None
 
 
-def _bits(one: Asked, logs: Sequence[PartitionLog]) -> int:
+def _bits(one: LeasedMessages, logs: Sequence[PartitionLog]) -> int:
     if not logs:
         return 0
 

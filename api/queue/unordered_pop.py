@@ -22,13 +22,13 @@ from mq.meta import Blocked
 from mq.queue import Bounds, Buffer, Lane, LaneKey, StoreCheckpoint, mint, read_position, spans_of
 from tables.log import weight_of
 
-__all__ = ["Match", "MustStore"]
+__all__ = ["MustStore", "UnorderedPop"]
 
 #: Checkpoints that must be stored before a client gets the messages of their pop.
 MustStore = Sequence[StoreCheckpoint]
 
 
-class Match:
+class UnorderedPop:
     """The in-memory match and its log; used on the event loop."""
 
     def __init__(self, buffer: Buffer, logs: QueueLogs, lane_of: Callable[[LaneKey], Lane | None]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from api.host import Call, Groups, Owners, failed_of, together
 from api.log import Metrics
-from api.queue import Fate, HandleCalls, Lanes
+from api.queue import Disposition, HandleCalls, Lanes
 from api.wire import (
     BODY_BYTES_MAX,
     Admission,
@@ -106,10 +106,10 @@ class HandlesEndpoint:
     async def invisible(self, group: Group, headers: Headers, call: Call) -> InvisibleAnswer:
         """Change the invisible time of one message."""
         request = decode(_invisible, headers, call.body)
-        fate = Fate(self._invisible.check(request.invisible_ms, zero=True))
+        disposition = Disposition(self._invisible.check(request.invisible_ms, zero=True))
         for peer in self._owners.split(group.name, [request.handle], call).theirs:
             return InvisibleAnswer((await self._owners.ask(peer, call))["handle"])
-        failed, renewed = await self._handles.change(group, [request.handle], lambda _: fate)
+        failed, renewed = await self._handles.change(group, [request.handle], lambda _: disposition)
         if failed:
             raise _refused(failed[0])
         return InvisibleAnswer(renewed[0])
@@ -120,7 +120,7 @@ class HandlesEndpoint:
         if request.delay_ms is not None:
             self._invisible.check(request.delay_ms, field="delay_ms", zero=True)
 
-        def decide(handle: Handle) -> Fate:
+        def decide(handle: Handle) -> Disposition:
             return _after_failure(group, self._lanes.topic(handle.lease.topic), handle, request.delay_ms)
 
         async def here(handles: Sequence[str]) -> Mapping[int, str]:
@@ -134,10 +134,10 @@ class HandlesEndpoint:
     async def dead(self, group: Group, headers: Headers, call: Call) -> DeadAnswer:
         """Send messages to the dead letters."""
         request = decode(_dead, headers, call.body)
-        fate = Fate(0, check_reason(request.reason))
+        disposition = Disposition(0, check_reason(request.reason))
 
         async def here(handles: Sequence[str]) -> Mapping[int, str]:
-            failed, _ = await self._handles.change(group, handles, lambda _: fate)
+            failed, _ = await self._handles.change(group, handles, lambda _: disposition)
             self._metrics.condemned_messages[group.name] += len(handles) - len(failed)
             return failed
 
@@ -174,7 +174,7 @@ def _refused(code: str) -> Refused | Conflict:
     )
 
 
-def _after_failure(group: Group, topic: Topic | None, handle: Handle, delay_ms: int | None) -> Fate:
+def _after_failure(group: Group, topic: Topic | None, handle: Handle, delay_ms: int | None) -> Disposition:
     """Redeliver by the retry policy, or dead-letter after the last attempt; a strict topic in order has no last one."""
     settings, attempt = group.settings, handle.attempt
     is_ordered = handle.lease.revive_queue == ORDERED_REVIVE_QUEUE
@@ -183,8 +183,8 @@ def _after_failure(group: Group, topic: Topic | None, handle: Handle, delay_ms: 
     if not in_place:
         after = after_failure(settings.retry_policy, attempt=attempt, max_attempts=settings.max_attempts, draw=draw)
         if isinstance(after, Dead):
-            return Fate(0, after.reason)
-    return Fate(wait_ms(settings.retry_policy, attempt, draw) if delay_ms is None else delay_ms)
+            return Disposition(0, after.reason)
+    return Disposition(wait_ms(settings.retry_policy, attempt, draw) if delay_ms is None else delay_ms)
 
 
 def _failed(handles: Sequence[str], failed: Mapping[int, str]) -> list[FailedHandle]:

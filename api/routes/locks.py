@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded
-from api.order import Asked, Locks, Taken
+from api.order import LockRequest, Locks, LocksTaken
 from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from api.routes.topics import Running, TopicName
@@ -89,7 +89,7 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
     wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
     client = Client(request.receive)
     try:
-        parts: list[Awaitable[Taken]] = [
+        parts: list[Awaitable[LocksTaken]] = [
             _take_here(service.locks, found, hosted, asked, share, wait_ms, client)
             if share.owner is None
             else _take_there(service.peers, request, asked, share, share.owner, wait_ms, client)
@@ -156,12 +156,12 @@ def _shares(owners: Owners, partitions: Iterable[str], call: Call) -> tuple[list
 
 async def _take_here(
     locks: Locks, group: Group, topic: Topic, asked: LocksAsked, share: _Share, wait_ms: int, client: Client
-) -> Taken:
-    here = Asked(group, topic, asked.client, share.partitions, asked.held.intersection(share.partitions))
+) -> LocksTaken:
+    here = LockRequest(group, topic, asked.client, share.partitions, asked.held.intersection(share.partitions))
     try:
         return await locks.take_or_wait(here, wait_ms, client)
     except Unavailable:
-        return Taken(unanswered=list(share.partitions))
+        return LocksTaken(unanswered=list(share.partitions))
 
 
 async def _take_there(
@@ -172,7 +172,7 @@ async def _take_there(
     owner: Peer,
     wait_ms: int,
     client: Client,
-) -> Taken:
+) -> LocksTaken:
     body: dict[str, object] = {
         "client_id": asked.client,
         "partitions": share.partitions,
@@ -182,13 +182,13 @@ async def _take_there(
     try:
         found = await _ask(peers, request, owner, body, wait_ms, client)
     except (Unavailable, Unknown):
-        return Taken(unanswered=list(share.partitions))
+        return LocksTaken(unanswered=list(share.partitions))
     answer = msgspec.convert(found, LocksGiven)
-    return Taken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
+    return LocksTaken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
 
 
-def _joined(parts: Sequence[Taken], nobody: Sequence[str]) -> dict[str, object]:
-    whole = Taken(unanswered=list(nobody))
+def _joined(parts: Sequence[LocksTaken], nobody: Sequence[str]) -> dict[str, object]:
+    whole = LocksTaken(unanswered=list(nobody))
     for part in parts:
         whole.numbers |= part.numbers
         whole.offsets |= part.offsets

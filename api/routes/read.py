@@ -20,7 +20,7 @@ from api.host import Hosting
 from api.log import Partition, Partitions, scan_tags
 from api.order import Gate
 from api.queue import HELD_BACK_S
-from api.wire import Client, ClientGone
+from api.wire import Client, ClientDisconnected
 from mq.errors import Unprocessable
 from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
 from tables.log import Fetched, FetchStatus, PartitionLog
@@ -144,7 +144,7 @@ async def _later(wait_s: float, client: Client) -> None:
     """Wait for `wait_s`, for an event elsewhere to unblock the reader. A client that goes away ends the wait."""
     await asyncio.wait({client.gone}, timeout=wait_s)
     if client.gone.done():
-        raise ClientGone
+        raise ClientDisconnected
 
 
 async def _more(partition: Partition, log: PartitionLog, offset: int, timeout_s: float, client: Client) -> bool:
@@ -158,5 +158,5 @@ async def _more(partition: Partition, log: PartitionLog, offset: int, timeout_s:
     finally:
         partition.forget(waiter)
     if client.gone.done():
-        raise ClientGone
+        raise ClientDisconnected
     return waiter.done()

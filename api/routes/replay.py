@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.host import Fencing, HostedMeta, HostedTopic, Topics
-from api.log import Part, Partition, Partitions, Pending, not_known
+from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.wire import ArrowRows
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.limits import MIB
@@ -25,7 +25,7 @@ from mq.queue import Replay, origin_of, retry_broker
 from mq.wire import Target
 from tables.delta import ProducerStamp
 from tables.log import PartitionLog, Picked, TooMuch, pick
-from tables.queue import Known, retry_ref, sent_back
+from tables.queue import FenceEpochs, retry_ref, sent_back
 from tables.settings import Flush
 
 __all__ = [
@@ -113,7 +113,9 @@ class Replayer:
             name = Replay(group.name, group.epoch, dead, offset)
             stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
             row = back.slice(at, 1)
-            part = Part(ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, known=target.known)
+            part = RequestPart(
+                ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, fence_epochs=target.fence_epochs
+            )
             sent.append((part, offset))
             target.partition.queue.put(part)
         await pending.wait()
@@ -121,7 +123,7 @@ class Replayer:
             if isinstance(error, Fenced):
                 # A repeated request finds this process with the new metadata.
                 await self._meta.refresh()
-                raise not_known(target.partition.name, error)
+                raise fence_not_known(target.partition.name, error)
         for part, offset in sent:
             if part.error is not None:
                 _count_failure(part.error, (dead, offset), done)
@@ -151,7 +153,7 @@ class _Target(NamedTuple):
     """A partition, and the fence epochs for an append there."""
 
     partition: Partition
-    known: Known
+    fence_epochs: FenceEpochs
 
 
 class _Targets:
@@ -175,10 +177,10 @@ class _Targets:
             return None
         if self._to == "retry":
             retry = self._retry(topic)
-            return _Target(retry, self._fencing.known(retry.name))
+            return _Target(retry, self._fencing.epochs(retry.name))
         places = self._hosted.placement(topic)
         name = origin_of(origin["partition"], key, offset, places)
-        return _Target(topic.partition(name), places.known[name])
+        return _Target(topic.partition(name), places.fence_epochs[name])
 
     async def _topic(self, name: str) -> HostedTopic | None:
         if name not in self._topics:

@@ -17,7 +17,7 @@ import msgspec
 from api.log import Partition
 from api.order import Gate
 from api.routes.read import FetchQuery, PartitionReader
-from api.wire import Client, ClientGone, Send, stored_messages
+from api.wire import Client, ClientDisconnected, Send, stored_messages
 from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import OFFSET_MAX
 from tables.log import Fetched, FetchStatus
@@ -61,7 +61,7 @@ async def stream_events(
         query = replace(query, offset=found.next_offset)
         try:
             found = await reader.read(partition, query, client, gate)
-        except ClientGone:
+        except ClientDisconnected:
             return
         except (Conflict, Unavailable) as error:
             why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})

@@ -21,7 +21,7 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
-from api.log import Part, Partition, Partitions, Pending, not_known
+from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.queue import Delays, split_shares
 from api.wire import Decoded, Indexes, Named, Share, check_named, replayed, rerouted, route_messages
 from mq.backoff import Backoff
@@ -32,7 +32,7 @@ from mq.routing import Route
 from mq.wire import ProduceAnswer, Producer, Range
 from tables.delta import ProducerStamp
 from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
-from tables.queue import AT_ONCE, Known, Placement, producer_in_delay
+from tables.queue import AT_ONCE, FenceEpochs, Placement, producer_in_delay
 from tables.settings import Flush
 
 __all__ = [
@@ -172,7 +172,7 @@ class RequestAppender:
 
         `draw` places messages without a key, in the same way each time.
         """
-        stored: list[tuple[Share, Part]] = []
+        stored: list[tuple[Share, RequestPart]] = []
         until = 0.0
         while True:
             refused = []
@@ -191,29 +191,33 @@ class RequestAppender:
 
     async def _append_shares(
         self, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share]
-    ) -> list[tuple[Share, Part]]:
+    ) -> list[tuple[Share, RequestPart]]:
         """Append each share, alone or in a commit with others; return each with its outcome."""
         pending = Pending(len(shares), self._loop)
         flush = _FLUSHES.get(request.flush or topic.settings.flush or "", self._flush)
         parts = []
         for share in shares:
-            part = Part(
+            part = RequestPart(
                 share.messages,
                 pending,
                 flush if share.delay_broker is None else Flush.SYNC,
                 indexes=share.indexes,
                 stamp=_stamp(topic, request, share),
                 expected_offset=request.expected_offset,
-                known=self._known(places, share),
+                fence_epochs=self._fence_epochs(places, share),
             )
             parts.append((share, part))
             self._partition_of(topic, share).queue.put(part)
         await pending.wait()
         return parts
 
-    def _known(self, places: Placement, share: Share) -> Known:
+    def _fence_epochs(self, places: Placement, share: Share) -> FenceEpochs:
         """Return the fence epochs for the append of a share."""
-        return places.known[share.partition] if share.delay_broker is None else self._fencing.known(share.partition)
+        return (
+            places.fence_epochs[share.partition]
+            if share.delay_broker is None
+            else self._fencing.epochs(share.partition)
+        )
 
     async def _caught_up(self, topic: HostedTopic, refused: Sequence[tuple[Share, Fenced]], until: float) -> Placement:
         """Read the metadata until it has the fences that refused these shares; return the placement then.
@@ -227,12 +231,12 @@ class RequestAppender:
         while True:
             await self._meta.refresh()
             places = self._topics.placement(topic)
-            left = [one for one in refused if not passes(self._known(places, one[0]), one[1])]
+            left = [one for one in refused if not passes(self._fence_epochs(places, one[0]), one[1])]
             if not left:
                 return places
             if self._loop.time() >= until or self._partitions.stopping:
                 share, error = left[0]
-                raise not_known(share.partition, error)
+                raise fence_not_known(share.partition, error)
             await self._sealer.seal(topic)
             failures += 1
             await asyncio.sleep(_AGAIN_S.after(failures))
@@ -243,7 +247,7 @@ class RequestAppender:
         return self._delays.partition(share.delay_broker)
 
     async def _placed(
-        self, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, Part]]
+        self, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, RequestPart]]
     ) -> ProduceAnswer:
         """Return the answer to a request whose parts are all stored."""
         ranges = []
@@ -270,7 +274,9 @@ class RequestAppender:
             answer.message_ids = await self._message_ids(topic, request.body.rows.count, stored)
         return answer
 
-    async def _message_ids(self, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, Part]]) -> list[str]:
+    async def _message_ids(
+        self, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, RequestPart]]
+    ) -> list[str]:
         """Return the ids of all messages, in request order; those of a replay are read back."""
         ids = [""] * count
         for share, part in stored:

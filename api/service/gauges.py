@@ -42,7 +42,7 @@ def gauges_of(
 def counters_of(lanes: Lanes, peers: Peers, hosting: Hosting, online: OnlineClients) -> list[Gauge]:
     """Return the counters that parts of the service keep themselves, in the order of the scrape."""
     return [
-        Gauge("deltamq_stored_checkpoints", "Checkpoints stored.", lambda: lanes.match.stored),
+        Gauge("deltamq_stored_checkpoints", "Checkpoints stored.", lambda: lanes.unordered.stored),
         Gauge("deltamq_forwarded_requests", "Requests sent to peers.", lambda: peers.asked),
         Gauge("deltamq_lost_leases", "Times this process was declared dead.", lambda: hosting.lost_leases),
         Gauge("deltamq_heartbeats", "Heartbeats answered here.", lambda: online.heartbeats),

@@ -29,7 +29,7 @@ from api.wire.problem_documents import answer_of, as_deltamq_error, install, met
 from api.wire.request import (
     Admission,
     Client,
-    ClientGone,
+    ClientDisconnected,
     Headers,
     Receive,
     Scope,
@@ -68,7 +68,7 @@ __all__ = [
     "ArrowPieces",
     "ArrowRows",
     "Client",
-    "ClientGone",
+    "ClientDisconnected",
     "Decoded",
     "Header",
     "Headers",

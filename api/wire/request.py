@@ -19,7 +19,7 @@ __all__ = [
     "Admission",
     "BodyTooSlow",
     "Client",
-    "ClientGone",
+    "ClientDisconnected",
     "Headers",
     "Receive",
     "Scope",
@@ -45,7 +45,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection before it was answered; there is no answer to send."""
 
 
@@ -196,7 +196,7 @@ async def read_body(
         The body is over the limit; raised as soon as its declared length or the received bytes show it.
     BodyTooSlow
         The body was not complete after `within_ms`.
-    ClientGone
+    ClientDisconnected
         The connection ended first.
     """
     check_encoding(headers)
@@ -206,7 +206,7 @@ async def read_body(
     ticket.grow(declared)
     first = await receive()
     if first["type"] != "http.request":
-        raise ClientGone
+        raise ClientDisconnected
     body: bytes = first.get("body", b"")
     if not first.get("more_body", False):
         if len(body) > limit:
@@ -240,7 +240,7 @@ async def _read_declared(receive: Receive, first: bytes, length: int) -> bytearr
         body[at : at + len(chunk)] = chunk
         at += len(chunk)
     if at != length:
-        raise ClientGone  # the HTTP parser lets no other length through
+        raise ClientDisconnected  # the HTTP parser lets no other length through
     return body
 
 
@@ -260,7 +260,7 @@ async def _read_chunked(receive: Receive, first: bytes, ticket: Ticket, limit: i
 async def _next(receive: Receive) -> tuple[bytes, bool]:
     message = await receive()
     if message["type"] != "http.request":
-        raise ClientGone
+        raise ClientDisconnected
     return message.get("body", b""), message.get("more_body", False)
 
 

@@ -28,7 +28,7 @@ from mq.queue import Replay, origin_of, retry_broker
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, one_record_batch, pages
-from tables.queue import Known, dead_ref, known_of_broker, retry_ref, sent_back
+from tables.queue import FenceEpochs, dead_ref, fence_epochs_of, retry_ref, sent_back
 from tables.settings import Flush
 
 if TYPE_CHECKING:
@@ -282,10 +282,10 @@ class _Sender:
         until_s = time.monotonic() + self._place.fenced_s
         tries = 0
         while True:
-            topic, log, known = self._target(where)
+            topic, log, fence_epochs = self._target(where)
             failpoint("replay.before_append")
             try:
-                done = log.append_rows(rows, parts, flush=Flush.SYNC, known=known)
+                done = log.append_rows(rows, parts, flush=Flush.SYNC, fence_epochs=fence_epochs)
             except Fenced as error:
                 self._place.learn(topic, error, until_s)
             except Unknown:
@@ -296,10 +296,10 @@ class _Sender:
                 failpoint("replay.after_append")
                 return [one.duplicate for one in done]
 
-    def _target(self, where: _Place) -> tuple[Topic, PartitionLog, Known]:
+    def _target(self, where: _Place) -> tuple[Topic, PartitionLog, FenceEpochs]:
         topic, placement = self._place.routed(where.topic)
         if where.partition is not None:
-            return topic, self._place.log(topic, where.partition), placement.known[where.partition]
+            return topic, self._place.log(topic, where.partition), placement.fence_epochs[where.partition]
         broker = retry_broker(self._dead, topic.route.partitions)
         ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.generation, broker)
-        return topic, self._place.warehouse.create(ref), known_of_broker(self._place.meta.meta.brokers, broker)
+        return topic, self._place.warehouse.create(ref), fence_epochs_of(self._place.meta.meta.brokers, broker)

@@ -29,7 +29,7 @@ from tables.delta import PartitionNotFound
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import MetaLog, Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
+from tables.queue import MetaLog, Plan, PlannedRange, app_id, forget_plans, put_plan, read_plan, watermark
 from tables.state import CONSUMER_OFFSETS, StateLog, open_state_log, read_state_log
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
@@ -251,10 +251,10 @@ class TableMerge:
                 more = min(waiting[ref], most, taken[ref] + room) - taken[ref]
                 taken[ref] += more
                 room -= more
-        spans = {ref: Span(stop, stop) for ref, stop in merged.stops.items()}
+        spans = {ref: PlannedRange(stop, stop) for ref, stop in merged.stops.items()}
         for ref, records in taken.items():
             start = merged.stops.get(ref, 0)
-            spans[ref] = Span(start, start + records)
+            spans[ref] = PlannedRange(start, start + records)
         return Plan(batch=merged.batch + 1, logs=spans)
 
     def _batch(

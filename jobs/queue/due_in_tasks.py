@@ -23,7 +23,7 @@ from jobs.merge import BATCH_SCHEMA, decode, fold
 from mq.errors import Unavailable
 from mq.queue_limits import ACK_SETTLE_MS
 from tables.delta import RowCache
-from tables.log import OffsetOutOfRange, Warehouse
+from tables.log import NotStored, Warehouse
 from tables.paths import PartitionRef
 from tables.queue import CheckpointTable, Cursor, OpenCheckpoints, revive_ref
 from tables.state import CHECKPOINT_KEY
@@ -77,7 +77,7 @@ class DueShard:
         for _ in range(_LOOKS):
             try:
                 return self._due(ref, broker, queue, now_ms - ACK_SETTLE_MS)
-            except (FileMissing, OffsetOutOfRange) as error:
+            except (FileMissing, NotStored) as error:
                 # Merged and removed, or replaced and swept, since the table was read.
                 overtaken = error
                 self._table.forget()

@@ -47,17 +47,17 @@ class Outbox(Generic[T]):
         open_log: Callable[[PartitionRef], PartitionLog],
         *,
         after_append: str,
-        known: Mapping[str, int] | None = None,
+        fence_epochs: Mapping[str, int] | None = None,
         confirm: Callable[[PartitionLog, Sequence[RowsPart]], None],
     ) -> None:
         """`open_log` opens or creates a destination; `after_append` is the failpoint after each append.
 
-        `known` are the fence epochs that the sender knows of (see `tables.log.fences`); None if no fence concerns it.
+        `fence_epochs` are those that the sender knows of (see `tables.log.fences`); None if no fence concerns it.
         `confirm` raises if the destination's present content forbids the append (see `PartitionLog.append_rows`).
         """
         self._open = open_log
         self._after_append = after_append
-        self._known = known
+        self._fence_epochs = fence_epochs
         self._confirm = confirm
         self._waiting: dict[PartitionRef, _Waiting[T]] = {}
         self.bytes = 0
@@ -87,7 +87,13 @@ class Outbox(Generic[T]):
         self, log: PartitionLog, rows: pa.RecordBatch, parts: Sequence[RowsPart], tokens: Sequence[T]
     ) -> Iterator[NotSent[T]]:
         try:
-            log.append_rows(rows, parts, flush=Flush.SYNC, known=self._known, confirm=lambda: self._confirm(log, parts))
+            log.append_rows(
+                rows,
+                parts,
+                flush=Flush.SYNC,
+                fence_epochs=self._fence_epochs,
+                confirm=lambda: self._confirm(log, parts),
+            )
         except (DeltaMQError, OSError) as error:
             # The destination cannot be written.
             yield NotSent(tokens, _told(error))

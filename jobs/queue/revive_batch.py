@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.outbox import Outbox
-from jobs.queue.revive_case import Case, Lane, Outcome, Token, lost_record, parts_of, rows_of
+from jobs.queue.revive_case import Case, CaseLane, Outcome, Token, lost_record, parts_of, rows_of
 from mq.errors import Conflict, DeltaMQError
 from mq.meta import Meta
 from mq.names import broker_of
@@ -92,9 +92,9 @@ class ReviveBatch:
         self._failures = failures
         self._outcome = Outcome()
         # Decisions follow this metadata: a destination that was fenced by a later reset refuses them (SPEC POP-18).
-        known = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
+        fence_epochs = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
         self._outbox: Outbox[Token] = Outbox(
-            self._destination, after_append="revive.after_append", known=known, confirm=self._confirm
+            self._destination, after_append="revive.after_append", fence_epochs=fence_epochs, confirm=self._confirm
         )
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
         #: For each destination: the time of its newest append when it was asked.
@@ -141,7 +141,7 @@ class ReviveBatch:
         cases = []
         for life, those in lives.items():
             if life is Life.PRESENT and topic is not None and group is not None:
-                cases += self._present(Lane(self._cluster, lane, topic, group), those)
+                cases += self._present(CaseLane(self._cluster, lane, topic, group), those)
             else:
                 for due in those:
                     case = Case(due, Stored())
@@ -149,7 +149,7 @@ class ReviveBatch:
                     cases.append(case)
         return cases
 
-    def _present(self, lane: Lane, dues: Sequence[Due]) -> list[Case]:
+    def _present(self, lane: CaseLane, dues: Sequence[Due]) -> list[Case]:
         try:
             retry, dead = self._look(lane.retry), self._look(lane.dead)
         except (DeltaMQError, OSError) as error:
@@ -197,14 +197,14 @@ class ReviveBatch:
         case.decisions = [Later(due.checkpoint, due.bits, self._now_ms + self._write_wait_ms(due))]
         return case
 
-    def _pick(self, lane: Lane, cases: Sequence[Case], bytes_max: int | None) -> Picked:
+    def _pick(self, lane: CaseLane, cases: Sequence[Case], bytes_max: int | None) -> Picked:
         source = self._look(lane.source)
         if source is None:
             raise DeltaMQError(f"{lane.source.folder} is not there")
         wanted = np.unique(np.array([offset for case in cases for offset in case.wanted], dtype=np.int64))
         return pick(source, wanted, bytes_max=bytes_max)
 
-    def _decide(self, lane: Lane, cases: Sequence[Case], picked: Picked) -> None:
+    def _decide(self, lane: CaseLane, cases: Sequence[Case], picked: Picked) -> None:
         """Decide, and put the rows to append into the outbox."""
         self._outcome.troubles.update(picked.unreadable.values())
         for case in cases:

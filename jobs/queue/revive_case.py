@@ -19,7 +19,7 @@ from tables.log import Picked
 from tables.paths import PartitionRef, Space
 from tables.queue import again, dead_ref, retry_ref, with_reason
 
-__all__ = ["Case", "Lane", "Outcome", "Token", "lost_record", "parts_of", "rows_of"]
+__all__ = ["Case", "CaseLane", "Outcome", "Token", "lost_record", "parts_of", "rows_of"]
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ Token = tuple[Case, Revive | DeadLetter]
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class CaseLane:
     """A lane of the current topic and group, and the partitions that it involves."""
 
     cluster: str

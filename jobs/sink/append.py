@@ -31,7 +31,7 @@ from mq.meta import Topic
 from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
 from tables.log import REMEMBERED_MS, Batch, PartitionLog, one_batch, pages
-from tables.queue import Known, Placement, with_destination
+from tables.queue import FenceEpochs, Placement, with_destination
 from tables.settings import Flush
 
 __all__ = ["append_manifest"]
@@ -182,12 +182,12 @@ class _Append:
 
     def _store(self, topic: Topic, partition: str, waits: bool, batches: Sequence[Batch], placement: Placement) -> None:
         """Append the batches in one commit; raise `Fenced` if it is refused, with nothing stored."""
-        log, known, flush = self._destination(topic, partition, waits, placement)
+        log, fence_epochs, flush = self._destination(topic, partition, waits, placement)
         tries = 0
         failpoint("sink.before_append")
         while True:
             try:
-                log.append(batches, flush=flush, known=known)
+                log.append(batches, flush=flush, fence_epochs=fence_epochs)
                 break
             except Unknown:
                 tries += 1
@@ -198,12 +198,12 @@ class _Append:
 
     def _destination(
         self, topic: Topic, partition: str, waits: bool, placement: Placement
-    ) -> tuple[PartitionLog, Known, Flush]:
+    ) -> tuple[PartitionLog, FenceEpochs, Flush]:
         if waits:
             # marks refer to offsets of a delay partition: a power cut must not take any of its rows back
-            return self._place.delay_log(partition), self._place.delay_known(partition), Flush.SYNC
+            return self._place.delay_log(partition), self._place.delay_fence_epochs(partition), Flush.SYNC
         flush = self._place.flush_of(topic, self._flush)
-        return self._place.log(topic, partition), placement.known[partition], flush
+        return self._place.log(topic, partition), placement.fence_epochs[partition], flush
 
     # Rows that are stored already.
 

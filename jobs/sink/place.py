@@ -24,7 +24,7 @@ from mq.names import broker_of, check_client_topic
 from tables.config import Config
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import DELAY, Known, MetaLog, Placement, known_of_broker, seal_moves, system_ref
+from tables.queue import DELAY, FenceEpochs, MetaLog, Placement, fence_epochs_of, seal_moves, system_ref
 from tables.settings import Flush, LogSettings
 
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]
@@ -142,9 +142,9 @@ class SinkPlace:
         """Return the delay partition of the broker of a partition."""
         return self.warehouse.create(system_ref(DELAY, self.settings.cluster, broker_of(partition)))
 
-    def delay_known(self, partition: str) -> Known:
+    def delay_fence_epochs(self, partition: str) -> FenceEpochs:
         """Return the fence epochs that an append to the delay partition knows."""
-        return known_of_broker(self.meta.meta.brokers, broker_of(partition))
+        return fence_epochs_of(self.meta.meta.brokers, broker_of(partition))
 
     def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
         """Return whether appends wait for the disk: by the writer's option, else the topic's or warehouse's setting."""
@@ -165,8 +165,11 @@ class SinkPlace:
             seal_moves(self.meta, topic, partial(self.log, topic))
             _, placement = self.routed(topic.name)
             brokers = {broker_of(partition) for partition in placement.partitions}
-            known = [*placement.known.values(), *(known_of_broker(meta.brokers, broker) for broker in brokers)]
-            if isinstance(epoch, int) and any(one.get(fence, 0) >= epoch for one in known):
+            fence_epochs = [
+                *placement.fence_epochs.values(),
+                *(fence_epochs_of(meta.brokers, broker) for broker in brokers),
+            ]
+            if isinstance(epoch, int) and any(one.get(fence, 0) >= epoch for one in fence_epochs):
                 return
             if time.monotonic() >= until_s:
                 detail = f"topic {topic.name} is being taken over ({refused.detail}); the query may be started again"

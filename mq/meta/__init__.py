@@ -37,7 +37,7 @@ from mq.meta.retention_holds import (
     Hold,
     Lag,
     Readers,
-    Verdict,
+    Removal,
     checkpoint_holds,
     decide_removal,
     group_holds,
@@ -47,7 +47,7 @@ from mq.meta.retention_holds import (
     progress_of,
     readers_of,
 )
-from mq.meta.snapshot import Snapshot
+from mq.meta.snapshot import MetaSnapshot
 from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
 from mq.meta.topics import Event, MetaState, Topic, TopicPut, brokers_for, decide_delete_topic, decide_put_topic
 
@@ -73,6 +73,7 @@ __all__ = [
     "LeaseWatch",
     "Member",
     "Meta",
+    "MetaSnapshot",
     "MetaState",
     "MoveEvent",
     "MovedKeys",
@@ -81,8 +82,8 @@ __all__ = [
     "Ordering",
     "OwnLease",
     "Readers",
+    "Removal",
     "Seat",
-    "Snapshot",
     "Strategy",
     "Subscription",
     "Topic",
@@ -90,7 +91,6 @@ __all__ = [
     "TopicPut",
     "TopicRequest",
     "TopicSettings",
-    "Verdict",
     "brokers_for",
     "check_role",
     "checkpoint_holds",

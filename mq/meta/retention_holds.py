@@ -24,7 +24,7 @@ __all__ = [
     "Lag",
     "Progress",
     "Readers",
-    "Verdict",
+    "Removal",
     "checkpoint_holds",
     "decide_removal",
     "group_holds",
@@ -52,7 +52,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Removal:
     """The decision for one partition."""
 
     #: Files that end at or below this offset may be removed.
@@ -66,7 +66,7 @@ def is_old(file: Dated, now_us: int, keep_ms: int) -> bool:
     return file.time_us + keep_ms * 1_000 <= now_us
 
 
-def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Verdict:
+def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Removal:
     """Return what may be removed of a partition, given its files, oldest first; stops at the first that is too new."""
     holds = tuple(holds)
     limit = min((hold.offset for hold in holds), default=None)
@@ -77,7 +77,7 @@ def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: 
         expired = file.end
         if limit is None or file.end <= limit:
             below = file.end
-    return Verdict(below, tuple(sorted({hold.who for hold in holds if hold.offset < expired})))
+    return Removal(below, tuple(sorted({hold.who for hold in holds if hold.offset < expired})))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from mq.meta.topics import MetaState, StoredTopic
 from mq.queue import Committed, LaneKey
 from mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = ["Snapshot"]
+__all__ = ["MetaSnapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class MetaSnapshot:
     """The state after all events before this one."""
 
     kind: ClassVar[str] = "snapshot"
@@ -47,7 +47,7 @@ class Snapshot:
         return to_json(_Stored.of(self))
 
     @classmethod
-    def from_json(cls, body: bytes) -> Snapshot:
+    def from_json(cls, body: bytes) -> MetaSnapshot:
         """Return the snapshot that `to_json` wrote.
 
         Raises
@@ -184,7 +184,7 @@ class _Stored(msgspec.Struct):
     moved: dict[str, _Moves]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> _Stored:
+    def of(cls, snapshot: MetaSnapshot) -> _Stored:
         meta = snapshot.meta
         return cls(
             snapshot.previous,
@@ -196,7 +196,7 @@ class _Stored(msgspec.Struct):
             {topic_id: list(keys.moves) for topic_id, keys in meta.moved.items()},
         )
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetaSnapshot:
         moved = {topic_id: MovedKeys(tuple(Move(*one) for one in those)) for topic_id, those in self.moved.items()}
         meta = Meta(
             topics=self.topics.state(),
@@ -205,7 +205,7 @@ class _Stored(msgspec.Struct):
             online=self.online.state(),
             moved=moved,
         )
-        return Snapshot(meta=meta, previous=self.previous, told=self.told)
+        return MetaSnapshot(meta=meta, previous=self.previous, told=self.told)
 
 
 _read: Final = msgspec.json.Decoder(_Stored).decode

@@ -364,7 +364,7 @@ class Buffer:
         if held.spent != held.full:
             lane.overdue[held.key] = held
 
-    def given_again(self, held: Held, bits: int) -> None:
+    def redelivered(self, held: Held, bits: int) -> None:
         """Note that messages of an overdue checkpoint were delivered again, dead-lettered, or lost."""
         held.spent |= bits
         if held.spent == held.full:

@@ -41,10 +41,10 @@ from mq.queue import (
     with_reason,
 )
 from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
-from mq.testing.jobs import given_again, settle_overdue
+from mq.testing.jobs import redelivered, settle_overdue
 from mq.testing.log import MemoryLog, Origin, Row, Tables
 
-__all__ = ["MemoryBroker", "Popped", "Wish"]
+__all__ = ["LanePop", "MemoryBroker", "Popped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Popped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class LanePop:
     """A request to pop one lane."""
 
     topic: str
@@ -101,15 +101,15 @@ class MemoryBroker:
         """Return the group's progress in its current epoch; None when it never consumed."""
         return self._tables.groups.committed_in(lane, self._tables.committed.get(lane))
 
-    def _begin(self, wish: Wish) -> Committed:
+    def _begin(self, request: LanePop) -> Committed:
         """Return the group's progress; if it never consumed, begin by its settings and commit that (SPEC POP-7)."""
-        lane = wish.lane
+        lane = request.lane
         known = self._known(lane)
         if known is None:
             epoch = self._tables.groups.epoch_of(lane)
             assert epoch is not None, "the group was looked up"
             log = self._tables.lane_log(lane)
-            start = wish.settings.consume_from
+            start = request.settings.consume_from
             offset = log.min_offset if lane.retry else first_position(start, log.bounds_at(start.time_ms), pop=True)
             known = Committed(epoch, offset)
             self._tables.commit(lane, known)
@@ -123,89 +123,91 @@ class MemoryBroker:
         states = [state for key_, state in self._tables.states.items() if key_.lane == key]
         return self._buffer.open_lane(key, known, tenure=self._tenure, now_ms=now_ms, states=states)
 
-    def _ordered_lane(self, wish: Wish) -> OrderedLane:
-        ordered = self._ordered.get(wish.lane)
-        kind = KeyedPop if wish.order == "key" else OrderedPop
-        if ordered is not None and ordered.epoch == self._tables.groups.epoch_of(wish.lane):
+    def _ordered_lane(self, request: LanePop) -> OrderedLane:
+        ordered = self._ordered.get(request.lane)
+        kind = KeyedPop if request.order == "key" else OrderedPop
+        if ordered is not None and ordered.epoch == self._tables.groups.epoch_of(request.lane):
             if type(ordered) is OrderedLane:
-                ordered = self._ordered[wish.lane] = ordered.as_kind(kind, max_attempts=wish.settings.max_attempts)
+                ordered = self._ordered[request.lane] = ordered.as_kind(
+                    kind, max_attempts=request.settings.max_attempts
+                )
             if isinstance(ordered, kind):
                 return ordered
         states = [
             state
             for key, state in self._tables.states.items()
-            if key.lane == wish.lane and key.epoch == self._tables.groups.epoch_of(wish.lane)
+            if key.lane == request.lane and key.epoch == self._tables.groups.epoch_of(request.lane)
         ]
-        held = self._buffer.lane(wish.lane)
+        held = self._buffer.lane(request.lane)
         if any(state.open for state in states) or (held and held.in_flight) or (ordered and ordered.flights):
             raise _mixed()
         self.flush()
-        self._buffer.drop_lane(wish.lane)
+        self._buffer.drop_lane(request.lane)
         done = OffsetRanges()
         for state in states:
             if state.checkpoint is not None:
                 done.add(state.checkpoint.span.start_offset, state.checkpoint.span.last_offset + 1)
-        committed = self._begin(wish)
+        committed = self._begin(request)
         start = committed.join(Committed(committed.epoch, committed.offset, tuple(done)))
-        ordered = self._ordered[wish.lane] = kind(start, max_attempts=wish.settings.max_attempts)
+        ordered = self._ordered[request.lane] = kind(start, max_attempts=request.settings.max_attempts)
         return ordered
 
     # Pop.
 
-    def pop(self, wish: Wish, now_ms: int) -> list[Popped]:
+    def pop(self, request: LanePop, now_ms: int) -> list[Popped]:
         """Pop messages of one lane."""
-        if wish.order is False:
-            return self._pop_any(wish, now_ms)
-        ordered = self._ordered_lane(wish)
-        ordered.limit(wish.settings.max_attempts)
-        position = read_position(ordered.committed, self._tables.lane_log(wish.lane).bounds, ordered.done)
+        if request.order is False:
+            return self._pop_any(request, now_ms)
+        ordered = self._ordered_lane(request)
+        ordered.limit(request.settings.max_attempts)
+        position = read_position(ordered.committed, self._tables.lane_log(request.lane).bounds, ordered.done)
         if position.lost:
-            self._tables.lose(wish.lane, position.lost_offsets(), LostReason.RETENTION)
+            self._tables.lose(request.lane, position.lost_offsets(), LostReason.RETENTION)
             ordered.lose_below(position.offset)
         if isinstance(ordered, KeyedPop):
-            popped = self._pop_keyed(ordered, wish, now_ms)
+            popped = self._pop_keyed(ordered, request, now_ms)
         else:
             assert isinstance(ordered, OrderedPop)
-            popped = self._pop_ordered(ordered, wish, now_ms)
-        self._tables.commit(wish.lane, ordered.progress())
+            popped = self._pop_ordered(ordered, request, now_ms)
+        self._tables.commit(request.lane, ordered.progress())
         return popped
 
-    def _pop_any(self, wish: Wish, now_ms: int) -> list[Popped]:
-        ordered = self._ordered.get(wish.lane)
-        known = self._known(wish.lane)
+    def _pop_any(self, request: LanePop, now_ms: int) -> list[Popped]:
+        ordered = self._ordered.get(request.lane)
+        known = self._known(request.lane)
         if ordered.flights if ordered is not None else known is not None and known.delivered:
             raise _mixed()
-        if self._ordered.pop(wish.lane, None) is not None:
-            self._buffer.drop_lane(wish.lane)
-        self._begin(wish)
-        lane, log = self._lane(wish.lane, now_ms), self._tables.lane_log(wish.lane)
+        if self._ordered.pop(request.lane, None) is not None:
+            self._buffer.drop_lane(request.lane)
+        self._begin(request)
+        lane, log = self._lane(request.lane, now_ms), self._tables.lane_log(request.lane)
         assert lane is not None, "it has begun"
         start, limit = self._buffer.next_read(lane)
         position = read_position(start, log.bounds, lane.covered)
         if position.lost:
-            self._tables.lose(wish.lane, position.lost_offsets(), LostReason.RETENTION)
+            self._tables.lose(request.lane, position.lost_offsets(), LostReason.RETENTION)
             self._buffer.skip(lane, position.offset)
             start, limit = self._buffer.next_read(lane)
-        rows, next_offset = _read(log, start, limit, wish, wish.max_messages)
+        rows, next_offset = _read(log, start, limit, request, request.max_messages)
         if next_offset == start:
             return []
         self._pops += 1
-        pop = self._pop(wish, now_ms, wish.invisible_ms, self._pops % REVIVE_QUEUES)
+        pop = self._pop(request, now_ms, request.invisible_ms, self._pops % REVIVE_QUEUES)
         attempts = tuple(row.reconsume_times + 1 for row in rows)
         spans = spans_of([row.offset for row in rows], attempts)
         self._store(self._buffer.hold(lane, pop, spans, next_offset, now_ms))
         return self._popped(pop, spans, rows)
 
-    def _pop(self, wish: Wish, pop_time_ms: int, invisible_ms: int, revive_queue: int) -> Pop:
-        epoch = self._tables.groups.epoch_of(wish.lane)
+    def _pop(self, request: LanePop, pop_time_ms: int, invisible_ms: int, revive_queue: int) -> Pop:
+        epoch = self._tables.groups.epoch_of(request.lane)
         assert epoch is not None
         return Pop(
-            topic=wish.topic,
-            topic_id=wish.lane.topic_id,
-            group=wish.lane.group,
+            topic=request.topic,
+            topic_id=request.lane.topic_id,
+            group=request.lane.group,
             epoch=epoch,
-            partition=wish.lane.partition,
-            retry=wish.lane.retry,
+            partition=request.lane.partition,
+            retry=request.lane.retry,
             pop_time_ms=pop_time_ms,
             invisible_ms=invisible_ms,
             revive_queue=revive_queue,
@@ -227,50 +229,50 @@ class MemoryBroker:
             for row, handle, attempt in zip(rows, handles, attempts, strict=True)
         ]
 
-    def _pop_ordered(self, ordered: OrderedPop, wish: Wish, now_ms: int) -> list[Popped]:
-        log = self._tables.lane_log(wish.lane)
-        turn = ordered.turn(now_ms, wish.max_messages)
+    def _pop_ordered(self, ordered: OrderedPop, request: LanePop, now_ms: int) -> list[Popped]:
+        log = self._tables.lane_log(request.lane)
+        turn = ordered.turn(now_ms, request.max_messages)
         while turn.dead:
-            self._bury(ordered, wish, turn.dead, now_ms)
-            turn = ordered.turn(now_ms, wish.max_messages)
+            self._bury(ordered, request, turn.dead, now_ms)
+            turn = ordered.turn(now_ms, request.max_messages)
         if turn.read_from is None:
-            return self._delivered(ordered.again(turn.again, now_ms, wish.invisible_ms), wish)
-        rows, next_offset = _read(log, turn.read_from, None, wish, wish.max_messages)
+            return self._delivered(ordered.again(turn.again, now_ms, request.invisible_ms), request)
+        rows, next_offset = _read(log, turn.read_from, None, request, request.max_messages)
         offsets = [row.offset for row in rows]
-        deliveries = ordered.new(offsets, next_offset, now_ms, wish.invisible_ms)
+        deliveries = ordered.new(offsets, next_offset, now_ms, request.invisible_ms)
         if offsets and not deliveries:
-            return self._pop_ordered(ordered, wish, now_ms)
-        return self._delivered(deliveries, wish)
+            return self._pop_ordered(ordered, request, now_ms)
+        return self._delivered(deliveries, request)
 
-    def _pop_keyed(self, keyed: KeyedPop, wish: Wish, now_ms: int) -> list[Popped]:
-        log = self._tables.lane_log(wish.lane)
+    def _pop_keyed(self, keyed: KeyedPop, request: LanePop, now_ms: int) -> list[Popped]:
+        log = self._tables.lane_log(request.lane)
         popped: list[Popped] = []
         while True:
-            given, dead = keyed.take(now_ms, wish.max_messages - len(popped), wish.invisible_ms)
-            popped += self._delivered(given, wish)
-            self._bury(keyed, wish, dead, now_ms)
+            given, dead = keyed.take(now_ms, request.max_messages - len(popped), request.invisible_ms)
+            popped += self._delivered(given, request)
+            self._bury(keyed, request, dead, now_ms)
             start = keyed.read_from
-            if len(popped) >= wish.max_messages or start is None:
+            if len(popped) >= request.max_messages or start is None:
                 return popped
-            rows, next_offset = _read(log, start, None, wish, keyed.room)
+            rows, next_offset = _read(log, start, None, request, keyed.room)
             if next_offset == start and not dead:
                 return popped
             keyed.offer([(row.offset, row.key) for row in rows], next_offset)
 
-    def _delivered(self, deliveries: Sequence[Delivery], wish: Wish) -> list[Popped]:
+    def _delivered(self, deliveries: Sequence[Delivery], request: LanePop) -> list[Popped]:
         if not deliveries:
             return []
-        log = self._tables.lane_log(wish.lane)
+        log = self._tables.lane_log(request.lane)
         rows = [row for one in deliveries for row in log.read(one.offset, one.offset + 1)]
         spans = spans_of([one.offset for one in deliveries], tuple(one.attempt for one in deliveries))
-        pop = self._pop(wish, deliveries[0].pop_time_ms, wish.invisible_ms, ORDERED_REVIVE_QUEUE)
+        pop = self._pop(request, deliveries[0].pop_time_ms, request.invisible_ms, ORDERED_REVIVE_QUEUE)
         return self._popped(pop, spans, rows)
 
     def _bury(
-        self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int], now_ms: int, reason: str | None = None
+        self, ordered: OrderedLane, request: LanePop, offsets: Sequence[int], now_ms: int, reason: str | None = None
     ) -> None:
         """Dead-letter messages of an ordered lane; its progress is stored before and after."""
-        lane = wish.lane
+        lane = request.lane
         for offset in offsets:
             self._tables.commit(lane, ordered.progress())
             rows = self._tables.lane_log(lane).read(offset, offset + 1)
@@ -287,10 +289,10 @@ class MemoryBroker:
                 tag=row.tag,
                 headers=with_reason(row.headers, why),
                 reconsume_times=ordered.attempts_of(offset),
-                origin=row.origin or Origin(wish.topic, lane.partition, offset),
+                origin=row.origin or Origin(request.topic, lane.partition, offset),
             )
-            request = dead_producer_id(lane, ordered.epoch, offset)
-            self._tables.dead_letters(lane.group).append([dead], now_ms, producer_id=request)
+            producer_id = dead_producer_id(lane, ordered.epoch, offset)
+            self._tables.dead_letters(lane.group).append([dead], now_ms, producer_id=producer_id)
             ordered.end(offset)
         self._tables.commit(lane, ordered.progress())
 
@@ -310,7 +312,7 @@ class MemoryBroker:
             key = lease.key(lane.topic_id, lane.group)
             self._tables.record([Ack(key, result.store, lease.revive_time_ms)])
             self._buffer.ack_stored(result.held, result.store, now_ms)
-            return result.refused | given_again(self._tables, key, lease.topic, lease.span, result.store)
+            return result.refused | redelivered(self._tables, key, lease.topic, lease.span, result.store)
         return result.refused
 
     def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
@@ -333,11 +335,13 @@ class MemoryBroker:
         self._tables.commit(lane, ordered.progress())
         return refused
 
-    def change(self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None = None) -> str:
+    def change(
+        self, handle: Handle, request: LanePop, now_ms: int, invisible_ms: int, dead_reason: str | None = None
+    ) -> str:
         """Change the invisible time of one message, or dead-letter it; returns its new handle (SPEC POP-9)."""
-        lease, lane = handle.lease, wish.lane
+        lease, lane = handle.lease, request.lane
         if lease.revive_queue == ORDERED_REVIVE_QUEUE:
-            return self._change_ordered(handle, wish, now_ms, invisible_ms, dead_reason)
+            return self._change_ordered(handle, request, now_ms, invisible_ms, dead_reason)
         held = self._lane(lane, now_ms)
         if held is None:
             raise Conflict("the message is not in flight", code="handle_expired", field="handle")
@@ -354,22 +358,22 @@ class MemoryBroker:
         )
         self._tables.record([change.checkpoint])
         self._buffer.changed(change, now_ms)
-        if given_again(self._tables, lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
+        if redelivered(self._tables, lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
             raise Conflict("the message was delivered again", code="handle_expired", field="handle")
         new = change.checkpoint
         return mint(self._keys, new.pop, [new.span], tenure=self._tenure)[0]
 
     def _change_ordered(
-        self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None
+        self, handle: Handle, request: LanePop, now_ms: int, invisible_ms: int, dead_reason: str | None
     ) -> str:
-        ordered, delivery = self._ordered_of_handle(wish.lane), _delivery(handle)
+        ordered, delivery = self._ordered_of_handle(request.lane), _delivery(handle)
         if dead_reason is not None:
             ordered.condemn(delivery, now_ms)
-            self._bury(ordered, wish, [handle.offset], now_ms, dead_reason)
+            self._bury(ordered, request, [handle.offset], now_ms, dead_reason)
             return ""
         delivery = ordered.change(delivery, now_ms, invisible_ms)
-        self._tables.commit(wish.lane, ordered.progress())
-        pop = self._pop(wish, delivery.pop_time_ms, invisible_ms, ORDERED_REVIVE_QUEUE)
+        self._tables.commit(request.lane, ordered.progress())
+        pop = self._pop(request, delivery.pop_time_ms, invisible_ms, ORDERED_REVIVE_QUEUE)
         return mint(self._keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])[0]
 
     # Periodic work of the service.
@@ -402,14 +406,14 @@ class MemoryBroker:
         return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
 
 
-def _read(log: MemoryLog, start: int, limit: int | None, wish: Wish, most: int) -> tuple[list[Row], int]:
+def _read(log: MemoryLog, start: int, limit: int | None, request: LanePop, most: int) -> tuple[list[Row], int]:
     """Return at most `most` messages that pass the filter, and the offset at which reading ended."""
     rows: list[Row] = []
     stop = log.end_offset if limit is None else min(limit, log.end_offset)
     for row in log.read(start, stop):
         if len(rows) == most:
             return rows, row.offset
-        if wish.takes(row):
+        if request.takes(row):
             rows.append(row)
     return rows, max(start, stop)
 

@@ -37,7 +37,7 @@ __all__ = [
     "DELAY_PARTITION",
     "delay_steps",
     "delayed_of",
-    "given_again",
+    "redelivered",
     "revive_steps",
     "settle_overdue",
 ]
@@ -106,7 +106,7 @@ def _life(tables: Tables, checkpoint: Checkpoint) -> Life:
     )
 
 
-def given_again(tables: Tables, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
+def redelivered(tables: Tables, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
     """Return the messages of a lease that revive has delivered again, perhaps early by a clock ahead (SPEC POP-9)."""
     places = tables.lane_log(retry_lane(key.lane, topic)), tables.dead_letters(key.group)
     return stored_bits(key, span, bits, lambda producer: [seq for log in places for seq in log.stored_seqs(producer)])
@@ -117,7 +117,7 @@ def settle_overdue(tables: Tables, buffer: Buffer, lane: Lane) -> None:
     low = tables.lane_log(lane.key).min_offset
     for held in list(lane.overdue.values()):
         key, span = held.checkpoint().key, held.span
-        buffer.given_again(held, span.below(low) | given_again(tables, key, held.pop.topic, span, held.full))
+        buffer.redelivered(held, span.below(low) | redelivered(tables, key, held.pop.topic, span, held.full))
 
 
 def _append(target: MemoryLog, source: MemoryLog, decision: Revive | DeadLetter, now_ms: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tables.delta.actions import Commit, DataFile, commit_name, encode_append, encode_fence, encode_rewrite
 from tables.delta.checkpoint import (
-    Checkpoint,
+    LogCheckpoint,
     checkpoint_name,
     hint_key,
     hint_version,
@@ -34,13 +34,13 @@ from tables.delta.snapshot import (
 __all__ = [
     "LOG_KEEP",
     "ORPHAN_KEEP",
-    "Checkpoint",
     "Commit",
     "CommitLog",
     "CommitLost",
     "DataFile",
     "Encoded",
     "FileReader",
+    "LogCheckpoint",
     "LostRace",
     "PartitionNotFound",
     "ProducerStamp",

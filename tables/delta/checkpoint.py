@@ -22,7 +22,7 @@ from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
 __all__ = [
-    "Checkpoint",
+    "LogCheckpoint",
     "checkpoint_name",
     "hint_key",
     "hint_version",
@@ -76,7 +76,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class LogCheckpoint:
     """The whole state of a table at `version`."""
 
     version: int
@@ -104,7 +104,7 @@ def _checksum(data: bytes, at: int) -> bytes:
     return b"%08x" % zlib.crc32(data[at + len(_NO_CRC) :], crc)
 
 
-def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_ms: int) -> None:
+def write_checkpoint(store: Store, folder: str, checkpoint: LogCheckpoint, *, now_ms: int) -> None:
     """Store the checkpoint, then the hint that names it; without the hint, a listing finds the checkpoint."""
     ends = {OFFSET_APP_ID: checkpoint.end_offset}
     ends |= {f"{FENCE_APP_PREFIX}{name}": epoch for name, epoch in checkpoint.fences.items()}
@@ -134,12 +134,12 @@ def hint_key(folder: str) -> str:
     return f"{folder}/{LOG_FOLDER}/_last_checkpoint"
 
 
-def write_hint(store: Store, folder: str, checkpoint: Checkpoint) -> None:
+def write_hint(store: Store, folder: str, checkpoint: LogCheckpoint) -> None:
     """Store the hint that names this checkpoint."""
     store.replace(hint_key(folder), _hint(checkpoint))
 
 
-def _hint(checkpoint: Checkpoint) -> bytes:
+def _hint(checkpoint: LogCheckpoint) -> bytes:
     # One row for each live file and each fence, and one each for protocol, metadata and end offset.
     size = len(checkpoint.files) + len(checkpoint.fences) + 3
     return json.dumps({"version": checkpoint.version, "size": size}).encode()
@@ -194,7 +194,7 @@ def _typed(value: object) -> object:
     return {k: list(v.items()) if k in maps else _typed(v) for k, v in value.items()}
 
 
-def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
+def read_checkpoint(store: Store, folder: str, version: int) -> LogCheckpoint:
     """Read and verify a checkpoint.
 
     Raises
@@ -218,7 +218,7 @@ def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
         raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
 
 
-def _checkpoint(table: pa.Table, version: int, batch_id: str) -> Checkpoint:
+def _checkpoint(table: pa.Table, version: int, batch_id: str) -> LogCheckpoint:
     adds = [dict(a) for a in table.column("add").drop_null().to_pylist()]
     files = [data_file(a["path"], a["size"], a["modificationTime"], a["stats"], dict(a["tags"])) for a in adds]
     txns = [(t["appId"], t["version"]) for t in table.column("txn").drop_null().to_pylist()]
@@ -228,7 +228,7 @@ def _checkpoint(table: pa.Table, version: int, batch_id: str) -> Checkpoint:
     metadata["configuration"] = dict(metadata["configuration"])
     metadata["format"]["options"] = dict(metadata["format"]["options"] or [])
     del metadata["description"]
-    return Checkpoint(
+    return LogCheckpoint(
         version=version,
         batch_id=batch_id,
         end_offset=ends[0],

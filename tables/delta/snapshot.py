@@ -17,7 +17,7 @@ from typing import Final
 
 from mq.errors import Corrupt, NotFound, Unavailable
 from tables.delta.actions import Commit, DataFile, commit_name, parse_commit
-from tables.delta.checkpoint import Checkpoint, read_checkpoint
+from tables.delta.checkpoint import LogCheckpoint, read_checkpoint
 from tables.delta.head import can_put_back, head_key, read_head
 from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
 from tables.store import FileMissing, Store
@@ -137,9 +137,9 @@ class Snapshot:
         # A new mapping: an append that holds the old one compares with the epochs that it knew.
         self.fences = {**self.fences, **dict(commit.fences)}
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> LogCheckpoint:
         """Return this state as a checkpoint."""
-        return Checkpoint(
+        return LogCheckpoint(
             version=self.version,
             batch_id=self.batch_id,
             end_offset=self.end_offset,

@@ -8,10 +8,10 @@ from tables.log.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE, ROUTE_FENCE
 from tables.log.fetch import Fetched, FetchStatus, cut_to_bytes, one_record_batch, weight_of, weights_of
 from tables.log.follow import LogFollower
 from tables.log.log import PartitionLog
-from tables.log.paging import OffsetOutOfRange, pages
-from tables.log.partition_stats import Removed
+from tables.log.paging import NotStored, pages
 from tables.log.point_reads import Picked, TooMuch, pick
 from tables.log.reader import offset_at
+from tables.log.state import Removed
 from tables.log.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.log.warehouse import Warehouse, open_store, refs
 
@@ -27,7 +27,7 @@ __all__ = [
     "FetchStatus",
     "Fetched",
     "LogFollower",
-    "OffsetOutOfRange",
+    "NotStored",
     "PartitionLog",
     "Picked",
     "Removed",

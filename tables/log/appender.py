@@ -54,7 +54,7 @@ class Appender:
         *,
         durable: bool,
         expected_offset: int | None,
-        known: Mapping[str, int] | None,
+        fence_epochs: Mapping[str, int] | None,
     ) -> list[Appended]:
         """Try to append once, against the newest known state of the log.
 
@@ -71,8 +71,8 @@ class Appender:
         fresh = [i for i, part in enumerate(stored) if part is None and i not in again]
         ids = _NO_IDS
         if fresh:
-            if known is not None:
-                check_fences(self._state.fences, known, self._state.ref.name)
+            if fence_epochs is not None:
+                check_fences(self._state.fences, fence_epochs, self._state.ref.name)
             if expected_offset is not None and expected_offset != base:
                 raise OffsetMismatch(
                     f"expected_offset is {expected_offset}, the end offset is {base}",

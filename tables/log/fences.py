@@ -38,15 +38,15 @@ ANY_EPOCH: Final = 2**63 - 1
 _UNNAMED: Final = {RESET_FENCE: ANY_EPOCH}
 
 
-def check_fences(fences: Mapping[str, int], known: Mapping[str, int], where: str) -> None:
+def check_fences(fences: Mapping[str, int], fence_epochs: Mapping[str, int], where: str) -> None:
     """Raise `Fenced` if a fence of the log `where` has a newer epoch than its writer knows.
 
     `extra` of the error names the `fence` and its `epoch`.
     """
     for name, epoch in fences.items():
-        if epoch > known.get(name, _UNNAMED.get(name, 0)):
+        if epoch > fence_epochs.get(name, _UNNAMED.get(name, 0)):
             raise Fenced(
-                f"{where}: fence {name} is at epoch {epoch}, the writer knows {known.get(name, 0)}",
+                f"{where}: fence {name} is at epoch {epoch}, the writer knows {fence_epochs.get(name, 0)}",
                 extra={"fence": name, "epoch": epoch},
             )
 

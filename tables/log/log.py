@@ -37,13 +37,12 @@ from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.dead_files import DeadFiles
 from tables.log.fences import put_up_fence
 from tables.log.fetch import Fetched
-from tables.log.partition_stats import PartitionStats, Removed
 from tables.log.publish import Publisher, keys_of
 from tables.log.races import Races
 from tables.log.reader import LogReader
 from tables.log.requests import Requests
 from tables.log.rewrite import Rewrite
-from tables.log.state import LogState
+from tables.log.state import LogState, PartitionStats, Removed
 from tables.log.tail import Tail, TailBudget
 from tables.log.upkeep import Upkeep
 from tables.paths import PartitionRef
@@ -221,11 +220,11 @@ class PartitionLog:
         *,
         flush: Flush | None = None,
         expected_offset: int | None = None,
-        known: Mapping[str, int] | None = None,
+        fence_epochs: Mapping[str, int] | None = None,
     ) -> list[Appended]:
         """Append the batches in one commit: each batch as a whole, all in the given order.
 
-        `known` holds the epochs of fences that the writer knows; None for a writer that no fence concerns.
+        `fence_epochs` holds the epochs of fences that the writer knows; None for a writer that no fence concerns.
 
         Returns
         -------
@@ -237,8 +236,8 @@ class PartitionLog:
         OffsetMismatch
             `expected_offset` is given and is not the end offset; nothing was stored.
         Fenced
-            `known` is given, and the log has a newer fence; nothing was stored. If all batches are already stored,
-            their places are returned instead.
+            `fence_epochs` is given, and the log has a newer fence; nothing was stored. If all batches are already
+            stored, their places are returned instead.
         Unknown
             The commit may be stored: repeat the batch with its producer sequence.
         """
@@ -248,7 +247,7 @@ class PartitionLog:
             [RowsPart(b.rows.num_rows, b.producer) for b in batches],
             flush=flush,
             expected_offset=expected_offset,
-            known=known,
+            fence_epochs=fence_epochs,
         )
 
     def append_rows(
@@ -258,7 +257,7 @@ class PartitionLog:
         *,
         flush: Flush | None = None,
         expected_offset: int | None = None,
-        known: Mapping[str, int] | None = None,
+        fence_epochs: Mapping[str, int] | None = None,
         confirm: Callable[[], None] | None = None,
     ) -> list[Appended]:
         """Append rows that are already in one record batch, as `append` does; `parts` say which rows came together.
@@ -276,7 +275,9 @@ class PartitionLog:
                 confirm()
             if durable:
                 self._publisher.settle()
-            return self._appender.append(rows, parts, durable=durable, expected_offset=expected_offset, known=known)
+            return self._appender.append(
+                rows, parts, durable=durable, expected_offset=expected_offset, fence_epochs=fence_epochs
+            )
 
         with self._lock, self._stop:
             self._log.look_ahead()

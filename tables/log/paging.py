@@ -10,12 +10,12 @@ from mq.limits import MIB
 from tables.log.fetch import Fetched, FetchStatus
 from tables.log.log import PartitionLog
 
-__all__ = ["OffsetOutOfRange", "pages"]
+__all__ = ["NotStored", "pages"]
 
 _PAGE_BYTES: Final = 16 * MIB
 
 
-class OffsetOutOfRange(NotFound):
+class NotStored(NotFound):
     """The offset is before the first one that the partition still holds, or behind its end."""
 
     code = "offset_out_of_range"
@@ -26,7 +26,7 @@ def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
 
     Raises
     ------
-    OffsetOutOfRange
+    NotStored
         The partition no longer holds `offset`, or ends before it.
     """
     while True:
@@ -34,7 +34,7 @@ def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
         if page.status is FetchStatus.NO_NEW_MESSAGE:
             return
         if page.status is not FetchStatus.FOUND:
-            raise OffsetOutOfRange(
+            raise NotStored(
                 f"{log.ref.name} holds offsets {page.min_offset} to {page.max_offset}, not {offset}", field="offset"
             )
         yield page

@@ -1,4 +1,4 @@
-"""The state of one open partition: the newest known state of its log, and whether it may be used.
+"""The state of one open partition: the newest known state of its log, whether it may be used, and its statistics.
 
 The parts of an open partition (appender, reader, fences, rewrites) share this state, and do not know each other.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from mq.errors import Corrupt
-from tables.delta import Checkpoint, CommitLog, DataFile
+from tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
 from tables.paths import PartitionRef
 from tables.stop import StopOnCorrupt
 
-__all__ = ["LogState"]
+__all__ = ["LogState", "PartitionStats", "Removed"]
 
 
 class LogState:
@@ -71,7 +73,7 @@ class LogState:
         """Return a keep time of the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
         return self._commits.snapshot.keep_ms(name, default)
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> LogCheckpoint:
         """Return the newest known state as a checkpoint: it is consistent, and later appends do not change it."""
         with self._lock:
             return self._commits.snapshot.checkpoint()
@@ -90,3 +92,49 @@ class LogState:
     def stop(self, error: Corrupt) -> None:
         """Refuse all further calls: the stored data contradicts itself."""
         self._stop.error = error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStats:
+    """The statistics that the service shows of a partition. `max_offset` is the next offset to be written."""
+
+    min_offset: int
+    max_offset: int
+    messages: int
+    bytes: int
+    files: int
+    last_append_time_us: int | None
+    location: str
+    version: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, bytes: int, location: str) -> Self:
+        """Return the statistics of a snapshot, without touching the store."""
+        files = snapshot.files
+        return cls(
+            min_offset=snapshot.min_offset,
+            max_offset=snapshot.end_offset,
+            messages=snapshot.end_offset - snapshot.min_offset,
+            bytes=bytes,
+            files=len(files),
+            last_append_time_us=files[-1].append_max_us if files else None,
+            location=location,
+            version=snapshot.version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Counts of what retention removed."""
+
+    files: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, files: Sequence[DataFile]) -> Self:
+        """Return the counts of these files."""
+        return cls(len(files), sum(file.count for file in files), sum(file.size for file in files))
+
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(self.files + other.files, self.messages + other.messages, self.bytes + other.bytes)

@@ -10,7 +10,7 @@ from tables.queue.lane_states import LaneStates
 from tables.queue.merge_plan import (
     MERGED_TABLES,
     Plan,
-    Span,
+    PlannedRange,
     app_id,
     forget_plans,
     merged_to,
@@ -20,7 +20,7 @@ from tables.queue.merge_plan import (
 )
 from tables.queue.metadata import MetaFollower, MetaLog, read_meta
 from tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
-from tables.queue.placement import Known, Placement, known_of_broker
+from tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
 from tables.queue.records import (
     lost_records_of,
     offset_records_of,
@@ -64,8 +64,8 @@ __all__ = [
     "Cursor",
     "DelayMarks",
     "DeliverTimes",
+    "FenceEpochs",
     "Follower",
-    "Known",
     "LaneStates",
     "LogTail",
     "MetaFollower",
@@ -73,19 +73,19 @@ __all__ = [
     "OpenCheckpoints",
     "Placement",
     "Plan",
+    "PlannedRange",
     "ProgressFollower",
     "Recovered",
     "Retained",
     "Retention",
-    "Span",
     "Times",
     "WaitingIndex",
     "again",
     "app_id",
     "dead_ref",
+    "fence_epochs_of",
     "forget_plans",
     "forwarded",
-    "known_of_broker",
     "lives_of_retry",
     "lost_records_of",
     "merged_to",

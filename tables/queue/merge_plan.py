@@ -22,7 +22,17 @@ from tables.paths import PartitionRef, Space
 from tables.state import CONSUMER_OFFSETS, LOST_MESSAGES, POP_CHECKPOINTS, state_transactions
 from tables.store import FileMissing, NotDurable, Store
 
-__all__ = ["MERGED_TABLES", "Plan", "Span", "app_id", "forget_plans", "merged_to", "put_plan", "read_plan", "watermark"]
+__all__ = [
+    "MERGED_TABLES",
+    "Plan",
+    "PlannedRange",
+    "app_id",
+    "forget_plans",
+    "merged_to",
+    "put_plan",
+    "read_plan",
+    "watermark",
+]
 
 #: The state tables that are merged from logs.
 MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES)
@@ -32,7 +42,7 @@ _KEPT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PlannedRange:
     """Offsets `[start, stop)` of one log."""
 
     start: int
@@ -44,7 +54,7 @@ class Plan:
     """One batch: the range of offsets, perhaps empty, of every log that the table is merged from."""
 
     batch: int
-    logs: Mapping[PartitionRef, Span]
+    logs: Mapping[PartitionRef, PlannedRange]
 
     @property
     def records(self) -> int:
@@ -105,7 +115,7 @@ def read_plan(store: Store, table: str, batch: int) -> Plan | None:
     except msgspec.DecodeError as error:
         raise Corrupt(f"{key}: is not the plan of a batch: {error}") from error
     logs = {
-        PartitionRef(Space.SYS, one.topic, one.partition, one.generation): Span(one.start, one.stop)
+        PartitionRef(Space.SYS, one.topic, one.partition, one.generation): PlannedRange(one.start, one.stop)
         for one in stored.logs
     }
     return Plan(batch=batch, logs=logs)

@@ -33,15 +33,15 @@ from mq.meta import (
     GroupEvent,
     GroupsState,
     Meta,
+    MetaSnapshot,
     MetaState,
-    Snapshot,
     event_from_json,
     event_to_json,
     parts_told,
 )
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
-from tables.log import Batch, LogFollower, OffsetOutOfRange, Warehouse, pages
+from tables.log import Batch, LogFollower, NotStored, Warehouse, pages
 from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
@@ -208,12 +208,12 @@ class MetaLog:
             else:
                 return True
 
-    def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[Snapshot]:
+    def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[MetaSnapshot]:
         """Return the snapshot of `after` to append behind `events`; an empty list if the last one is recent enough."""
         folded = self._folded
         if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
             return []
-        return [Snapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))]
+        return [MetaSnapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))]
 
     def maintain(self) -> bool:
         """Remove events that no start needs, and do the partition's upkeep; return whether anything was done.
@@ -233,7 +233,7 @@ class MetaLog:
         try:
             for page in pages(self._log, began):
                 self._folded = self._folded.after(page.rows, page.next_offset)
-        except OffsetOutOfRange as error:
+        except NotStored as error:
             if self._log.min_offset <= self._folded.offset:
                 raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
             # While this process slept, others removed events that it has not read.
@@ -245,11 +245,11 @@ class MetaLog:
         return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
-def _rows(events: Sequence[AnyEvent | Snapshot]) -> pa.RecordBatch:
+def _rows(events: Sequence[AnyEvent | MetaSnapshot]) -> pa.RecordBatch:
     columns = {
         "key": [event.key for event in events],
         "tag": [event.kind for event in events],
-        "body": [event.to_json() if isinstance(event, Snapshot) else event_to_json(event) for event in events],
+        "body": [event.to_json() if isinstance(event, MetaSnapshot) else event_to_json(event) for event in events],
     }
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
 
@@ -265,9 +265,9 @@ def _event(offset: int, kind: str, body: bytes) -> AnyEvent:
         return event_from_json(kind, body)
 
 
-def _snapshot(offset: int, body: bytes) -> Snapshot:
+def _snapshot(offset: int, body: bytes) -> MetaSnapshot:
     with _at(offset):
-        return Snapshot.from_json(body)
+        return MetaSnapshot.from_json(body)
 
 
 @contextmanager
@@ -281,7 +281,7 @@ def _at(offset: int) -> Iterator[None]:
 
 def _last_snapshot(rows: pa.Table) -> int | None:
     """Return the position of the last snapshot in rows of the log; None if there is none."""
-    found = np.flatnonzero(pc.equal(rows.column("tag"), Snapshot.kind).to_numpy())
+    found = np.flatnonzero(pc.equal(rows.column("tag"), MetaSnapshot.kind).to_numpy())
     return int(found[-1]) if found.size else None
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from mq.names import broker_of
 from mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committed_of, fold
-from tables.log import OffsetOutOfRange, PartitionLog, Warehouse, pages
+from tables.log import NotStored, PartitionLog, Warehouse, pages
 from tables.paths import PartitionRef
 from tables.queue.lane_states import LaneStates, lane_states
 from tables.queue.merge_plan import watermark
@@ -66,7 +66,7 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
     ------
     Corrupt
         A log or a state table has a row that is not a record of its kind.
-    OffsetOutOfRange
+    NotStored
         A log lost records that were not merged.
     """
     refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
@@ -80,7 +80,7 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
                 for page in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
                     newer = fold(newer, records_of(page))
             break
-        except OffsetOutOfRange:
+        except NotStored:
             # Records were merged and removed since the state table was read.
             if last:
                 raise
@@ -107,7 +107,7 @@ def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str])
                 for rows in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
                     committed = committed_of(committed, offset_records_of(rows))
             break
-        except OffsetOutOfRange:
+        except NotStored:
             # Records were merged and removed since the state table was read.
             if last:
                 raise
@@ -129,7 +129,7 @@ class ProgressFollower:
         """Read what was stored since the last call; the first call begins with the state table."""
         try:
             self._read_on(self._cursor or self._load())
-        except OffsetOutOfRange:
+        except NotStored:
             # Records were merged and removed before they were read.
             self._read_on(self._load())
 
@@ -177,7 +177,7 @@ class Cursor:
 
         Raises
         ------
-        OffsetOutOfRange
+        NotStored
             Retention has removed rows that were not read.
         """
         if self._log is None:
@@ -217,13 +217,13 @@ class Follower:
         ------
         Corrupt
             A log or the state table has a row that is not a record. What was folded from other logs stays.
-        OffsetOutOfRange
+        NotStored
             A log lost records that were not merged.
         """
         changed = set() if self._loaded else self._load()
         try:
             self._read_on(changed)
-        except OffsetOutOfRange:
+        except NotStored:
             changed |= self._load()
             self._read_on(changed)
         return changed

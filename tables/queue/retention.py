@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from mq.errors import DeltaMQError
-from mq.meta import Lag, Verdict, decide_removal, is_old, lags_of
+from mq.meta import Lag, Removal, decide_removal, is_old, lags_of
 from mq.queue import Bounds
 from tables.config_sections import RetentionSettings
 from tables.delta import DataFile, PartitionNotFound, Snapshot, load
@@ -135,6 +135,6 @@ class Retention:
         return Retained(ref=log.ref, removed=removed, held_by=verdict.held_by, lags=lags)
 
 
-def _verdict(seen: Stored, rule: Rule, rules: Rules, now_us: int) -> Verdict:
+def _verdict(seen: Stored, rule: Rule, rules: Rules, now_us: int) -> Removal:
     old = list(takewhile(lambda file: is_old(file, now_us, rule.keep_ms), rules.files(seen, now_us)))
     return decide_removal(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())

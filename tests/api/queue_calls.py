@@ -127,10 +127,10 @@ class Consumer:
 
     def lanes(self, *, retry: bool = False) -> list[LaneKey]:
         """Return the group's lanes of the topic's partitions, or of its retry partitions."""
-        subscription = self.api.service.lanes.subscription(
+        subscription = self.api.service.lanes.group_topic(
             self.api.service.topics.state.topic(self.topic), self.api.service.groups.state.group(self.group)
         )
-        return [seat.key for seat in subscription.seats(None) if seat.key.retry is retry]
+        return [seat.key for seat in subscription.lanes(None) if seat.key.retry is retry]
 
     def in_flight(self) -> int:
         return sum(

@@ -12,7 +12,7 @@ import pytest
 from mq.errors import Corrupt, NotFound
 from mq.meta import AnyEvent, Meta
 from mq.meta.brokers import Host, decide_register, decide_renew
-from mq.meta.snapshot import Snapshot
+from mq.meta.snapshot import MetaSnapshot
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Event, MetaState, decide_put_topic
 from tables import failpoints
@@ -264,7 +264,7 @@ def test_a_damaged_snapshot_stops_the_log_and_names_its_offset(
     meta = open_meta()
     meta.submit(put("orders"))
     before = meta.meta
-    row = pa.RecordBatch.from_pydict({"tag": [Snapshot.kind], "body": pa.array([damage], pa.binary())})
+    row = pa.RecordBatch.from_pydict({"tag": [MetaSnapshot.kind], "body": pa.array([damage], pa.binary())})
     log().append([Batch(row, None)])
     for look in (meta.refresh, open_meta):
         with pytest.raises(Corrupt, match="offset 1") as corrupt:

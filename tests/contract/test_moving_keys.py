@@ -118,7 +118,7 @@ class MovingKeys(RuleBasedStateMachine):
     def _place(self, who: int, key: str, number: int) -> None:
         placement = self.processes[who].placement()
         partition = placement.partitions[placement.table[LPS[key]]]
-        self.sending[key] = Sending(who, number, partition, dict(placement.known[partition]))
+        self.sending[key] = Sending(who, number, partition, dict(placement.fence_epochs[partition]))
 
     @rule(who=WHO)
     def talk(self, who: int) -> None:
@@ -147,13 +147,13 @@ class MovingKeys(RuleBasedStateMachine):
         stamp = ProducerStamp(key, one.number, None, 1)
         process = self.processes[one.who]
         try:
-            found = process.partition(one.partition).append([Batch(rows, stamp)], known=one.known)[0]
+            found = process.partition(one.partition).append([Batch(rows, stamp)], fence_epochs=one.known)[0]
         except Fenced as error:
             process.look()
             placement = process.placement()
             partition = placement.partitions[placement.table[LPS[key]]]
-            if passes(placement.known[one.partition], error):
-                self.sending[key] = Sending(one.who, one.number, partition, dict(placement.known[partition]))
+            if passes(placement.fence_epochs[one.partition], error):
+                self.sending[key] = Sending(one.who, one.number, partition, dict(placement.fence_epochs[partition]))
             return
         place = self.stored.setdefault((key, one.number), (one.partition, found.base_offset))
         assert place == (one.partition, found.base_offset), f"{body!r} is stored twice"

@@ -18,7 +18,7 @@ from mq.queue.revive_record import Ack
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue.merge_plan import Plan, Span, app_id, forget_plans, merged_to, put_plan, read_plan, watermark
+from tables.queue.merge_plan import Plan, PlannedRange, app_id, forget_plans, merged_to, put_plan, read_plan, watermark
 from tables.queue.records import rows_of_offset_records, rows_of_records
 from tables.queue.recovery import Follower, recover
 from tables.queue.refs import OFFSETS, revive_ref, system_ref
@@ -163,10 +163,10 @@ LOG = PartitionRef(Space.SYS, "rmq_sys_OFFSETS_c", "rmq_sys_OFFSETS_c@a")
 
 
 def test_a_plan_is_made_once(store: LocalStore) -> None:
-    first = Plan(batch=3, logs={LOG: Span(5, 9)})
+    first = Plan(batch=3, logs={LOG: PlannedRange(5, 9)})
     assert read_plan(store, CONSUMER_OFFSETS, 3) is None
     assert put_plan(store, CONSUMER_OFFSETS, first) == first
-    assert put_plan(store, CONSUMER_OFFSETS, Plan(batch=3, logs={LOG: Span(5, 99)})) == first
+    assert put_plan(store, CONSUMER_OFFSETS, Plan(batch=3, logs={LOG: PlannedRange(5, 99)})) == first
     assert (first.records, first.stops) == (4, {LOG: 9})
 
 
@@ -200,7 +200,7 @@ class Merged:
         self.warehouse.create(ref).append([Batch(rows, None)])
 
     def merge(self, table: str, rows: pa.Table, ref: PartitionRef, stop: int, batch: int = 0) -> None:
-        put_plan(self.warehouse.store, table, Plan(batch=batch, logs={ref: Span(0, stop)}))
+        put_plan(self.warehouse.store, table, Plan(batch=batch, logs={ref: PlannedRange(0, stop)}))
         done = CommitProperties(app_transactions=[Transaction(app_id(table), batch)])
         write_deltalake(str(self.folder / table), rows, mode="overwrite", commit_properties=done)
 

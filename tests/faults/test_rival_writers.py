@@ -94,19 +94,19 @@ def test_f4_a_takeover_costs_one_refused_commit_at_most(
         logs[0].fence("broker", epoch)
         for number in range(40):
             (old, disk), new = (logs[number % 2], stores[number % 2]), logs[1 - number % 2]
-            old.append([batch(b"mine")], known={"broker": epoch})
+            old.append([batch(b"mine")], fence_epochs={"broker": epoch})
             before = [store.refused for store in stores]
             disk.sleep()
-            late = sleeper.submit(old.append, [batch(b"late")], known={"broker": epoch})
+            late = sleeper.submit(old.append, [batch(b"late")], fence_epochs={"broker": epoch})
             assert disk.asleep.wait(30)
             new.fence("broker", epoch + 1)
-            new.append([batch(b"new")], known={"broker": epoch + 1})
+            new.append([batch(b"new")], fence_epochs={"broker": epoch + 1})
             disk.wake()
             with pytest.raises(Fenced):
                 late.result(30)
             for _ in range(5):
                 with pytest.raises(Fenced):
-                    old.append([batch(b"again")], known={"broker": epoch})
+                    old.append([batch(b"again")], fence_epochs={"broker": epoch})
             costs.append(sum(store.refused - was for store, was in zip(stores, before, strict=True)))
             stored, epoch = stored + 2, epoch + 1
         assert logs[0].end_offset == logs[1].end_offset == stored

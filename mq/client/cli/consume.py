@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import click
 
 from mq.client.cli.console import service_options
-from mq.client.cli.group_consume import GroupWish, consume_for_group
+from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import ORDERS, parse_order
 from mq.client.cli.message_lines import json_line, text_line, write_lines
 from mq.client.cli.orderly_consume import consume_in_order, is_exclusive
@@ -75,7 +75,7 @@ def consume(
     if group is not None:
         if start is not None or len(partitions) > 1:
             raise click.UsageError("--group begins at the group's offsets: no --from, and at most one --partition")
-        wish = GroupWish(
+        options = GroupOptions(
             topic=topic,
             partition=partitions[0] if partitions else None,
             max_messages=max_messages,
@@ -85,11 +85,11 @@ def consume(
             invisible_ms=invisible_ms,
         )
         if order == EXCLUSIVE or (order is None and is_exclusive(url, group, token=token)):
-            if wish.partition is not None or invisible_ms is not None:
+            if options.partition is not None or invisible_ms is not None:
                 raise click.UsageError("an exclusive group allocates its partitions: no --partition, no --invisible-ms")
-            consume_in_order(url, group, wish, line, token=token)
+            consume_in_order(url, group, options, line, token=token)
         else:
-            consume_for_group(url, group, wish, line, token=token)
+            consume_for_group(url, group, options, line, token=token)
         return
     if order is not None or invisible_ms is not None:
         raise click.UsageError("--order and --invisible-ms need --group")

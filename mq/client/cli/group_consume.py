@@ -26,7 +26,7 @@ from mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
 from mq.errors import DeltaMQError
 from mq.meta import Ordering
 
-__all__ = ["GroupWish", "consume_for_group", "stopped_by_sigterm"]
+__all__ = ["GroupOptions", "consume_for_group", "stopped_by_sigterm"]
 
 #: Few enough for a slow reader of the output to take them all within their invisible time.
 _POP_MESSAGES: Final = 256
@@ -36,7 +36,7 @@ _LOOK_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWish:
+class GroupOptions:
     """The options of one run: what to print."""
 
     topic: str
@@ -49,10 +49,10 @@ class GroupWish:
     invisible_ms: int | None
 
 
-def consume_for_group(url: str, group: str, wish: GroupWish, line: Line, *, token: str | None) -> None:
+def consume_for_group(url: str, group: str, options: GroupOptions, line: Line, *, token: str | None) -> None:
     """Print messages until there are no more, or until told to stop."""
     with PopClient(url, group, client_id="deltamq-consume", token=token, patience=PATIENCE) as client:
-        printing = _Printing(client, wish, line)
+        printing = _Printing(client, options, line)
         with stopped_by_sigterm(printing):
             printing.run()
 
@@ -80,9 +80,9 @@ def stopped_by_sigterm(printing: Stoppable) -> Iterator[None]:
 class _Printing:
     """One run of the command."""
 
-    def __init__(self, client: PopClient, wish: GroupWish, line: Line) -> None:
+    def __init__(self, client: PopClient, options: GroupOptions, line: Line) -> None:
         self._client = client
-        self._wish = wish
+        self._options = options
         self._line = line
         self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
         self._stopping = Event()
@@ -96,11 +96,11 @@ class _Printing:
         self._connection.cancel()
 
     def run(self) -> None:
-        left = self._wish.max_messages
+        left = self._options.max_messages
         try:
             while not self._stopping.is_set() and (left is None or left > 0):
                 batch = self._pop(left)
-                if batch is None or not (batch.messages or self._wish.follow):
+                if batch is None or not (batch.messages or self._options.follow):
                     break
                 self._print(batch)
                 if left is not None:
@@ -109,15 +109,15 @@ class _Printing:
             self._end()
 
     def _ask(self, left: int | None) -> PopAsk:
-        wish = self._wish
+        options = self._options
         return self._client.ask(
-            wish.topic,
+            options.topic,
             _POP_MESSAGES if left is None else min(left, _POP_MESSAGES),
-            invisible_ms=wish.invisible_ms,
-            wait_ms=_WAIT_MS if wish.follow else _LOOK_MS,
-            tags=wish.tags,
-            partition=wish.partition,
-            order=wish.order,
+            invisible_ms=options.invisible_ms,
+            wait_ms=_WAIT_MS if options.follow else _LOOK_MS,
+            tags=options.tags,
+            partition=options.partition,
+            order=options.order,
             ack=self._written,
         )
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from mq.client.admin import Admin
 from mq.client.cli.console import PATIENCE
-from mq.client.cli.group_consume import GroupWish, stopped_by_sigterm
+from mq.client.cli.group_consume import GroupOptions, stopped_by_sigterm
 from mq.client.cli.message_lines import Line, write_lines
 from mq.client.messages import OrderedMessage
 from mq.client.orderly import OrderlyConsumer
@@ -37,11 +37,11 @@ def is_exclusive(url: str, group: str, *, token: str | None) -> bool:
             return False
 
 
-def consume_in_order(url: str, group: str, wish: GroupWish, line: Line, *, token: str | None) -> None:
+def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, *, token: str | None) -> None:
     """Print messages until there are no more, or until told to stop."""
     with Admin(url, token=token, patience=PATIENCE) as admin:
-        ends = {one.partition: one.max_offset for one in admin.get_topic(wish.topic).partitions}
-    printing = _Printing(url, group, wish, line, ends, token)
+        ends = {one.partition: one.max_offset for one in admin.get_topic(options.topic).partitions}
+    printing = _Printing(url, group, options, line, ends, token)
     with stopped_by_sigterm(printing):
         printing.run()
 
@@ -50,18 +50,18 @@ class _Printing:
     """One run of the command."""
 
     def __init__(
-        self, url: str, group: str, wish: GroupWish, line: Line, ends: Mapping[str, int], token: str | None
+        self, url: str, group: str, options: GroupOptions, line: Line, ends: Mapping[str, int], token: str | None
     ) -> None:
-        self._wish = wish
+        self._options = options
         self._line = line
         self._ends = ends
-        self._left = wish.max_messages
+        self._left = options.max_messages
         self._stopping = threading.Event()
         self._failure: OSError | None = None
         #: Lines of a partition and of retried messages must not mix; two partitions cannot, with a concurrency of 1.
         self._writing = threading.Lock()
         self._consumer = OrderlyConsumer(
-            url, group, wish.topic, self._print, concurrency=1, tags=wish.tags, client_id=None, token=token
+            url, group, options.topic, self._print, concurrency=1, tags=options.tags, client_id=None, token=token
         )
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class _Printing:
 
     def run(self) -> None:
         watch = threading.Thread(target=self._stop_at_end, daemon=True)
-        if not self._wish.follow:
+        if not self._options.follow:
             watch.start()
         self._consumer.run()
         self._stopping.set()

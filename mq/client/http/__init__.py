@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
 from mq.client.http.calls import Access, Calls, decoded, read_answer
 from mq.client.http.closing import Closing
 from mq.client.http.endpoint import (
@@ -20,7 +21,6 @@ from mq.client.http.inside import Inside
 from mq.client.http.problems import error_of
 from mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from mq.client.http.typed_json import decode_as
-from mq.client.http.verdict import Verdict, certainly_not_applied, judge
 from mq.client.http.workers import Workers
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "META",
     "NO_ANSWER",
     "Access",
+    "AfterFailure",
     "Answer",
     "Attempts",
     "Body",
@@ -39,7 +40,6 @@ __all__ = [
     "Inside",
     "Patience",
     "Query",
-    "Verdict",
     "Workers",
     "certainly_not_applied",
     "decode_as",

@@ -27,7 +27,7 @@ from mq.client.pop.wire import (
     HANDLES_MAX,
     JSON_HEADERS,
     PopAsk,
-    PopWish,
+    PopOptions,
     failed_of,
     new_handle,
     parse_batch,
@@ -70,22 +70,22 @@ class PopClient(Calls):
 
     # Pop --------------------------------------------------------------------------------------------------------
 
-    def pop(self, topic: str, max_messages: int = 32, **wish: Unpack[PopWish]) -> PopBatch:
+    def pop(self, topic: str, max_messages: int = 32, **options: Unpack[PopOptions]) -> PopBatch:
         """Pop up to `max_messages` messages of `topic`; each must be settled within its invisible time.
 
-        `PopWish` lists the further options.
+        `PopOptions` lists the further options.
         """
-        return parse_batch(topic, self._pop(self.ask(topic, max_messages, **wish)).body)
+        return parse_batch(topic, self._pop(self.ask(topic, max_messages, **options)).body)
 
-    def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **wish: Unpack[PopWish]) -> PopTable:
+    def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **options: Unpack[PopOptions]) -> PopTable:
         """Pop into an Arrow table, with the additional columns `partition`, `handle` and `delivery_attempt`."""
-        answer = self._pop(replace(self.ask(topic, max_messages, **wish), arrow=True))
+        answer = self._pop(replace(self.ask(topic, max_messages, **options), arrow=True))
         return parse_table(answer.headers, answer.body)
 
-    def ask(self, topic: str, max_messages: int, **wish: Unpack[PopWish]) -> PopAsk:
+    def ask(self, topic: str, max_messages: int, **options: Unpack[PopOptions]) -> PopAsk:
         """Return the checked request of a pop for this group."""
         return PopAsk(
-            group=self.group, topic=check_topic(topic), max_messages=max_messages, client_id=self.client_id, **wish
+            group=self.group, topic=check_topic(topic), max_messages=max_messages, client_id=self.client_id, **options
         )
 
     def _pop(self, ask: PopAsk) -> Answer:

@@ -27,7 +27,7 @@ __all__ = [
     "JSON_HEADERS",
     "OUTCOME_UNKNOWN",
     "PopAsk",
-    "PopWish",
+    "PopOptions",
     "failed_of",
     "new_handle",
     "parse_batch",
@@ -46,7 +46,7 @@ JSON_HEADERS: Final = {"Content-Type": "application/json"}
 _ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}
 
 
-class PopWish(TypedDict, total=False):
+class PopOptions(TypedDict, total=False):
     """Options of a pop; each has a default."""
 
     #: Invisible time of the popped messages, in milliseconds; by default the group's.
@@ -68,7 +68,7 @@ class PopWish(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopAsk:
-    """A pop's request: the group, the topic, the options (see `PopWish`), and the format of the answer."""
+    """A pop's request: the group, the topic, the options (see `PopOptions`), and the format of the answer."""
 
     group: str
     topic: str

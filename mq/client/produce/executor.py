@@ -22,7 +22,16 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
-from mq.client.http import Answer, Attempts, Inside, Verdict, certainly_not_applied, is_worth_retrying, judge, path_of
+from mq.client.http import (
+    AfterFailure,
+    Answer,
+    Attempts,
+    Inside,
+    certainly_not_applied,
+    is_worth_retrying,
+    judge,
+    path_of,
+)
 from mq.client.messages import SentRange
 from mq.client.produce.entry import Entry
 from mq.client.produce.entry_queue import EntryQueue
@@ -242,7 +251,7 @@ class Executor:
         except (ValueError, TypeError, OverflowError) as cause:
             error = Refused(f"a message cannot be encoded: {cause}", code="invalid_message", field="message")
             error.__cause__ = cause
-            self._give_up(batch, error, Verdict.SPLIT if len(batch) > 1 else Verdict.FAIL)
+            self._give_up(batch, error, AfterFailure.SPLIT if len(batch) > 1 else AfterFailure.FAIL)
             return
         self._producer_seq += 1
         self._attempt(batch, request)
@@ -264,7 +273,7 @@ class Executor:
                 uncertain = uncertain or not certainly_not_applied(error)
                 may_go_on = is_worth_retrying(error) and attempts.may_go_on(error)
                 verdict = judge(error, uncertain=uncertain, calls=len(batch), may_go_on=may_go_on)
-                if verdict is not Verdict.RETRY:
+                if verdict is not AfterFailure.RETRY:
                     self._give_up(batch, error, verdict)
                     return
                 if not uncertain and self._moved(batch, error, attempts.failures):
@@ -342,17 +351,17 @@ class Executor:
         moved = self.partition is not None and any(r.partition != self.partition and not r.delayed for r in ranges)
         self._owner.batch_sent(self, elsewhere=moved)
 
-    def _give_up(self, batch: list[Entry], error: DeltaMQError, verdict: Verdict) -> None:
+    def _give_up(self, batch: list[Entry], error: DeltaMQError, verdict: AfterFailure) -> None:
         self._in_flight = []
-        if verdict is Verdict.SPLIT:
+        if verdict is AfterFailure.SPLIT:
             self._put_back(batch)
             return
-        if verdict is Verdict.REROUTE and self.failing is not Failing.STOP:
+        if verdict is AfterFailure.REROUTE and self.failing is not Failing.STOP:
             self._owner.wrong_route(self, batch, error)
             return
-        if verdict is Verdict.UNKNOWN:
+        if verdict is AfterFailure.UNKNOWN:
             error = outcome_unknown(error)
-        refused = verdict is Verdict.FAIL and isinstance(error, Refused)
+        refused = verdict is AfterFailure.FAIL and isinstance(error, Refused)
         if self.failing is Failing.STOP or (self.failing is Failing.STOP_UNRESOLVED and not refused):
             self._stop(error)
         self.fail(batch, error)

@@ -1,4 +1,4 @@
-"""Queues a producer's messages: finds the topic's router (`Lane`) and executor, and takes room in the buffer."""
+"""Queues a producer's messages: finds the topic's router (`TopicRouter`) and executor, and takes room in the buffer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mq.client.produce.parts import Parts
 from mq.client.produce.send_future import SendFuture
 from mq.client.produce.shared import SendSettings, Shared
 from mq.client.produce.slices import Slice, split_messages, split_rows
-from mq.client.produce.topic_router import Lane
+from mq.client.produce.topic_router import TopicRouter
 from mq.errors import DeltaMQError, Unavailable
 from mq.names import check_client_topic
 
@@ -44,7 +44,7 @@ class Outbox:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._lanes: dict[str, Lane] = {}
+        self._routers: dict[str, TopicRouter] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -52,45 +52,45 @@ class Outbox:
     def _settings(self) -> SendSettings:
         return self._shared.settings
 
-    def lane(self, topic: str) -> Lane:
+    def router(self, topic: str) -> TopicRouter:
         """Return the router of `topic`; raises `Refused` for a name that a client may not produce to."""
         if self._closed:
             raise Unavailable("the producer is closed; nothing was sent", code="producer_closed")
-        lane = self._lanes.get(topic)
-        if lane is None:
+        router = self._routers.get(topic)
+        if router is None:
             check_client_topic(topic)
             with self._lock:
-                lane = self._lanes.setdefault(topic, Lane(topic, self._shared))
-        return lane
+                router = self._routers.setdefault(topic, TopicRouter(topic, self._shared))
+        return router
 
-    def put(self, lane: Lane, message: Message, entry: Entry, *, here: bool) -> Executor:
+    def put(self, router: TopicRouter, message: Message, entry: Entry, *, here: bool) -> Executor:
         """Queue one message; with `here` the calling thread sends it if no message is ahead of it."""
-        executor = lane.executor_for(message, entry.deadline)
+        executor = router.executor_for(message, entry.deadline)
         self._take_room(entry, wait=here or self._settings.when_full == "wait")
         try:
             while not executor.put(entry, here=here):
-                executor = lane.executor_for(message, entry.deadline)
+                executor = router.executor_for(message, entry.deadline)
         except DeltaMQError:
             self._shared.buffer.give_back(entry.size, entry.count)
             raise
         return executor
 
-    def put_slice(self, parts: Parts, lane: Lane, given: Slice, deadline: float) -> None:
+    def put_slice(self, parts: Parts, router: TopicRouter, given: Slice, deadline: float) -> None:
         """Queue many messages, split by the current route; those that cannot be queued are noted in `parts`."""
         try:
-            pieces = [given] if given.named else self._split(lane, given, deadline)
+            pieces = [given] if given.named else self._split(router, given, deadline)
         except DeltaMQError as error:
             parts.failed(given.indexes, error)
             return
         for piece in pieces:
             for request in self._requests(piece):
                 try:
-                    self._put_request(parts, lane, request, deadline)
+                    self._put_request(parts, router, request, deadline)
                 except DeltaMQError as error:
                     parts.failed(request.indexes, error)
 
-    def _split(self, lane: Lane, given: Slice, deadline: float) -> list[Slice]:
-        view = lane.bulk_view(deadline)
+    def _split(self, router: TopicRouter, given: Slice, deadline: float) -> list[Slice]:
+        view = router.bulk_view(deadline)
         draw = random.getrandbits(_DRAW_BITS)
         if given.rows is None:
             pieces = split_messages(given.messages, view, draw)
@@ -98,16 +98,16 @@ class Outbox:
             pieces = split_rows(given.rows, view, draw)
         return [replace(piece, indexes=given.indexes[piece.indexes]) for piece in pieces]
 
-    def _put_request(self, parts: Parts, lane: Lane, request: Slice, deadline: float) -> None:
+    def _put_request(self, parts: Parts, router: TopicRouter, request: Slice, deadline: float) -> None:
         """Queue the messages of one request; they are split again if the route has changed since."""
         while True:
             if request.named:
                 assert request.partition is not None
-                executor: Executor | None = lane.named(request.partition, deadline)
+                executor: Executor | None = router.named(request.partition, deadline)
             else:
-                executor = lane.executor_of(request.partition)
+                executor = router.executor_of(request.partition)
             if executor is None:
-                self.put_slice(parts, lane, request, deadline)
+                self.put_slice(parts, router, request, deadline)
                 return
             if self._put_part(parts, executor, request, deadline):
                 return
@@ -156,11 +156,11 @@ class Outbox:
         """Wait at most `timeout_s` until every message is resolved, then fail queued messages and end all retries."""
         with self._lock:
             self._closed = True
-            lanes = list(self._lanes.values())
+            routers = list(self._routers.values())
         not_sent = 0
         if not self._shared.buffer.wait_empty(time.monotonic() + timeout_s):
             self._shared.stop.set()
-            not_sent = sum(lane.abandon() for lane in lanes)
+            not_sent = sum(router.abandon() for router in routers)
         unresolved = self._shared.buffer.messages
         self._shared.stop.set()
         self._shared.workers.close()

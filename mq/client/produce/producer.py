@@ -166,11 +166,11 @@ class Producer:
         if expected_offset is not None and partition is None:
             raise Refused("expected_offset needs a partition", field="expected_offset")
         self._check(message)
-        lane = self._outbox.lane(topic)
+        router = self._outbox.router(topic)
         if selector is not None:
-            message = lane.chosen(message, selector, selector_argument, deadline)
+            message = router.chosen(message, selector, selector_argument, deadline)
         entry = self._entry(message, deadline, future, expected_offset)
-        executor = self._outbox.put(lane, message, entry, here=True)
+        executor = self._outbox.put(router, message, entry, here=True)
         return wait_for(executor, entry, future, deadline)
 
     def send_async(
@@ -239,7 +239,7 @@ class Producer:
                 raise
         parts = Parts(len(batch))
         everything = Slice(None, batch, None, np.arange(len(batch)))
-        self._outbox.put_slice(parts, self._outbox.lane(topic), everything, deadline)
+        self._outbox.put_slice(parts, self._outbox.router(topic), everything, deadline)
         return parts.result(deadline)
 
     def send_arrow(
@@ -257,13 +257,13 @@ class Producer:
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)
-        lane = self._outbox.lane(topic)
+        router = self._outbox.router(topic)
         given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
         rows = checked_rows(given, self._settings.message_bytes_max)
         parts = Parts(len(rows))
         for low, high in pairwise(chunk_starts(rows, self._chunk_bytes(), ARROW_MESSAGES_MAX)):
             piece = Slice(partition, (), chunk_of(rows, low, high), np.arange(low, high), named=partition is not None)
-            self._outbox.put_slice(parts, lane, piece, deadline)
+            self._outbox.put_slice(parts, router, piece, deadline)
         return parts.result(deadline)
 
     def send_table(
@@ -290,20 +290,20 @@ class Producer:
             With the state from which to resume.
         """
         self._may_wait()
-        lane = self._outbox.lane(topic)
+        router = self._outbox.router(topic)
         rows = checked_rows(table, self._settings.message_bytes_max)
-        view = lane.view(self._deadline(None)) if state is None else None
+        view = router.view(self._deadline(None)) if state is None else None
         return TableSend(self._shared, topic, rows, view=view, state=state).run(progress)
 
     # Upkeep -----------------------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> tuple[str, ...]:
         """Return the topic's partitions in route order."""
-        return self._outbox.lane(topic).view(self._deadline(None)).partitions
+        return self._outbox.router(topic).view(self._deadline(None)).partitions
 
     def resume(self, topic: str) -> None:
         """Let the stopped executors of a strict topic accept new messages again (SEND-2)."""
-        self._outbox.lane(topic).restart()
+        self._outbox.router(topic).restart()
 
     def stats(self) -> ProducerStats:
         """Return the counts since the producer was made."""
@@ -391,7 +391,7 @@ class Producer:
     ) -> None:
         deadline = self._deadline(None)
         self._check(message)
-        lane = self._outbox.lane(topic)
+        router = self._outbox.router(topic)
         if selector is not None:
-            message = lane.chosen(message, selector, selector_argument, deadline)
-        self._outbox.put(lane, message, self._entry(message, deadline, future), here=False)
+            message = router.chosen(message, selector, selector_argument, deadline)
+        self._outbox.put(router, message, self._entry(message, deadline, future), here=False)

@@ -31,7 +31,7 @@ from mq.client.produce.send_errors import NOT_SENT
 from mq.client.produce.shared import Shared
 from mq.errors import DeltaMQError, NotFound, Unavailable
 
-__all__ = ["Lane"]
+__all__ = ["TopicRouter"]
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0
@@ -41,7 +41,7 @@ _STALE_S: Final = 1.0
 _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
 
-class Lane:
+class TopicRouter:
     """The router of one topic, with its executors. Safe for any number of threads."""
 
     def __init__(self, topic: str, shared: Shared) -> None:

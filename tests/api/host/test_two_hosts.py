@@ -196,7 +196,7 @@ def test_pop_15_a_wait_at_another_process_ends_with_its_client(two: Two, topic: 
     ask = partial(_pop, two.a, topic, partition=f"{topic}@broker-b", wait_ms=20_000)
     waiting = threading.Thread(target=lambda: answers.append(ask()))
     waiting.start()
-    until(lambda: two.b.service.lanes.subscription(*_ids(two.b, topic)).waiters)
+    until(lambda: two.b.service.lanes.group_topic(*_ids(two.b, topic)).waiters)
     _send_to(two.a, topic, f"{topic}@broker-b", "y")
     waiting.join(30)
     assert [m["body"] for m in answers[0].json["messages"]] == ["y"]

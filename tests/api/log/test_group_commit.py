@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.log.group_commit import CommitQueue, Part, Pending
+from api.log.group_commit import CommitQueue, Pending, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
@@ -40,7 +40,7 @@ class FakeLog:
         *,
         flush: Flush | None = None,
         expected_offset: int | None = None,
-        known: Mapping[str, int] | None = None,
+        fence_epochs: Mapping[str, int] | None = None,
     ) -> list[Appended]:
         self.entered.release()
         assert self.gate.wait(10)
@@ -54,7 +54,7 @@ class FakeLog:
         if expected_offset not in (None, self.end):
             raise OffsetMismatch("no")
         self.commits.append(bodies)
-        self.knew.append(known)
+        self.knew.append(fence_epochs)
         self.flushes.append(flush)
         results = []
         for part in parts:
@@ -77,7 +77,7 @@ class Observer:
     def __init__(self) -> None:
         self.groups: list[int] = []
 
-    def committed(self, parts: Sequence[Part]) -> None:
+    def committed(self, parts: Sequence[RequestPart]) -> None:
         self.groups.append(len(parts))
 
 
@@ -91,10 +91,10 @@ class Bench:
         self.loop = asyncio.get_running_loop()
         self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer)
 
-    def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> Part:
+    def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> RequestPart:
         pending = Pending(1, self.loop)
         rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
-        made = Part(rows, pending, flush, **part)
+        made = RequestPart(rows, pending, flush, **part)
         self.queue.put(made)
         return made
 
@@ -154,7 +154,7 @@ async def test_requests_of_producers_keep_their_own_stamps_among_others(bench: B
     stamp = ProducerStamp("p", 0, None, 1)
     parts = [bench.put("1"), bench.put("2", stamp=stamp), bench.put("3"), bench.put("4")]
     batch = pa.RecordBatch.from_pydict({"body": [b"5"], "key": ["k"]})
-    arrow = Part(ArrowRows(1, 9, batch), Pending(1, bench.loop), Flush.SYNC)
+    arrow = RequestPart(ArrowRows(1, 9, batch), Pending(1, bench.loop), Flush.SYNC)
     bench.queue.put(arrow)
     bench.log.gate.set()
     for part in (first, *parts, arrow):
@@ -180,9 +180,11 @@ async def test_expected_offset_is_a_commit_of_its_own_in_its_place(bench: Bench)
 @on_a_queue
 async def test_meta_02_parts_that_know_of_other_fences_are_commits_of_their_own(bench: Bench) -> None:
     bench.log.gate.clear()
-    parts = [bench.put("a", known={"broker": 1})]
+    parts = [bench.put("a", fence_epochs={"broker": 1})]
     await bench.committing()
-    parts += [bench.put(body, known={"broker": epoch}) for body, epoch in (("b", 1), ("c", 1), ("d", 2), ("e", 1))]
+    parts += [
+        bench.put(body, fence_epochs={"broker": epoch}) for body, epoch in (("b", 1), ("c", 1), ("d", 2), ("e", 1))
+    ]
     bench.log.gate.set()
     for part in parts:
         await part.pending.wait()

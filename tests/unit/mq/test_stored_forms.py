@@ -22,7 +22,7 @@ from mq.meta.group import Group, GroupBegan, GroupDeleted, GroupPut, OffsetsRese
 from mq.meta.group_settings import GroupSettings
 from mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
 from mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
-from mq.meta.snapshot import Snapshot
+from mq.meta.snapshot import MetaSnapshot
 from mq.meta.topic_settings import TopicSettings
 from mq.meta.topics import Topic, TopicDeleted, TopicPut
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Replaced, Span
@@ -50,7 +50,7 @@ class Family(NamedTuple):
 
 META = Family(event_from_json, lambda event: (event.kind, json.loads(event_to_json(event))), "meta_event_corrupt")
 SNAPSHOT = Family(
-    lambda _, body: Snapshot.from_json(body),
+    lambda _, body: MetaSnapshot.from_json(body),
     lambda one: (one.kind, json.loads(one.to_json())),
     "meta_event_corrupt",
 )
@@ -152,10 +152,10 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             group="billing", topic="orders", topic_id="id-1", epoch=8, owners={"c1": ("orders@A", "orders@B"), "c2": ()}
         ),
     ),
-    "an empty snapshot": (SNAPSHOT, Snapshot(meta=Meta(), previous=0, told={})),
+    "an empty snapshot": (SNAPSHOT, MetaSnapshot(meta=Meta(), previous=0, told={})),
     "a snapshot": (
         SNAPSHOT,
-        Snapshot(meta=decided(Meta(), PRELUDE), previous=3, told={"groups": 5, "moved": 9}),
+        MetaSnapshot(meta=decided(Meta(), PRELUDE), previous=3, told={"groups": 5, "moved": 9}),
     ),
     "a checkpoint": (REVIVE, Checkpoint(pop=POP, span=Span(7, 32), bit_map=2**32 - 1)),
     "a checkpoint with everything": (
@@ -403,7 +403,7 @@ def test_meta_04_what_an_earlier_release_wrote_is_read(name: str) -> None:
 def test_meta_04_a_snapshot_of_an_earlier_release_says_nothing_of_beginnings() -> None:
     tag, document = STORED["a snapshot"]
     read = SNAPSHOT.read(tag, changed(document, ("groups", "began"), lambda holder, key: holder.pop(key)))
-    assert isinstance(read, Snapshot)
+    assert isinstance(read, MetaSnapshot)
     assert read.meta.groups.began == {}
 
 
@@ -483,7 +483,7 @@ def test_meta_04_what_cannot_be_is_damage(example: str, path: Path_, there: obje
     ("family", "tag", "code"),
     [
         (META, "topic_frozen", "meta_event_unknown"),
-        (META, Snapshot.kind, "meta_event_unknown"),
+        (META, MetaSnapshot.kind, "meta_event_unknown"),
         (REVIVE, "ck9", "revive_record_unknown"),
         (MARKS, "postponed", "delay_mark_corrupt"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.tasks.task_errors import TaskError, as_text, error_in, errors_of_tasks
 from mq.errors import Corrupt, DeltaMQError, NotFound, Overloaded, Refused, Unknown
-from tables.log.paging import OffsetOutOfRange
+from tables.log.paging import NotStored
 
 AROUND = (
     'Job aborted: Task 3 failed 4 times\nTraceback (most recent call last):\n  File "worker.py"\n{}\n\n\tat org.Scala'
@@ -40,7 +40,7 @@ def test_spark_07_an_error_of_a_task_is_the_same_on_the_driver(error: DeltaMQErr
 
 
 def test_spark_07_an_error_outside_of_the_tree_is_the_one_it_is_a_case_of() -> None:
-    found = error_in(told(OffsetOutOfRange("not there")))
+    found = error_in(told(NotStored("not there")))
     assert found is not None
     assert (type(found), found.code) == (NotFound, "offset_out_of_range")
 

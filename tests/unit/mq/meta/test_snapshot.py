@@ -28,7 +28,7 @@ from mq.meta.group_settings import GroupRequest
 from mq.meta.moved_keys import Move, MovedKeys, decide_seal, moves_of
 from mq.meta.online import GroupOnline, OnlineState, TopicAllocation, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import OnlineClient, Subscription
-from mq.meta.snapshot import Snapshot
+from mq.meta.snapshot import MetaSnapshot
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import MetaState, Topic, decide_delete_topic, decide_put_topic
 from mq.queue.checkpoint import LaneKey
@@ -178,7 +178,7 @@ def decided(meta: Meta, decisions: Sequence[Decide]) -> Meta:
 
 def stored(meta: Meta) -> Meta:
     """`meta` by way of a snapshot as it lies in the log."""
-    found = Snapshot.from_json(Snapshot(meta=meta, previous=3, told={"groups": 5}).to_json())
+    found = MetaSnapshot.from_json(MetaSnapshot(meta=meta, previous=3, told={"groups": 5}).to_json())
     assert (found.previous, found.told) == (3, {"groups": 5})
     return found.meta
 
@@ -239,7 +239,7 @@ def _unlike_default(name: str) -> Any:
 
 def damage(path: Sequence[str]) -> bytes:
     """A snapshot that lacks one field."""
-    value: dict[str, Any] = json.loads(Snapshot(meta=Meta(), previous=0, told={}).to_json())
+    value: dict[str, Any] = json.loads(MetaSnapshot(meta=Meta(), previous=0, told={}).to_json())
     inner = value
     for name in path[:-1]:
         inner = inner[name]
@@ -261,11 +261,11 @@ def damage(path: Sequence[str]) -> bytes:
 )
 def test_a_damaged_snapshot_is_corrupt(path: list[str]) -> None:
     with pytest.raises(Corrupt) as corrupt:
-        Snapshot.from_json(damage(path))
+        MetaSnapshot.from_json(damage(path))
     assert corrupt.value.code == "meta_event_corrupt"
 
 
 def test_a_snapshot_is_no_event_of_a_family() -> None:
     with pytest.raises(Corrupt) as corrupt:
-        event_from_json(Snapshot.kind, b"{}")
+        event_from_json(MetaSnapshot.kind, b"{}")
     assert corrupt.value.code == "meta_event_unknown"

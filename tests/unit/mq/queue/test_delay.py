@@ -31,9 +31,9 @@ def delayed(offset: int = 0, at_ms: int = NOW, **more: str) -> Delayed:
 
 
 @pytest.mark.parametrize(
-    ("name", "wish", "expected"),
+    ("name", "asked", "expected"),
     [
-        ("no wish", {}, None),
+        ("no asked", {}, None),
         ("a delay", {"delay_ms": 5}, NOW + 5),
         ("no delay", {"delay_ms": 0}, None),
         ("forty days", {"delay_ms": 40 * DAY}, NOW + 40 * DAY),
@@ -43,12 +43,12 @@ def delayed(offset: int = 0, at_ms: int = NOW, **more: str) -> Delayed:
         ("in the past, which is at once (RETRY-5)", {"deliver_time_ms": 0}, None),
     ],
 )
-def test_retry_4_when_a_message_is_delivered(name: str, wish: dict[str, int], expected: int | None) -> None:
-    assert deliver_time(NOW, **wish) == expected
+def test_retry_4_when_a_message_is_delivered(name: str, asked: dict[str, int], expected: int | None) -> None:
+    assert deliver_time(NOW, **asked) == expected
 
 
 @pytest.mark.parametrize(
-    ("wish", "field"),
+    ("asked", "field"),
     [
         ({"delay_ms": DELAY_MS_MAX + 1}, "delay_ms"),
         ({"delay_ms": -1}, "delay_ms"),
@@ -59,10 +59,10 @@ def test_retry_4_when_a_message_is_delivered(name: str, wish: dict[str, int], ex
         ({"delay_ms": 1, "deliver_time_ms": NOW}, "delay_ms"),
     ],
 )
-def test_retry_4_more_than_forty_days_or_nonsense_is_refused(wish: dict[str, int], field: str) -> None:
+def test_retry_4_more_than_forty_days_or_nonsense_is_refused(asked: dict[str, int], field: str) -> None:
     """RocketMQ #2289, #5376, #10872: such delays wrapped around."""
     with pytest.raises(Unprocessable) as refused:
-        deliver_time(NOW, **wish)
+        deliver_time(NOW, **asked)
     assert refused.value.field == field
 
 

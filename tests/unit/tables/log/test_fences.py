@@ -19,11 +19,11 @@ from tests.unit.tables.conftest import OpenLog
 BROKER: Final = "broker"
 
 
-def refused(log: PartitionLog, known: dict[str, int]) -> Fenced:
+def refused(log: PartitionLog, fence_epochs: dict[str, int]) -> Fenced:
     """The refusal of an append by a writer who knows this, which stored nothing."""
     before = all_bodies(log)
     with pytest.raises(Fenced) as caught:
-        log.append([batch(b"refused")], known=known)
+        log.append([batch(b"refused")], fence_epochs=fence_epochs)
     log.refresh()
     assert all_bodies(log) == before
     return caught.value
@@ -31,14 +31,14 @@ def refused(log: PartitionLog, known: dict[str, int]) -> Fenced:
 
 def test_meta_02_an_append_that_does_not_know_the_fence_is_refused(open_log: OpenLog) -> None:
     log = open_log()
-    log.append([batch(b"before")], known={})
+    log.append([batch(b"before")], fence_epochs={})
     assert log.fence(BROKER, 3) == 1
     error = refused(log, {BROKER: 2})
     assert (error.code, error.extra) == ("fenced", {"fence": BROKER, "epoch": 3})
     refused(log, {})
     refused(log, {"route": 9})
-    log.append([batch(b"knows")], known={BROKER: 3})
-    log.append([batch(b"knows more")], known={BROKER: 4, "route": 1})
+    log.append([batch(b"knows")], fence_epochs={BROKER: 3})
+    log.append([batch(b"knows more")], fence_epochs={BROKER: 4, "route": 1})
     log.append([batch(b"asks for no fence")])
     assert all_bodies(log) == [b"before", b"knows", b"knows more", b"asks for no fence"]
 
@@ -50,7 +50,7 @@ def test_meta_02_fences_of_different_names_are_apart(open_log: OpenLog) -> None:
     assert log.fences == {BROKER: 7, "route": 2}
     assert refused(log, {BROKER: 7, "route": 1}).extra["fence"] == "route"
     assert refused(log, {BROKER: 6, "route": 2}).extra["fence"] == BROKER
-    log.append([batch(b"knows both")], known={BROKER: 7, "route": 2})
+    log.append([batch(b"knows both")], fence_epochs={BROKER: 7, "route": 2})
 
 
 def test_pop_18_the_fence_of_a_reset_concerns_only_who_brings_back_what_was_in_flight(open_log: OpenLog) -> None:
@@ -59,8 +59,8 @@ def test_pop_18_the_fence_of_a_reset_concerns_only_who_brings_back_what_was_in_f
     log.fence(RESET_FENCE, 4)
     assert refused(log, {BROKER: ANY_EPOCH, RESET_FENCE: 3}).extra["fence"] == RESET_FENCE
     assert refused(log, {RESET_FENCE: 4}).extra["fence"] == BROKER
-    log.append([batch(b"of after the reset")], known={BROKER: ANY_EPOCH, RESET_FENCE: 4})
-    log.append([batch(b"of the owner")], known={BROKER: 7})
+    log.append([batch(b"of after the reset")], fence_epochs={BROKER: ANY_EPOCH, RESET_FENCE: 4})
+    log.append([batch(b"of the owner")], fence_epochs={BROKER: 7})
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
@@ -97,7 +97,9 @@ def test_meta_02_a_fence_in_the_middle_of_an_append_refuses_it(
 def test_meta_02_an_append_in_the_middle_of_a_fence_is_before_it(files: MemoryStore, open_log: OpenLog) -> None:
     store = FaultyStore(files)
     one, two = open_log(store), open_log()
-    store.once("before", "put_if_absent", lambda _: two.append([batch(b"fast")], known={}) and None, key="/orders@")
+    store.once(
+        "before", "put_if_absent", lambda _: two.append([batch(b"fast")], fence_epochs={}) and None, key="/orders@"
+    )
     assert one.fence(BROKER, 1) == 1
     refused(two, {})
     assert all_bodies(two) == [b"fast"]
@@ -106,11 +108,11 @@ def test_meta_02_an_append_in_the_middle_of_a_fence_is_before_it(files: MemorySt
 def test_send_05_a_request_that_is_stored_is_answered_behind_a_fence(open_log: OpenLog) -> None:
     log = open_log()
     request = batch(b"once", producer="p", seq=1)
-    log.append([request], known={})
+    log.append([request], fence_epochs={})
     log.fence(BROKER, 1)
-    assert log.append([request], known={})[0].duplicate
+    assert log.append([request], fence_epochs={})[0].duplicate
     with pytest.raises(Fenced):
-        log.append([request, batch(b"new", producer="p", seq=2)], known={})
+        log.append([request, batch(b"new", producer="p", seq=2)], fence_epochs={})
     assert all_bodies(log) == [b"once"]
 
 
@@ -169,7 +171,7 @@ def test_rely_5_a_fence_whose_put_was_slept_through_is_put_up_in_the_end(
     def sleep(_: str) -> None:
         for _ in range(20):
             clock.advance_ms(500)
-            two.append([batch(b"meanwhile")], known={})
+            two.append([batch(b"meanwhile")], fence_epochs={})
             two.maintain()
 
     store.once("before", "put_if_absent", sleep, key="_delta_log")

@@ -186,7 +186,7 @@ class LogMachine(RuleBasedStateMachine):
         self.pending[seq] = bodies
         known = {"broker": self.epoch - behind}
         try:
-            result = self.logs[who].append([batch(*bodies, producer=f"p{seq}", seq=seq)], known=known)[0]
+            result = self.logs[who].append([batch(*bodies, producer=f"p{seq}", seq=seq)], fence_epochs=known)[0]
         except Fenced:
             assert known["broker"] < self.epoch_maybe
             return

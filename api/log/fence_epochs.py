@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Protocol
 
 from mq.errors import Fenced, Unavailable
-from tables.queue import Known
+from tables.queue import FenceEpochs
 
-__all__ = ["KnownFences", "not_known"]
+__all__ = ["FenceEpochsOf", "fence_not_known"]
 
 
-class KnownFences(Protocol):
+class FenceEpochsOf(Protocol):
     """The fence epochs that one process knows."""
 
-    def known(self, partition: str) -> Known:
+    def epochs(self, partition: str) -> FenceEpochs:
         """Return the fence epochs for an append to the partition, by kind of fence."""
 
     def is_ours(self, partition: str) -> bool:
@@ -29,6 +29,6 @@ class KnownFences(Protocol):
         """
 
 
-def not_known(partition: str, error: Fenced) -> Unavailable:
+def fence_not_known(partition: str, error: Fenced) -> Unavailable:
     """Return the error for an append that was refused by a fence which this process does not know of."""
     return Unavailable(f"{partition} is being taken over; ask again ({error.detail})", code="fenced")

@@ -29,14 +29,14 @@ from mq.errors import (
     Unauthenticated,
 )
 
-__all__ = ["Verdict", "certainly_not_applied", "judge"]
+__all__ = ["AfterFailure", "certainly_not_applied", "judge"]
 
 _WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})
 #: Refusals that depend on the service's state, not on the request: an earlier attempt may have met another state.
 _OF_THE_MOMENT: Final = (NotFound, Unauthenticated, Forbidden)
 
 
-class Verdict(enum.Enum):
+class AfterFailure(enum.Enum):
     """What to do with a batch after a failed attempt."""
 
     RETRY = "retry"  #: send the same bytes again
@@ -53,18 +53,18 @@ def certainly_not_applied(error: DeltaMQError) -> bool:
     return error.code == CONNECT_FAILED
 
 
-def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) -> Verdict:
+def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) -> AfterFailure:
     """Decide on a batch of `calls` calls after `error`.
 
     `uncertain` says that this or an earlier attempt may have been applied; `may_go_on` that tries and time are left.
     """
     if is_worth_retrying(error):
         if may_go_on:
-            return Verdict.RETRY
-        return Verdict.UNKNOWN if uncertain else Verdict.FAIL
+            return AfterFailure.RETRY
+        return AfterFailure.UNKNOWN if uncertain else AfterFailure.FAIL
     if uncertain:
         refused_every_time = isinstance(error, Refused) and not isinstance(error, _OF_THE_MOMENT)
-        return Verdict.FAIL if refused_every_time else Verdict.UNKNOWN
+        return AfterFailure.FAIL if refused_every_time else AfterFailure.UNKNOWN
     if isinstance(error, NotFound) and error.code in _WRONG_ROUTE:
-        return Verdict.REROUTE
-    return Verdict.SPLIT if calls > 1 else Verdict.FAIL
+        return AfterFailure.REROUTE
+    return AfterFailure.SPLIT if calls > 1 else AfterFailure.FAIL

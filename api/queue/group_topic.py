@@ -1,6 +1,6 @@
 """A group in a topic: its lanes, the partitions that they read, and the pops that wait for messages there.
 
-orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        one seat each
+orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        one visit each
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mq.names import broker_of
 from mq.queue import LaneKey, RetryTopic, visits
 from tables.queue import retry_ref
 
-__all__ = ["Seat", "Subscription", "Waiters"]
+__all__ = ["GroupTopic", "LanePartition", "Waiters"]
 
 #: How long after a pop its retry partitions are followed, in seconds: the revive job's appends are known in time then.
 _FOLLOWED_S: Final = 5.0
 
 
-class Seat:
+class LanePartition:
     """One lane and the partition that it reads."""
 
     __slots__ = ("broker", "key", "partition")
@@ -56,7 +56,7 @@ class Waiters:
                 waiter.set_result(None)
 
 
-class Subscription:
+class GroupTopic:
     """One group in one topic, valid until the group's life or the topic's route changes."""
 
     def __init__(self, topic: Topic, group: Group, partitions: Partitions, waiters: Waiters) -> None:
@@ -65,36 +65,36 @@ class Subscription:
         self.waiters = waiters
         self._loop = partitions.loop
         retry = RetryTopic(group.name, topic.name)
-        #: The seats of the topic's partitions by name, in route order.
+        #: The lanes of the topic's partitions by name, in route order.
         self._normal = {
-            name: Seat(LaneKey(topic.id, group.name, False, name), partitions.get(topic, name))
+            name: LanePartition(LaneKey(topic.id, group.name, False, name), partitions.get(topic, name))
             for name in topic.route.partitions
         }
         #: The brokers of the route, in its order.
-        self.brokers = tuple(dict.fromkeys(seat.broker for seat in self._normal.values()))
-        #: The seats of the retry partitions, by broker.
-        self._retries: dict[str, Seat] = {}
+        self.brokers = tuple(dict.fromkeys(visit.broker for visit in self._normal.values()))
+        #: The lanes of the retry partitions, by broker.
+        self._retries: dict[str, LanePartition] = {}
         for broker in self.brokers:
             key = LaneKey(topic.id, group.name, True, retry.partition(broker))
             ref = retry_ref(group.name, group.epoch, topic.name, topic.generation, broker)
-            self._retries[broker] = Seat(key, partitions.of(ref))
+            self._retries[broker] = LanePartition(key, partitions.of(ref))
         self._all = (tuple(self._normal.values()), tuple(self._retries.values()))
 
-    def _places(self, partition: str | None) -> tuple[Sequence[Seat], Sequence[Seat]]:
-        """Return the seats of the partitions that a pop reads, and those of their retry partitions."""
+    def _places(self, partition: str | None) -> tuple[Sequence[LanePartition], Sequence[LanePartition]]:
+        """Return the lanes of the partitions that a pop reads, and those of their retry partitions."""
         if partition is None:
             return self._all
-        seat = self._normal[partition]
-        return (seat,), (self._retries[seat.broker],)
+        visit = self._normal[partition]
+        return (visit,), (self._retries[visit.broker],)
 
-    def visits(self, partition: str | None, *, draw: int) -> list[Seat]:
-        """Return the seats that a pop visits, in order (SPEC POP-1): of one partition and its retries, or of all."""
+    def visits(self, partition: str | None, *, draw: int) -> list[LanePartition]:
+        """Return the lanes that a pop visits, in order (SPEC POP-1): of one partition and its retries, or of all."""
         normal, retries = self._places(partition)
         until = self._loop.time() + _FOLLOWED_S
-        for seat in retries:
-            seat.partition.follow(until)
+        for visit in retries:
+            visit.partition.follow(until)
         return visits(normal, retries, draw=draw)
 
-    def seats(self, partition: str | None) -> Iterable[Seat]:
-        """Return the seats that a pop may visit, retries included."""
+    def lanes(self, partition: str | None) -> Iterable[LanePartition]:
+        """Return the lanes that a pop may visit, retries included."""
         return chain(*self._places(partition))
