@@ -166,25 +166,25 @@ def _by_owner(
 
 
 async def _commit_here(
-    known: Lanes,
+    hosted: Lanes,
     hosting: Hosting,
     topic: str,
     lanes: Mapping[LaneKey, int],
     epochs: Mapping[str, int],
     attempts: Mapping[str, int],
 ) -> dict[str, Committed]:
-    hosted = {broker: hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
+    held = {broker: hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
 
     def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
         tried = attempts.get(lane.partition, 0)
-        return known.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
+        return hosted.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
 
     done = await together([commit(lane, at) for lane, at in lanes.items()])
-    for broker, epoch in hosted.items():
+    for broker, epoch in held.items():
         hosting.check(broker, epoch)
-    now_ms = known.logs.now_ms()
+    now_ms = hosted.logs.now_ms()
     for lane in lanes:
-        known.consumed(lane, now_ms)
+        hosted.consumed(lane, now_ms)
     return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
 
 
@@ -272,33 +272,33 @@ def _check_offset(lane: LaneKey, offset: int, bounds: Bounds, field: str) -> Non
 # Where a reset goes ---------------------------------------------------------------------------------------------------
 
 
-async def _targets(known: Lanes, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
+async def _targets(hosted: Lanes, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
     """Return the new offset of each lane to be reset."""
     if isinstance(target, Start):
         lanes = [lane for lane in lanes_of(group, topic) if not lane.retry]
         return {
-            lane: reset_position(target, await _bounds_at(known, lane, topic.name, target.time_ms)) for lane in lanes
+            lane: reset_position(target, await _bounds_at(hosted, lane, topic.name, target.time_ms)) for lane in lanes
         }
     offsets = {}
     for lane, offset in _named_lanes(group, topic, target, "to").items():
-        bounds = await lane_bounds(known, lane, topic.name) or _EMPTY
+        bounds = await lane_bounds(hosted, lane, topic.name) or _EMPTY
         _check_offset(lane, offset, bounds, "to")
         offsets[lane] = reset_position(offset, bounds)
     return offsets
 
 
-async def _bounds_at(known: Lanes, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
+async def _bounds_at(hosted: Lanes, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
     """Return the bounds of a partition, and the offset of `time_ms` in it."""
-    log = await known.partition_of(lane, topic).look()
+    log = await hosted.partition_of(lane, topic).look()
     assert log is not None, "a topic's partition is there, or raised why not"
-    return await bounds_at(known.logs.run, log, time_ms)
+    return await bounds_at(hosted.logs.run, log, time_ms)
 
 
-async def _past_retries(known: Lanes, group: str, topic: Topic) -> dict[LaneKey, int]:
+async def _past_retries(hosted: Lanes, group: str, topic: Topic) -> dict[LaneKey, int]:
     """Return the end of each of the group's existing retry partitions."""
     offsets = {}
     for lane in lanes_of(group, topic):
-        bounds = await lane_bounds(known, lane, topic.name) if lane.retry else None
+        bounds = await lane_bounds(hosted, lane, topic.name) if lane.retry else None
         if bounds is not None:
             offsets[lane] = bounds.end_offset
     return offsets

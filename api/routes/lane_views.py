@@ -46,7 +46,7 @@ class LaneView(BaseModel):
 
 
 async def lane_views(
-    known: Lanes, hosting: Hosting, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
+    hosted: Lanes, hosting: Hosting, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
 ) -> list[LaneView]:
     """Return all partitions of a topic in route order, retries last; with `consumed`, none if the group touched none.
 
@@ -54,18 +54,18 @@ async def lane_views(
     it, only the lanes of this process are returned.
     """
     lanes = lanes_of(group, topic)
-    await settle_overdue(known, lanes)
+    await settle_overdue(hosted, lanes)
     if others is None:
         lanes = [lane for lane in lanes if hosting.hosts(_broker(lane))]
     for broker in sorted({_broker(lane) for lane in lanes}):
         if hosting.hosts(broker):
-            await known.follow_streams(broker)
+            await hosted.follow_streams(broker)
     begun = [
-        await _begun(known, lane) if hosting.hosts(_broker(lane)) else _told(others, topic, lane) for lane in lanes
+        await _begun(hosted, lane) if hosting.hosts(_broker(lane)) else _told(others, topic, lane) for lane in lanes
     ]
     if consumed and not any(map(_is_touched, begun)):
         return []
-    bounds = await asyncio.gather(*(_readable_bounds(known, lane, topic.name) for lane in lanes))
+    bounds = await asyncio.gather(*(_readable_bounds(hosted, lane, topic.name) for lane in lanes))
     return [
         _with_bounds(view, found)
         for view, found in zip(begun, bounds, strict=True)
