@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from pyspark.find_spark_home import _find_spark_home
-
 from jobs.setup import jars_folder
 
 __all__ = ["QUIET", "archive_options", "archive_path", "remove_others"]
@@ -33,6 +31,9 @@ def archive_options(java: Path) -> tuple[str, ...]:
 
 def archive_path(java: Path) -> Path:
     """Return where the archive for this Java and this Spark lies, or would lie."""
+    # imported here: a platform's pyspark need not have it, and starts no JVM of ours
+    from pyspark.find_spark_home import _find_spark_home
+
     jars = sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
     return jars_folder() / _NAME.format(key=_key([java.resolve(), *jars]))
 
