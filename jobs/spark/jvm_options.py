@@ -17,7 +17,8 @@ _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 def jvm_options(*options: str) -> Iterator[None]:
     """Add options to those with which a JVM is started, until the block ends."""
     before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = " ".join(filter(None, (before, *options)))
+    # the launcher divides the text at spaces that are not quoted, and a path may have some
+    os.environ[_VARIABLE] = " ".join([*filter(None, [before]), *map(_quoted, options)])
     try:
         yield
     finally:
@@ -25,3 +26,8 @@ def jvm_options(*options: str) -> Iterator[None]:
             del os.environ[_VARIABLE]
         else:
             os.environ[_VARIABLE] = before
+
+
+def _quoted(option: str) -> str:
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"' if " " in option or escaped != option else option

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -73,3 +74,8 @@ def test_options_are_added_to_those_that_are_there_and_taken_away_again(
         assert os.environ["SPARK_SUBMIT_OPTS"].split() == [*([before] if before else []), "-Xint", "-Xrs"]
         raise ValueError
     assert os.environ.get("SPARK_SUBMIT_OPTS") == before
+
+
+def test_an_option_with_spaces_stays_one_option() -> None:
+    with jvm_options("-Xrs", r'-Dpath=/my folder/"x"\y'):
+        assert shlex.split(os.environ["SPARK_SUBMIT_OPTS"])[-2:] == ["-Xrs", r'-Dpath=/my folder/"x"\y']
