@@ -13,7 +13,6 @@ import mmap
 import struct
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -69,17 +68,8 @@ class _Clocks:
         time.clock_gettime_ns = lambda clock: self._gettime(clock) + self._look()[1]
 
 
-def _tell_jobs() -> None:
-    """The jobs ask `datetime`, which asks no module that could be changed."""
-    from jobs.run import last_run
-
-    last_run.utc_now = lambda: datetime.fromtimestamp(time.time(), UTC)
-
-
 if __name__ == "__main__":
     _Clocks(Path(sys.argv.pop(1))).install()
-    if sys.argv[1] == "jobs":
-        _tell_jobs()
     from mq.client.cli.root import main
 
     main()

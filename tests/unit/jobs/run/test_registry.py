@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -49,3 +50,11 @@ def test_time_is_given_with_its_zone() -> None:
     from jobs.run.last_run import utc_now
 
     assert utc_now().tzinfo is UTC
+
+
+def test_f8_jobs_have_the_time_that_their_process_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history of clocks that jump sets `time.time`: names of jobs that were bound before must follow it, too."""
+    from jobs.run.last_run import utc_now
+
+    monkeypatch.setattr(time, "time", lambda: 86_400.0)
+    assert utc_now() == datetime(1970, 1, 2, tzinfo=UTC)
