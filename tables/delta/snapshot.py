@@ -210,7 +210,10 @@ def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Call
         head = read_head(store, folder, snapshot.table_id)
         if head is None or head[0].version <= snapshot.version:
             break
-        if not store.exists(f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"):
+        key = f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"
+        if not store.exists(key):
+            if _newer_checkpoint(store, folder, base):
+                raise FileMissing(key)  # this process slept while the log was cleaned
             _check_head(store, folder, snapshot, head[0])
             break
     check_dense(snapshot.files, snapshot.end_offset, where=folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -187,6 +188,46 @@ def test_a_log_opens_while_it_is_cleaned(files: MemoryStore, open_log: OpenLog, 
     for name in ("read", "names"):
         store.once("after", name, clean)
     assert load(store, REF.folder).end_offset == writer.end_offset
+
+
+class HeadStore(MemoryStore):
+    """Keeps the file of a log that it put last under the name `.head`, too, as a store on a local disk does."""
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        stored = super().put_if_absent(key, data, durable=durable)
+        if stored and key.startswith(LOG):
+            self.replace(f"{LOG}/.head", data)
+        return stored
+
+
+def test_a_log_opens_though_its_process_sleeps_before_any_call(clock: SetClock, open_log: OpenLog) -> None:
+    """While it sleeps, the log grows and is cleaned: the next commit is gone, and `.head` holds a much later one."""
+    for asleep in itertools.count(1):
+        files = HeadStore()
+        writer = open_log(files, rollup_files=4, checkpoint_commits=4, log_keep_ms=1_000)
+        fill(writer, 2)
+        store = FaultyStore(files)
+
+        def sleep(
+            _: str,
+            store: FaultyStore = store,
+            files: MemoryStore = files,
+            writer: PartitionLog = writer,
+            asleep: int = asleep,
+        ) -> None:
+            if len(store.calls) != asleep:
+                return
+            for _ in range(12):
+                clock.advance_ms(1_000)
+                writer.append([batch(b"y")])
+                writer.maintain()
+            assert not files.exists(commit_key(3))
+
+        store.before = dict.fromkeys(("read", "exists", "names"), sleep)
+        assert load(store, REF.folder).version == writer.version
+        if len(store.calls) < asleep:
+            assert asleep > 5
+            break
 
 
 def test_processes_open_and_read_while_one_appends(files: MemoryStore, open_log: OpenLog) -> None:
