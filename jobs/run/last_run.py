@@ -191,7 +191,7 @@ def seconds_until_due(run: LastRun | None, every_s: float, now: datetime) -> flo
 
 def utc_now() -> datetime:
     """Return the current time, as jobs get it."""
-    # `datetime.now` would ask no module: the clocks of a process that tests set are those of `time`
+    # Not `datetime.now`: tests give a process another time by replacing `time.time`.
     return datetime.fromtimestamp(time.time(), UTC)
 
 

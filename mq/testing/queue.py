@@ -205,7 +205,7 @@ class MemoryQueue:
         for lane in visits(normal, [retry], draw=self._draw):
             if len(popped) == max_messages:
                 break
-            asked = LanePop(
+            request = LanePop(
                 topic=topic,
                 lane=lane,
                 settings=settings,
@@ -215,7 +215,7 @@ class MemoryQueue:
                 invisible_ms=invisible,
                 tags=tags,
             )
-            popped += self._broker.pop(asked, self.now_ms)
+            popped += self._broker.pop(request, self.now_ms)
         return popped
 
     def ack(self, group: str, handles: Sequence[str]) -> AckAnswer:
@@ -268,7 +268,7 @@ class MemoryQueue:
 
     def _change(self, group: str, handle: Handle, invisible_ms: int, dead_reason: str | None = None) -> str:
         lane = self._live(handle.lease, group)
-        asked = LanePop(
+        request = LanePop(
             topic=handle.lease.topic,
             lane=lane,
             settings=self.tables.groups.group(group).settings,
@@ -277,7 +277,7 @@ class MemoryQueue:
             invisible_ms=invisible_ms,
             tags=None,
         )
-        return self._broker.change(handle, asked, self.now_ms, invisible_ms, dead_reason)
+        return self._broker.change(handle, request, self.now_ms, invisible_ms, dead_reason)
 
     # Time, jobs, faults.
 

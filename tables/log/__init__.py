@@ -11,7 +11,7 @@ from tables.log.log import PartitionLog
 from tables.log.paging import NotStored, pages
 from tables.log.point_reads import Picked, TooMuch, pick
 from tables.log.reader import offset_at
-from tables.log.state import Removed
+from tables.log.rewrite import Removed
 from tables.log.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.log.warehouse import Warehouse, open_store, refs
 

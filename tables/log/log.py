@@ -41,8 +41,8 @@ from tables.log.publish import Publisher, keys_of
 from tables.log.races import Races
 from tables.log.reader import LogReader
 from tables.log.requests import Requests
-from tables.log.rewrite import Rewrite
-from tables.log.state import LogState, PartitionStats, Removed
+from tables.log.rewrite import Removed, Rewrite
+from tables.log.state import LogState, PartitionStats
 from tables.log.tail import Tail, TailBudget
 from tables.log.upkeep import Upkeep
 from tables.paths import PartitionRef

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from tables.clock import Clock
 from tables.delta import DataFile, Encoded, encode_rewrite
 from tables.log.publish import Publisher
 from tables.log.state import LogState
 
-__all__ = ["Rewrite"]
+__all__ = ["Removed", "Rewrite"]
 
 
 class Rewrite:
@@ -66,3 +68,20 @@ class Rewrite:
             data_change=not self._adds,
             now_ms=self._now_ms,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Counts of what retention removed."""
+
+    files: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, files: Sequence[DataFile]) -> Self:
+        """Return the counts of these files."""
+        return cls(len(files), sum(file.count for file in files), sum(file.size for file in files))
+
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(self.files + other.files, self.messages + other.messages, self.bytes + other.bytes)

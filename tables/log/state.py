@@ -15,7 +15,7 @@ from tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
 from tables.paths import PartitionRef
 from tables.stop import StopOnCorrupt
 
-__all__ = ["LogState", "PartitionStats", "Removed"]
+__all__ = ["LogState", "PartitionStats"]
 
 
 class LogState:
@@ -121,20 +121,3 @@ class PartitionStats:
             location=location,
             version=snapshot.version,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """Counts of what retention removed."""
-
-    files: int = 0
-    messages: int = 0
-    bytes: int = 0
-
-    @classmethod
-    def of(cls, files: Sequence[DataFile]) -> Self:
-        """Return the counts of these files."""
-        return cls(len(files), sum(file.count for file in files), sum(file.size for file in files))
-
-    def __add__(self, other: Removed) -> Removed:
-        return Removed(self.files + other.files, self.messages + other.messages, self.bytes + other.bytes)

@@ -11,7 +11,7 @@ import pytest
 
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
-from tables.log.state import Removed
+from tables.log.rewrite import Removed
 from tables.log.warehouse import Warehouse
 from tables.ops.verification import Gravity, verify
 from tables.settings import LogSettings

@@ -1,6 +1,6 @@
 """The only place that decides what becomes of a request after a failed attempt: retry, failure, unknown outcome.
 
-may an attempt have been applied?      this answer                               verdict
+may an attempt have been applied?      this answer                               next step
 -------------------------------------  ----------------------------------------  -----------------------------
 no                                     404 topic or partition                    REROUTE   nothing was stored
 no                                     refused, several calls in the batch       SPLIT     one of them is to blame

@@ -272,9 +272,9 @@ class Executor:
             except DeltaMQError as error:
                 uncertain = uncertain or not certainly_not_applied(error)
                 may_go_on = is_worth_retrying(error) and attempts.may_go_on(error)
-                verdict = judge(error, uncertain=uncertain, calls=len(batch), may_go_on=may_go_on)
-                if verdict is not AfterFailure.RETRY:
-                    self._give_up(batch, error, verdict)
+                step = judge(error, uncertain=uncertain, calls=len(batch), may_go_on=may_go_on)
+                if step is not AfterFailure.RETRY:
+                    self._give_up(batch, error, step)
                     return
                 if not uncertain and self._moved(batch, error, attempts.failures):
                     return
@@ -351,17 +351,17 @@ class Executor:
         moved = self.partition is not None and any(r.partition != self.partition and not r.delayed for r in ranges)
         self._owner.batch_sent(self, elsewhere=moved)
 
-    def _give_up(self, batch: list[Entry], error: DeltaMQError, verdict: AfterFailure) -> None:
+    def _give_up(self, batch: list[Entry], error: DeltaMQError, step: AfterFailure) -> None:
         self._in_flight = []
-        if verdict is AfterFailure.SPLIT:
+        if step is AfterFailure.SPLIT:
             self._put_back(batch)
             return
-        if verdict is AfterFailure.REROUTE and self.failing is not Failing.STOP:
+        if step is AfterFailure.REROUTE and self.failing is not Failing.STOP:
             self._owner.wrong_route(self, batch, error)
             return
-        if verdict is AfterFailure.UNKNOWN:
+        if step is AfterFailure.UNKNOWN:
             error = outcome_unknown(error)
-        refused = verdict is AfterFailure.FAIL and isinstance(error, Refused)
+        refused = step is AfterFailure.FAIL and isinstance(error, Refused)
         if self.failing is Failing.STOP or (self.failing is Failing.STOP_UNRESOLVED and not refused):
             self._stop(error)
         self.fail(batch, error)

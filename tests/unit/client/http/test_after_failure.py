@@ -27,7 +27,7 @@ NO_TOPIC = NotFound(code="topic_not_found")
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "uncertain", "calls", "may_go_on", "verdict"),
+    ("name", "error", "uncertain", "calls", "may_go_on", "step"),
     [
         ("trouble, tries left", Unavailable(), True, 1, True, AfterFailure.RETRY),
         ("queue full, tries left", Overloaded(), False, 3, True, AfterFailure.RETRY),
@@ -48,10 +48,10 @@ NO_TOPIC = NotFound(code="topic_not_found")
         ("end offset has moved, lost answer before", OffsetMismatch(), True, 1, False, AfterFailure.UNKNOWN),
     ],
 )
-def test_verdict(
-    name: str, error: DeltaMQError, uncertain: bool, calls: int, may_go_on: bool, verdict: AfterFailure
+def test_what_follows_a_failure(
+    name: str, error: DeltaMQError, uncertain: bool, calls: int, may_go_on: bool, step: AfterFailure
 ) -> None:
-    assert judge(error, uncertain=uncertain, calls=calls, may_go_on=may_go_on) is verdict, name
+    assert judge(error, uncertain=uncertain, calls=calls, may_go_on=may_go_on) is step, name
 
 
 @pytest.mark.parametrize(
