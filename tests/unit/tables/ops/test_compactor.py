@@ -278,8 +278,8 @@ def test_spark_08_threads_that_append_compact_roll_up_and_remove_at_once(files: 
     threads = [threading.Thread(target=until_written, args=(step,)) for step in steps]
     for thread in threads:
         thread.start()
-    sent = numbered_bodies("m", 240)
-    for at in range(0, 240, 2):
+    sent = numbered_bodies("m", 600)
+    for at in range(0, 600, 2):
         opened[0].append([batch(*sent[at : at + 2], producer="p", seq=at)])
         if at % 20 == 0:
             opened[2].refresh()
