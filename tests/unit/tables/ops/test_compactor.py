@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from tables.delta.snapshot import load
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.ops.compaction_plan import Target, plan_compaction
-from tables.ops.compactor import Compactor
+from tables.ops.compactor import Compacted, Compactor
 from tables.ops.verification import Gravity, verify
 from tables.settings import LogSettings
 from tables.store.store import MemoryStore
@@ -252,45 +253,49 @@ def test_spark_08_in_any_order_of_steps_of_three_processes_nothing_is_lost_or_re
 
 
 def test_spark_08_threads_that_append_compact_roll_up_and_remove_at_once(files: MemoryStore, clock: SetClock) -> None:
+    """Each round begins for all threads at once, so that none of them waits for its turn while others work."""
     settings_ = LogSettings(rollup_files=4, row_group_rows=16)
-    target = Target(bytes=40_000, tail_bytes=1)
+    # Two roll-ups reach it
+    target = Target(bytes=12_000, tail_bytes=1)
     opened = [Warehouse.open("", store=files, settings=settings_, clock=clock).create(REF) for _ in range(4)]
-    writing = threading.Event()
-    failed: list[BaseException] = []
-    compacted = itertools.count()
+    rounds = 150
+    sent = numbered_bodies("m", 4 * rounds)
+    together = threading.Barrier(len(opened))
+    compacted: list[Compacted] = []
 
-    def compacting() -> None:
+    def append(number: int) -> None:
+        for at in range(4 * number, 4 * number + 4, 2):
+            opened[0].append([batch(*sent[at : at + 2], producer="p", seq=at)])
+
+    def compact(_: int) -> None:
+        opened[1].refresh()
         for group in plan_compaction(opened[1].files, target):
             made = Compactor(opened[1], files, settings=settings_, clock=clock).compact(group[0].start, group[-1].end)
-            if made.removed:
-                next(compacted)
-        opened[1].refresh()
+            compacted.extend([made] * bool(made.removed))
 
-    def until_written(step: object) -> None:
-        assert callable(step)
-        try:
-            while not writing.is_set():
-                step()
-        except BaseException as error:
-            failed.append(error)
-
-    steps = [compacting, opened[2].maintain, lambda: opened[3].delete_below(opened[3].end_offset - 60)]
-    threads = [threading.Thread(target=until_written, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    sent = numbered_bodies("m", 600)
-    for at in range(0, 600, 2):
-        opened[0].append([batch(*sent[at : at + 2], producer="p", seq=at)])
-        if at % 20 == 0:
+    def roll_up(number: int) -> None:
+        if number % 5 == 0:
             opened[2].refresh()
-    writing.set()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    compacting()
+        opened[2].maintain()
+
+    def remove(_: int) -> None:
+        opened[3].delete_below(opened[3].end_offset - 120)
+
+    def in_rounds(step: Callable[[int], None]) -> None:
+        try:
+            for number in range(rounds):
+                together.wait(60)
+                step(number)
+        except BaseException:
+            together.abort()
+            raise
+
+    with ThreadPoolExecutor(len(opened)) as threads:
+        for done in [threads.submit(in_rounds, step) for step in (append, compact, roll_up, remove)]:
+            done.result()
     final = Warehouse.open("", store=files, settings=settings_, clock=clock).create(REF)
     assert all_bodies(final) == sent[final.min_offset :]
-    assert final.end_offset == len(sent) and final.min_offset > 0 and next(compacted) > 0
+    assert final.end_offset == len(sent) and final.min_offset > 0 and compacted
     final.verify()
 
 
