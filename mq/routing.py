@@ -13,7 +13,7 @@ move is the least possible:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,13 +32,18 @@ from mq.stored_json import corrupt_when_damaged, reader, to_json
 __all__ = [
     "DEFAULT_PARTITIONS",
     "Places",
+    "Range",
     "Route",
     "default_route",
+    "equal_ranges",
     "expand",
+    "expanded_ranges",
     "logical_partition",
     "logical_partitions",
     "new_route",
+    "ranges_of",
     "spread",
+    "table_of",
 ]
 
 # Number of partitions, each on another broker, of a topic whose request names no number (SPEC ROUTE-2).
@@ -72,6 +77,11 @@ class Places(Protocol):
     @property
     def table(self) -> Table: ...
 
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The indexes of the partitions that messages without a key go to, in route order."""
+        ...
+
 
 # Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
@@ -85,27 +95,43 @@ class Route:
     epoch: int
     partitions: tuple[str, ...]
     owners: tuple[Range, ...]
+    #: Indexes of partitions that own nothing any more and are still read: sealed segments of logical queues, in order.
+    retired: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        fault = _fault(self.partitions, self.owners)
+        fault = _fault(self.partitions, self.owners, self.retired)
         if fault is not None:
             raise ValueError(fault)
 
     @cached_property
     def table(self) -> Table:
         """For each LP the index of its partition in `partitions`; read only."""
-        indexes = [index for _, _, index in self.owners]
-        table = np.repeat(indexes, [high - low for low, high, _ in self.owners]).astype(np.int16)
+        table = table_of(self.owners).astype(np.int16)
         table.flags.writeable = False
         return table
+
+    @cached_property
+    def targets(self) -> tuple[int, ...]:
+        """The indexes of the partitions that own LPs, in route order."""
+        return tuple(sorted({index for _, _, index in self.owners}))
+
+    @cached_property
+    def index_of(self) -> Mapping[str, int]:
+        """The index of each partition."""
+        return {partition: at for at, partition in enumerate(self.partitions)}
 
     def partition_of(self, key: str) -> int:
         """Return the index in `partitions` of the partition for messages with `key` (SPEC ROUTE-5)."""
         return int(self.table[logical_partition(key)])
 
     def to_json(self) -> dict[str, object]:
-        """Return this route as JSON values: `{"epoch", "partitions", "owners": [[low, high, index], ...]}`."""
+        """Return this route as JSON values: `{"epoch", "partitions", "owners": [[low, high, index], ...]}`.
+
+        `retired` is there only if the route has such partitions.
+        """
         values: dict[str, object] = msgspec.json.decode(to_json(self))
+        if not self.retired:
+            del values["retired"]
         return values
 
     @classmethod
@@ -118,7 +144,7 @@ class Route:
 _route: Final = reader(Route)
 
 
-def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None:
+def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...], retired: tuple[int, ...]) -> str | None:
     """Return what is wrong with a route; None when it is valid."""
     if not all("@" in partition for partition in partitions):
         return "a partition is not written NAME@BROKER"
@@ -127,8 +153,10 @@ def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None
     edges = [0, *(high for _, high, _ in owners)]
     if [*(low for low, _, _ in owners), LOGICAL_PARTITIONS] != edges or sorted(set(edges)) != edges:
         return "the ranges do not cover each logical partition once"
-    if {index for _, _, index in owners} != set(range(len(partitions))):
+    if sorted({index for _, _, index in owners}.union(retired)) != list(range(len(partitions))):
         return "a partition owns nothing, or an owner is not in the route"
+    if sorted(set(retired)) != list(retired) or not {index for _, _, index in owners}.isdisjoint(retired):
+        return "a retired partition owns something, or is retired twice"
     if any(one[2] == other[2] for one, other in pairwise(owners)):
         return "adjacent ranges of one partition are not joined"
     return None
@@ -142,9 +170,29 @@ def default_route(topic: str, brokers: Sequence[str]) -> Route:
 def new_route(topic: str, count: int, brokers: Sequence[str]) -> Route:
     """Return the first route of a topic with `count` partitions: contiguous ranges of nearly equal size (ROUTE-4)."""
     _check_count(count)
-    sizes = _sizes(np.zeros(count, dtype=np.int64), kept=0)
-    table = np.repeat(np.arange(count), sizes)
-    return Route(epoch=1, partitions=_named((), topic, count, brokers), owners=_ranges(table))
+    return Route(epoch=1, partitions=_named((), topic, count, brokers), owners=equal_ranges(count))
+
+
+def ranges_of(table: NDArray[np.integer]) -> tuple[Range, ...]:
+    """Return a table of LPs as ranges; adjacent LPs of one owner are joined."""
+    starts = [0, *(np.flatnonzero(np.diff(table)) + 1).tolist()]
+    return tuple((low, high, int(table[low])) for low, high in pairwise([*starts, LOGICAL_PARTITIONS]))
+
+
+def table_of(ranges: Sequence[Range]) -> NDArray[np.int64]:
+    """Return for each LP the owner that the ranges name."""
+    return np.repeat([owner for _, _, owner in ranges], [high - low for low, high, _ in ranges]).astype(np.int64)
+
+
+def equal_ranges(count: int) -> tuple[Range, ...]:
+    """Return the LPs divided among `count` owners: contiguous ranges of nearly equal size (SPEC ROUTE-4)."""
+    return ranges_of(np.repeat(np.arange(count), _sizes(np.zeros(count, dtype=np.int64), kept=0)))
+
+
+def expanded_ranges(ranges: Sequence[Range], count: int) -> tuple[Range, ...]:
+    """Return the LPs divided among more owners, with the fewest LPs moved, and none between two old owners."""
+    kept = 1 + max(owner for _, _, owner in ranges)
+    return ranges_of(_expanded(table_of(ranges).astype(np.int16), kept, count))
 
 
 def expand(route: Route, topic: str, count: int, brokers: Sequence[str]) -> Route:
@@ -171,7 +219,7 @@ def expand(route: Route, topic: str, count: int, brokers: Sequence[str]) -> Rout
     return Route(
         epoch=route.epoch + 1,
         partitions=_named(route.partitions, topic, count, brokers),
-        owners=_ranges(_expanded(route.table, kept, count)),
+        owners=expanded_ranges(route.owners, count),
     )
 
 
@@ -239,12 +287,6 @@ def _expanded(table: Table, kept: int, count: int) -> Table:
     return expanded
 
 
-def _ranges(table: NDArray[np.integer]) -> tuple[Range, ...]:
-    """Return the table as ranges; adjacent LPs of one partition are joined."""
-    starts = [0, *(np.flatnonzero(np.diff(table)) + 1).tolist()]
-    return tuple((low, high, int(table[low])) for low, high in pairwise([*starts, LOGICAL_PARTITIONS]))
-
-
 def spread(count: int, route: Places, draw: int) -> list[Range]:
     """Divide `count` messages without a key into slices: (index of the partition, low, high) of `[low, high)`.
 
@@ -252,8 +294,11 @@ def spread(count: int, route: Places, draw: int) -> list[Range]:
     next ones to the partitions that follow in route order. Slices are contiguous, about equal and seldom small,
     because each costs a commit in another table.
     """
-    partitions = len(route.partitions)
-    slices = min(partitions, max(count // _SLICE_MESSAGES_MIN, 1), count)
+    targets = route.targets
+    slices = min(len(targets), max(count // _SLICE_MESSAGES_MIN, 1), count)
     first = int(route.table[draw % LOGICAL_PARTITIONS])
+    if slices == 1:
+        return [(first, 0, count)]
+    start = targets.index(first)
     edges = [count * part // slices for part in range(slices + 1)] if slices else []
-    return [((first + part) % partitions, low, high) for part, (low, high) in enumerate(pairwise(edges))]
+    return [(targets[(start + part) % len(targets)], low, high) for part, (low, high) in enumerate(pairwise(edges))]

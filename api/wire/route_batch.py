@@ -216,7 +216,7 @@ def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
     if blocked is None or not rows.num_rows:
         return int(rows.num_rows)
     lps = np.concatenate([lps_of_keys(chunk) for chunk in rows.column("key").chunks])
-    return first_blocked(blocked, lps, lps >= 0)
+    return first_blocked(blocked, lps)
 
 
 def _list_lps(key: Sequence[str | None]) -> NDArray[np.int16]:

@@ -48,8 +48,28 @@ from mq.meta.retention_holds import (
     readers_of,
 )
 from mq.meta.snapshot import MetaSnapshot
+from mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
+from mq.meta.static_topics import (
+    RemapMode,
+    StaticRequest,
+    decide_drop_segments,
+    decide_put_static,
+    decide_remap,
+    decide_repair,
+    queues_of,
+    static_faults,
+)
 from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
-from mq.meta.topics import Event, MetaState, Topic, TopicPut, brokers_for, decide_delete_topic, decide_put_topic
+from mq.meta.topics import (
+    Event,
+    MetaState,
+    StaticQueues,
+    Topic,
+    TopicPut,
+    brokers_for,
+    decide_delete_topic,
+    decide_put_topic,
+)
 
 __all__ = [
     "META_ROLE",
@@ -71,6 +91,8 @@ __all__ = [
     "InvisibleBounds",
     "Lag",
     "LeaseWatch",
+    "MappingPut",
+    "MappingRemoved",
     "Member",
     "Meta",
     "MetaSnapshot",
@@ -82,8 +104,13 @@ __all__ = [
     "Ordering",
     "OwnLease",
     "Readers",
+    "RemapMode",
     "Removal",
     "Seat",
+    "SegmentsDropped",
+    "StaticEvent",
+    "StaticQueues",
+    "StaticRequest",
     "Strategy",
     "Subscription",
     "Topic",
@@ -97,14 +124,18 @@ __all__ = [
     "decide_begin",
     "decide_delete_group",
     "decide_delete_topic",
+    "decide_drop_segments",
     "decide_give_back",
     "decide_heartbeat",
     "decide_leave",
     "decide_put_group",
+    "decide_put_static",
     "decide_put_topic",
     "decide_register",
+    "decide_remap",
     "decide_removal",
     "decide_renew",
+    "decide_repair",
     "decide_reset",
     "decide_reset_offsets",
     "decide_scan",
@@ -121,5 +152,7 @@ __all__ = [
     "moves_of",
     "parts_told",
     "progress_of",
+    "queues_of",
     "readers_of",
+    "static_faults",
 ]

@@ -9,15 +9,17 @@ from typing import Any, Final, get_args
 from mq.errors import Corrupt
 from mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
 from mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
-from mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent
+from mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
 from mq.meta.online import OnlineState
 from mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
+from mq.meta.static_events import STATIC_EVENTS, MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
 from mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
+from mq.static import NO_MAPPINGS, Sealed, TopicMappings
 from mq.stored_json import Form, corrupt_when_damaged
 
 __all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 
-AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent
+AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent
 
 _NO_MOVES: Final = MovedKeys()
 
@@ -32,29 +34,48 @@ class Meta:
     online: OnlineState = field(default_factory=OnlineState)
     #: Keys that expansions moved, by topic id; never modified.
     moved: Mapping[str, MovedKeys] = field(default_factory=dict)
+    #: The mappings of static topics, by topic id; never modified.
+    static: Mapping[str, TopicMappings] = field(default_factory=dict)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
         """Return the state after `events`. Families depend on each other only where a topic ends."""
         of_topics = [e for e in events if isinstance(e, Event)]
         of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
         of_clients = [e for e in events if isinstance(e, OnlineEvent)]
-        groups, moved = self.groups, dict(self.moved)
+        groups, moved, static = self.groups, dict(self.moved), dict(self.static)
         waiting: list[GroupEvent] = []
+        seals: dict[str, list[Sealed]] = {}
         for event in events:
             if isinstance(event, TopicDeleted):
                 groups = groups.apply_all(waiting).without_topic(event.id)
                 waiting = []
                 moved.pop(event.id, None)
+                static.pop(event.id, None)
+                seals.pop(event.id, None)
             elif isinstance(event, MoveEvent):
-                moved[event.topic_id] = moved.get(event.topic_id, _NO_MOVES).apply_all([event])
+                after = moved[event.topic_id] = moved.get(event.topic_id, _NO_MOVES).apply_all([event])
+                if isinstance(event, MoveSealed) and event.topic_id in static:
+                    seals.setdefault(event.topic_id, []).extend(_seals(after, event))
+            elif isinstance(event, StaticEvent):
+                # a seal changes the mappings that were stored before it, and no others
+                static[event.topic_id] = static.get(event.topic_id, NO_MAPPINGS).sealed(seals.pop(event.topic_id, ()))
+                if isinstance(event, SegmentsDropped):
+                    moved[event.topic_id] = moved.get(event.topic_id, _NO_MOVES).without(frozenset(event.partitions))
+                    groups = groups.apply_all(waiting)
+                    groups = groups.without_partitions(event.topic_id, event.partitions, event.indexes)
+                    waiting = []
+                static[event.topic_id] = _mapped(static[event.topic_id], event)
             elif isinstance(event, GroupEvent):
                 waiting.append(event)
+        for topic_id, those in seals.items():
+            static[topic_id] = static[topic_id].sealed(those)
         return Meta(
             topics=self.topics.apply_all(of_topics) if of_topics else self.topics,
             groups=groups.apply_all(waiting) if waiting else groups,
             brokers=self.brokers.apply_all(of_brokers) if of_brokers else self.brokers,
             online=self.online.apply_all(of_clients) if of_clients else self.online,
             moved=moved,
+            static=static,
         )
 
     def over(self, known: Meta) -> Meta:
@@ -65,6 +86,27 @@ class Meta:
     def moved_keys(self, topic_id: str) -> MovedKeys:
         """Return the keys that expansions moved in the topic with this id."""
         return self.moved.get(topic_id, _NO_MOVES)
+
+    def mappings(self, topic_id: str) -> TopicMappings:
+        """Return the mappings of the static topic with this id."""
+        return self.static.get(topic_id, NO_MAPPINGS)
+
+
+def _seals(moved: MovedKeys, event: MoveSealed) -> list[Sealed]:
+    """Return the segment that a seal ended, if the move was a remapping."""
+    return [
+        Sealed(event.source, event.end_offset, event.at_ms, move.at_once)
+        for move in moved.moves
+        if move.remaps and (move.epoch, move.source) == (event.epoch, event.source)
+    ]
+
+
+def _mapped(mappings: TopicMappings, event: StaticEvent) -> TopicMappings:
+    if isinstance(event, MappingPut):
+        return mappings.put(event.holder, event.mapping)
+    if isinstance(event, MappingRemoved):
+        return mappings.removed(event.holder)
+    return mappings.without(frozenset(event.partitions))
 
 
 def parts_told(event: AnyEvent) -> tuple[str, ...]:
@@ -78,8 +120,10 @@ _TOLD: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(GroupEvent), ("groups",)),
     **dict.fromkeys(get_args(BrokerEvent), ("brokers",)),
     **dict.fromkeys(get_args(OnlineEvent), ("online",)),
-    **dict.fromkeys(get_args(MoveEvent), ("moved",)),
-    TopicDeleted: ("topics", "groups", "moved"),
+    **dict.fromkeys(get_args(MoveEvent), ("moved", "static")),
+    **dict.fromkeys(get_args(StaticEvent), ("static",)),
+    SegmentsDropped: ("static", "moved", "groups"),
+    TopicDeleted: ("topics", "groups", "moved", "static"),
     HostRenewed: (),
 }
 _FORMS: Final[Mapping[str, Form[Any]]] = {
@@ -88,6 +132,7 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
     **BROKER_EVENTS,
     **ONLINE_EVENTS,
     **MOVE_EVENTS,
+    **STATIC_EVENTS,
 }
 
 

@@ -17,7 +17,7 @@ then: an expansion keeps these and adds others behind them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
@@ -245,6 +245,22 @@ class GroupsState:
             self,
             resets={lane: at for lane, at in self.resets.items() if lane.topic_id != topic_id},
             began={pair: count for pair, count in self.began.items() if pair[1] != topic_id},
+        )
+
+    def without_partitions(self, topic_id: str, partitions: Collection[str], indexes: Collection[int]) -> GroupsState:
+        """Return the state after a topic's route has lost partitions, which had these indexes in it."""
+
+        def left(count: int) -> int:
+            return count - sum(index < count for index in indexes)
+
+        return replace(
+            self,
+            resets={
+                lane: at
+                for lane, at in self.resets.items()
+                if lane.topic_id != topic_id or lane.retry or lane.partition not in partitions
+            },
+            began={pair: left(count) if pair[1] == topic_id else count for pair, count in self.began.items()},
         )
 
 

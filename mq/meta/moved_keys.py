@@ -11,6 +11,10 @@ The broker of the old partition *seals* a move: it stops appending messages of t
 certain and records it. Until then the LPs still go to the old partition (`MovedKeys.table`), so no later message can
 overtake an earlier one. LPs may move again with later expansions. Then every partition on the way counts, because a
 partition in the middle may have no message of a key that waits in an earlier one.
+
+A logical queue that is remapped moves, too: all its LPs go from its old leader to the new one, and with them the
+messages without a key. An `available` remapping is `at_once`: messages go to the new leader before the old one is
+sealed, and have no logical offsets until then (SPEC STATIC-9).
 """
 
 from __future__ import annotations
@@ -37,12 +41,14 @@ __all__ = [
     "MoveEvent",
     "MoveSealed",
     "MovedKeys",
+    "StoredMove",
     "decide_seal",
     "first_blocked",
     "moves_between",
     "moves_of",
 ]
 
+#: Whether a group must wait for messages: for each LP, and last for messages without a key.
 Blocked = NDArray[np.bool_]
 
 
@@ -57,10 +63,14 @@ class Move(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
     #: The end offset of `source` at the move; None until it is sealed.
     end_offset: int | None = None
+    #: Whether a logical queue was remapped: all its messages move, those without a key, too.
+    remaps: bool = False
+    #: Whether messages go to `target` before `source` is sealed.
+    at_once: bool = False
 
 
-def moves_between(before: Route, after: Route) -> tuple[Move, ...]:
-    """Return the moves of an expansion from one route to the other; their end offsets are not known yet."""
+def moves_between(before: Route, after: Route, *, remaps: bool = False, at_once: bool = False) -> tuple[Move, ...]:
+    """Return the moves from one route to the other; their end offsets are not known yet."""
     moved = np.flatnonzero(_names(before) != _names(after))
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for lp in moved.tolist():
@@ -70,7 +80,10 @@ def moves_between(before: Route, after: Route) -> tuple[Move, ...]:
             those[-1] = (those[-1][0], lp + 1)
         else:
             those.append((lp, lp + 1))
-    return tuple(Move(after.epoch, source, target, tuple(those)) for (source, target), those in sorted(ranges.items()))
+    return tuple(
+        Move(after.epoch, source, target, tuple(those), remaps=remaps, at_once=at_once)
+        for (source, target), those in sorted(ranges.items())
+    )
 
 
 def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
@@ -81,7 +94,7 @@ def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
     found = []
     for event in events:
         if not isinstance(event, TopicPut) or event.topic.settings.order_strategy != "strict":
-            continue
+            continue  # of static topics, remappings tell their moves themselves
         before = state.topics.get(event.topic.name)
         if before is not None and before.id == event.topic.id and before.route is not event.topic.route:
             moves = moves_between(before.route, event.topic.route)
@@ -96,7 +109,7 @@ def _names(route: Route) -> NDArray[np.object_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysMoved:
-    """A topic was expanded. Append it together with the `TopicPut` of the new route."""
+    """A topic was expanded or remapped. Append it together with the `TopicPut` of the new route."""
 
     kind: ClassVar[str] = "keys_moved"
     topic_id: str
@@ -116,6 +129,8 @@ class MoveSealed:
     epoch: int
     source: str
     end_offset: int
+    #: When it was sealed, in milliseconds since 1970.
+    at_ms: int = 0
 
     @property
     def key(self) -> str:
@@ -125,18 +140,35 @@ class MoveSealed:
 MoveEvent = KeysMoved | MoveSealed
 
 
-class _Moves(msgspec.Struct):
-    """The stored form of moves, none of which is sealed yet."""
+class StoredMove(msgspec.Struct, array_like=True):
+    """The stored form of a move; earlier releases stored fewer fields."""
 
+    epoch: int
+    source: str
+    target: str
+    ranges: tuple[tuple[int, int], ...]
+    end_offset: int | None = None
+    remaps: bool = False
+    at_once: bool = False
+
+    @classmethod
+    def of(cls, move: Move) -> StoredMove:
+        return cls(*move)
+
+    def move(self) -> Move:
+        return Move(*msgspec.structs.astuple(self))
+
+
+class _Moves(msgspec.Struct):
     topic_id: str
-    moves: tuple[tuple[int, str, str, tuple[tuple[int, int], ...]], ...]
+    moves: tuple[StoredMove, ...]
 
     @classmethod
     def of(cls, event: KeysMoved) -> _Moves:
-        return cls(event.topic_id, tuple((one.epoch, one.source, one.target, one.ranges) for one in event.moves))
+        return cls(event.topic_id, tuple(map(StoredMove.of, event.moves)))
 
     def event(self) -> KeysMoved:
-        return KeysMoved(topic_id=self.topic_id, moves=tuple(Move(*one) for one in self.moves))
+        return KeysMoved(topic_id=self.topic_id, moves=tuple(one.move() for one in self.moves))
 
 
 #: The stored form of each kind of event.
@@ -146,6 +178,10 @@ MOVE_EVENTS: Final[Mapping[str, Form[Any]]] = {
 }
 
 
+#: The index of messages without a key in `Blocked`: the last one.
+_KEYLESS: Final = -1
+
+
 class _Need(NamedTuple):
     """The end offsets up to which partitions must be consumed before messages of these LPs are delivered.
 
@@ -153,6 +189,7 @@ class _Need(NamedTuple):
     """
 
     ends: Mapping[str, int | None]
+    #: Indexes in `Blocked`.
     lps: NDArray[np.int16]
 
 
@@ -190,6 +227,21 @@ class MovedKeys:
         return way
 
     @cached_property
+    def _held(self) -> tuple[Move, ...]:
+        """The moves whose messages still go to the old partition."""
+        return tuple(move for move in self.moves if move.end_offset is None and not move.at_once)
+
+    @cached_property
+    def ahead(self) -> Mapping[str, str]:
+        """The old partition of each one that gets messages before the old one is sealed."""
+        return {move.target: move.source for move in self.moves if move.end_offset is None and move.at_once}
+
+    @cached_property
+    def behind(self) -> Mapping[str, str]:
+        """The old leader of each logical queue's leader that gets no messages before the old one is sealed."""
+        return {move.target: move.source for move in self._held if move.remaps}
+
+    @cached_property
     def waiting(self) -> frozenset[str]:
         """The partitions with moves that wait for a seal."""
         return frozenset(move.source for move in self.moves if move.end_offset is None)
@@ -210,14 +262,14 @@ class MovedKeys:
     def table(self, route: Route) -> Table:
         """Return for each LP the index of the partition that its messages go to now: the route's, or the old one's.
 
-        An LP is where the moves before its first unsealed one have brought it.
+        An LP is where the moves before its first unsealed one have brought it; moves that are `at_once` do not wait.
         """
+        if not self._held:
+            return route.table
         table = route.table.copy()
-        index = {partition: at for at, partition in enumerate(route.partitions)}
-        for lp, way in self._way.items():
-            waiting = next((move for move in way if move.end_offset is None), None)
-            if waiting is not None:
-                table[lp] = index[waiting.source]
+        for move in reversed(self._held):
+            for low, high in move.ranges:
+                table[low:high] = route.index_of[move.source]
         table.flags.writeable = False
         return table
 
@@ -228,11 +280,18 @@ class MovedKeys:
         for lp, way in self._way.items():
             for reached in range(1, len(way) + 1):
                 lps.setdefault(way[:reached], []).append(lp)
+        for way, those in lps.items():
+            if way[-1].remaps:
+                those.append(_KEYLESS)
         needs: dict[str, list[_Need]] = {}
         for way, those in lps.items():
             ends = {move.source: move.end_offset for move in way}
             needs.setdefault(way[-1].target, []).append(_Need(ends, np.array(those, dtype=np.int16)))
         return needs
+
+    def without(self, partitions: frozenset[str]) -> MovedKeys:
+        """Return the moves without those from partitions that are dropped."""
+        return MovedKeys(tuple(move for move in self.moves if move.source not in partitions))
 
     def sources(self, target: str) -> set[str]:
         """Return the partitions whose progress decides which messages of `target` a group may read."""
@@ -244,24 +303,27 @@ class MovedKeys:
         `positions` are the offsets of the next messages that the group must finish in each of `sources(target)`: the
         greatest of its committed offset, the offset where it would begin, and the minimum offset.
         """
-        blocked = np.zeros(LOGICAL_PARTITIONS, dtype=np.bool_)
+        blocked = np.zeros(LOGICAL_PARTITIONS + 1, dtype=np.bool_)
         for need in self._needs.get(target, ()):
-            blocked[need.lps] = any(end is None or positions[source] < end for source, end in need.ends.items())
+            if any(end is None or positions[source] < end for source, end in need.ends.items()):
+                blocked[need.lps] = True
         return blocked if blocked.any() else None
 
 
-def first_blocked(blocked: Blocked | None, lps: NDArray[np.int16], has_key: Blocked) -> int:
-    """Return how many messages of a batch a group may read: those before the first one with a blocked key.
+def first_blocked(blocked: Blocked | None, lps: NDArray[np.int16]) -> int:
+    """Return how many messages of a batch a group may read: those before the first one that must wait.
 
-    `lps` are the LPs of the messages' keys; messages without a key are never blocked.
+    `lps` are the LPs of the messages' keys, -1 for messages without a key, which wait only behind a remapping.
     """
     if blocked is None:
         return int(lps.size)
-    stops = np.flatnonzero(blocked[lps] & has_key)
+    stops = np.flatnonzero(blocked[lps])
     return int(stops[0]) if stops.size else int(lps.size)
 
 
-def decide_seal(moved: MovedKeys, topic_id: str, source: str, epoch: int, end_offset: int) -> tuple[MoveEvent, ...]:
+def decide_seal(
+    moved: MovedKeys, topic_id: str, source: str, epoch: int, end_offset: int, now_ms: int = 0
+) -> tuple[MoveEvent, ...]:
     """Return the event that seals the moves from `source` of one expansion; none when they are sealed already.
 
     The broker of `source` has stopped appending messages of these LPs. With a commit of its own in that partition, it
@@ -269,7 +331,7 @@ def decide_seal(moved: MovedKeys, topic_id: str, source: str, epoch: int, end_of
     """
     if epoch not in moved.unsealed(source):
         return ()
-    return (MoveSealed(topic_id=topic_id, epoch=epoch, source=source, end_offset=end_offset),)
+    return (MoveSealed(topic_id=topic_id, epoch=epoch, source=source, end_offset=end_offset, at_ms=now_ms),)
 
 
 def _expect(fits: bool, event: MoveEvent) -> None:

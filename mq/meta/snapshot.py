@@ -21,11 +21,12 @@ import msgspec
 from mq.meta.brokers import BrokersState, Host, Ownership
 from mq.meta.fold import Meta
 from mq.meta.group import GroupsState, StoredGroup
-from mq.meta.moved_keys import Move, MovedKeys
+from mq.meta.moved_keys import MovedKeys, StoredMove
 from mq.meta.online import GroupOnline, OnlineState, TopicAllocation
 from mq.meta.online_events import OnlineClient
 from mq.meta.topics import MetaState, StoredTopic
 from mq.queue import Committed, LaneKey
+from mq.static import QueueMapping, TopicMappings
 from mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["MetaSnapshot"]
@@ -170,10 +171,6 @@ class _Online(msgspec.Struct):
         return OnlineState(groups={name: group.group() for name, group in self.groups.items()}, epoch=self.epoch)
 
 
-#: The moves of a topic, each with its end offset, which a `KeysMoved` event does not have.
-_Moves = list[tuple[int, str, str, tuple[tuple[int, int], ...], int | None]]
-
-
 class _Stored(msgspec.Struct):
     previous: int
     told: Mapping[str, int]
@@ -181,7 +178,9 @@ class _Stored(msgspec.Struct):
     groups: _Groups
     brokers: _Brokers
     online: _Online
-    moved: dict[str, _Moves]
+    moved: dict[str, list[StoredMove]]
+    #: The mappings of each static topic, by its id. Snapshots of earlier releases have none.
+    static: dict[str, dict[str, QueueMapping]] = {}
 
     @classmethod
     def of(cls, snapshot: MetaSnapshot) -> _Stored:
@@ -193,17 +192,19 @@ class _Stored(msgspec.Struct):
             _Groups.of(meta.groups),
             _Brokers.of(meta.brokers),
             _Online.of(meta.online),
-            {topic_id: list(keys.moves) for topic_id, keys in meta.moved.items()},
+            {topic_id: list(map(StoredMove.of, keys.moves)) for topic_id, keys in meta.moved.items()},
+            {topic_id: dict(mappings.by_broker) for topic_id, mappings in meta.static.items()},
         )
 
     def snapshot(self) -> MetaSnapshot:
-        moved = {topic_id: MovedKeys(tuple(Move(*one) for one in those)) for topic_id, those in self.moved.items()}
+        moved = {id_: MovedKeys(tuple(one.move() for one in those)) for id_, those in self.moved.items()}
         meta = Meta(
             topics=self.topics.state(),
             groups=self.groups.state(),
             brokers=self.brokers.state(),
             online=self.online.state(),
             moved=moved,
+            static={topic_id: TopicMappings(those) for topic_id, those in self.static.items()},
         )
         return MetaSnapshot(meta=meta, previous=self.previous, told=self.told)
 

@@ -20,13 +20,14 @@ import msgspec
 from mq.errors import Conflict, Corrupt, NotFound
 from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.names import check_client_topic
-from mq.routing import DEFAULT_PARTITIONS, Route, default_route, expand, new_route
+from mq.routing import DEFAULT_PARTITIONS, Range, Route, default_route, expand, new_route
 from mq.stored_json import Form, form, forms_of
 
 __all__ = [
     "TOPIC_EVENTS",
     "Event",
     "MetaState",
+    "StaticQueues",
     "StoredTopic",
     "Topic",
     "TopicDeleted",
@@ -36,7 +37,27 @@ __all__ = [
     "brokers_for",
     "decide_delete_topic",
     "decide_put_topic",
+    "refuse_other_case",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticQueues:
+    """What a static topic's settings know of its logical queues (SPEC STATIC-4); the segments are in the mappings."""
+
+    #: LPs `[low, high)` belong to the logical queue with this number.
+    owners: tuple[Range, ...]
+    #: The epoch of all mappings.
+    epoch: int
+    #: The brokers that must have a mapping.
+    brokers: tuple[str, ...]
+    #: How many partitions the topic has ever had; it numbers the next one, so that no name is used twice.
+    made: int
+
+    @property
+    def total(self) -> int:
+        """The number of logical queues."""
+        return 1 + max(queue for _, _, queue in self.owners)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +74,15 @@ class Topic:
     settings: TopicSettings
     created_ms: int
     generation: int = 0
+    #: Its logical queues; None for a plain topic.
+    static: StaticQueues | None = None
+
+    def leaders(self) -> dict[int, str]:
+        """Return the partition that the route sends each logical queue's messages to; empty for a plain topic."""
+        if self.static is None:
+            return {}
+        first = {queue: low for low, _, queue in reversed(self.static.owners)}
+        return {queue: self.route.partitions[self.route.table[first[queue]]] for queue in sorted(first)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +123,11 @@ class StoredTopic(msgspec.Struct):
     settings: TopicSettings
     created_ms: int
     generation: int
+    static: StaticQueues | None = None
 
     @classmethod
     def of(cls, topic: Topic) -> StoredTopic:
-        return cls(topic.name, topic.id, topic.route, topic.settings, topic.created_ms, topic.generation)
+        return cls(topic.name, topic.id, topic.route, topic.settings, topic.created_ms, topic.generation, topic.static)
 
     def topic(self) -> Topic:
         return Topic(
@@ -106,6 +137,7 @@ class StoredTopic(msgspec.Struct):
             settings=self.settings,
             created_ms=self.created_ms,
             generation=self.generation,
+            static=self.static,
         )
 
 
@@ -195,7 +227,8 @@ def decide_put_topic(
     Refused
         `system_name`, `invalid_topic_name`.
     Conflict
-        `topic_name_case` when another topic's name differs only by case, `partitions_cannot_shrink`.
+        `topic_name_case` when another topic's name differs only by case, `partitions_cannot_shrink`, `topic_static`
+        when it is a static topic, which has a request of its own.
     Unprocessable
         `partitions_out_of_range`.
     """
@@ -205,6 +238,13 @@ def decide_put_topic(
     if present is None:
         topic = _created(state, name, request, brokers, new_id, now_ms)
         return (TopicPut(topic=replace(topic, route=replace(topic.route, epoch=epoch))),)
+    if present.static is not None:
+        raise Conflict(
+            f"topic {name} is static: give `static` and `total_queues` ({present.static.total} now) to change it",
+            code="topic_static",
+            field="static",
+            extra={"total_queues": present.static.total},
+        )
     route = present.route
     if request.partitions is not None and request.partitions != len(route.partitions):
         route = replace(expand(route, name, request.partitions, brokers), epoch=epoch)
@@ -215,7 +255,7 @@ def decide_put_topic(
 def _created(
     state: MetaState, name: str, request: TopicRequest, brokers: Sequence[str], new_id: str, now_ms: int
 ) -> Topic:
-    _refuse_other_case(state, name)
+    refuse_other_case(state, name)
     count = request.partitions
     route = default_route(name, brokers) if count is None else new_route(name, count, brokers)
     return Topic(
@@ -228,7 +268,7 @@ def _created(
     )
 
 
-def _refuse_other_case(state: MetaState, name: str) -> None:
+def refuse_other_case(state: MetaState, name: str) -> None:
     """Refuse a name that differs from another only by case: case-insensitive file systems would share the folders."""
     folded = name.lower()
     for other in state.topics:

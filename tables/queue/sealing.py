@@ -20,7 +20,7 @@ from tables.queue.metadata import MetaLog
 __all__ = ["seal_moves"]
 
 
-def seal_moves(meta: MetaLog, topic: Topic, open_log: Callable[[str], PartitionLog]) -> int:
+def seal_moves(meta: MetaLog, topic: Topic, open_log: Callable[[str], PartitionLog], now_ms: Callable[[], int]) -> int:
     """Seal all moves of a topic that wait for a seal, oldest first; return the number of sealed moves.
 
     Raises
@@ -33,11 +33,11 @@ def seal_moves(meta: MetaLog, topic: Topic, open_log: Callable[[str], PartitionL
         while waiting := meta.meta.moved_keys(topic.id).unsealed(source):
             end_offset = open_log(source).fence(ROUTE_FENCE, waiting[0])
             failpoint("seal.after_fence")
-            decide = partial(_decided, topic.id, source, waiting[0], end_offset)
+            decide = partial(_decided, topic.id, source, waiting[0], end_offset, now_ms())
             meta.submit_any(decide)
             sealed += 1
     return sealed
 
 
-def _decided(topic_id: str, source: str, epoch: int, end_offset: int, meta: Meta) -> Sequence[MoveEvent]:
-    return decide_seal(meta.moved_keys(topic_id), topic_id, source, epoch, end_offset)
+def _decided(topic_id: str, source: str, epoch: int, end_offset: int, now_ms: int, meta: Meta) -> Sequence[MoveEvent]:
+    return decide_seal(meta.moved_keys(topic_id), topic_id, source, epoch, end_offset, now_ms)

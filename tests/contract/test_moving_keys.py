@@ -259,7 +259,7 @@ class MovingKeys(RuleBasedStateMachine):
         rows = log.read(at, max_messages=count, max_bytes=1 << 20).rows
         keys: list[str] = rows.column("key").to_pylist()
         lps = np.array([LPS[key] for key in keys], dtype=np.int16)
-        allowed = first_blocked(moved.blocked(partition, sources), lps, np.ones(len(keys), dtype=np.bool_))
+        allowed = first_blocked(moved.blocked(partition, sources), lps)
         for body in rows.column("body").to_pylist()[:allowed]:
             key, _, number = body.decode().partition(":")
             self.got[key].append(int(number))

@@ -71,9 +71,9 @@ def test_route_06_moved_keys_wait_until_the_old_partition_is_consumed_to_its_end
 def test_route_06_a_batch_is_cut_before_the_first_key_that_waits() -> None:
     blocked = moved().blocked("orders#1@A", ALL_BUT)
     lps = np.array([0, 300, 300, 1], dtype=np.int16)
-    assert first_blocked(blocked, lps, np.array([True, False, True, True])) == 2
-    assert first_blocked(blocked, lps, np.array([True, False, False, True])) == 4
-    assert first_blocked(None, lps, np.ones(4, dtype=bool)) == 4
+    assert first_blocked(blocked, np.where([True, False, True, True], lps, -1)) == 2
+    assert first_blocked(blocked, np.where([True, False, False, True], lps, -1)) == 4
+    assert first_blocked(None, lps) == 4
 
 
 def test_route_06_every_partition_on_the_way_counts() -> None:
@@ -168,7 +168,7 @@ class Topic:
         batch = self.logs[partition][at : at + count]
         lps = np.array([lp for lp, _ in batch], dtype=np.int16)
         blocked = self.moved.blocked(partition, self.position)
-        taken = first_blocked(blocked, lps, np.ones(lps.size, dtype=bool))
+        taken = first_blocked(blocked, lps)
         for lp, number in batch[:taken]:
             assert number == self.got.get(lp, -1) + 1, f"LP {lp} came out of order in {partition}"
             self.got[lp] = number

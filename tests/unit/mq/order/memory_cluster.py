@@ -381,7 +381,7 @@ class MemoryHost:
         batch = self.cluster.logs[partition][offset : offset + count]
         blocked = self.view.moved.blocked(partition, self.cluster.committed)
         lps = np.array([message.lp for message in batch], dtype=np.int16)
-        return batch[: first_blocked(blocked, lps, np.ones(lps.size, dtype=np.bool_))]
+        return batch[: first_blocked(blocked, lps)]
 
     def commit(self, partition: str, client: str, offset: int, number: int) -> None:
         now_ms, locks = self._locks(partition)

@@ -1,0 +1,156 @@
+"""Logical queues: a chain of segments that clients see as one partition (SPEC STATIC-1 to 3).
+
+    3@__logical_queue_broker__      [0 ... 400)  [400 ... 520)   hole   [10000 ...
+    segments, oldest first           gen 0        gen 1                  gen 2, the leader: the only one written
+
+Logical offsets grow strictly from segment to segment. The segment of an offset is the last one that begins at or below
+it, so an offset in a hole belongs to the segment before the hole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+from mq.limits import PARTITIONS_MAX
+from mq.static.jump import jump_above
+from mq.static.segment import Segment
+
+__all__ = ["LOGICAL_BROKER", "LogicalQueue", "is_queue_name", "queue_index", "queue_name"]
+
+#: The broker of every logical queue's name; no process serves it.
+LOGICAL_BROKER: Final = "__logical_queue_broker__"
+_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{LOGICAL_BROKER}")
+
+
+def queue_name(index: int) -> str:
+    """Return the name under which clients see a logical queue: `3@__logical_queue_broker__` (SPEC STATIC-2)."""
+    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
+    return f"{index}@{LOGICAL_BROKER}"
+
+
+def queue_index(name: str) -> int | None:
+    """Return the number of the logical queue with this name; None if it is not the name of one."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def is_queue_name(name: str) -> bool:
+    """Return whether the name is written as a logical queue's."""
+    return name.endswith(f"@{LOGICAL_BROKER}")
+
+
+# Without slots, because `cached_property` needs an instance dictionary.
+@dataclass(frozen=True)
+class LogicalQueue:
+    """One logical queue with at least one segment, oldest first. Immutable."""
+
+    index: int
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        assert self.segments, "a logical queue has a leader"
+
+    @property
+    def name(self) -> str:
+        return queue_name(self.index)
+
+    @property
+    def leader(self) -> Segment:
+        """The newest segment: the only one that is written."""
+        return self.segments[-1]
+
+    @property
+    def second_leader(self) -> Segment | None:
+        """The segment before the leader; its broker keeps a copy of the chain."""
+        return self.segments[-2] if len(self.segments) > 1 else None
+
+    @cached_property
+    def readable(self) -> tuple[Segment, ...]:
+        """The segments with logical offsets, oldest first."""
+        return tuple(segment for segment in self.segments if segment.is_decided)
+
+    @property
+    def newest_readable(self) -> Segment:
+        """The last segment with logical offsets: the leader, unless it is undecided."""
+        return self.readable[-1]
+
+    @property
+    def holes(self) -> int:
+        """How many logical offsets between the segments have no message (SPEC STATIC-3)."""
+        return sum(after.logic_offset - before.logic_end for before, after in pairwise(self.readable))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {segment.partition: at for at, segment in enumerate(self.segments)}
+
+    def segment_of(self, partition: str) -> Segment | None:
+        """Return the segment that is this physical partition; None if none is."""
+        at = self._places.get(partition)
+        return None if at is None else self.segments[at]
+
+    def segment_at(self, offset: int) -> Segment:
+        """Return the readable segment of a logical offset; the earliest one for an offset before all of them."""
+        readable = self.readable
+        low, high = 0, len(readable) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if readable[middle].logic_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return readable[low]
+
+    def after(self, segment: Segment) -> Segment | None:
+        """Return the next readable segment; None behind the newest one."""
+        at = self._places[segment.partition] + 1
+        following = self.segments[at] if at < len(self.segments) else None
+        return following if following is not None and following.is_decided else None
+
+    def sealed(self, partition: str, end_offset: int, now_ms: int, *, jumps: bool) -> LogicalQueue:
+        """Return the queue after the segment before the leader got its last message.
+
+        The leader's logical offsets begin at the sealed end, or, with `jumps`, at the next block (SPEC STATIC-8, 9).
+        Repeating a seal changes nothing.
+        """
+        at = self._places[partition]
+        old = self.segments[at]
+        if old.is_sealed:
+            return self
+        assert at == len(self.segments) - 2, "only the segment before the leader is sealed"
+        old = replace(old, end_offset=end_offset, end_ms=now_ms, update_ms=now_ms)
+        begin = jump_above(old.logic_end) if jumps else old.logic_end
+        leader = replace(self.leader, logic_offset=begin, update_ms=now_ms)
+        return LogicalQueue(self.index, (*self.segments[:at], old, leader))
+
+    def without(self, partitions: frozenset[str]) -> LogicalQueue:
+        """Return the queue without these segments at its beginning."""
+        kept = tuple(segment for segment in self.segments if segment.partition not in partitions)
+        assert kept and kept == self.segments[-len(kept) :], "only the oldest segments are dropped"
+        return LogicalQueue(self.index, kept)
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the chain."""
+        for segment in self.segments:
+            if segment.gen < 0 or segment.start_offset != 0:
+                yield f"segment {segment.partition} has generation {segment.gen}, start offset {segment.start_offset}"
+        for at, (before, after) in enumerate(pairwise(self.segments)):
+            is_last = at == len(self.segments) - 2
+            if after.gen <= before.gen:
+                yield f"generation {after.gen} follows {before.gen}"
+            if not before.is_decided:
+                yield f"segment {before.partition} is undecided and is not the leader"
+            elif before.is_sealed and after.is_decided and after.logic_offset < before.logic_end:
+                yield f"segment {after.partition} begins at {after.logic_offset}, before {before.logic_end}"
+            elif before.is_sealed != after.is_decided or not (before.is_sealed or is_last):
+                yield f"segment {before.partition} is not sealed, or {after.partition} does not begin at its end"
+        if self.leader.is_sealed:
+            yield f"the leader {self.leader.partition} is sealed"
+        if len(self.segments) == 1 and not self.leader.is_decided:
+            yield f"the only segment {self.leader.partition} is undecided"
+        if len(self._places) != len(self.segments):
+            yield "a partition is mapped twice"

@@ -1,0 +1,85 @@
+"""Segments of a logical queue: each is one physical partition with the logical offsets of its messages (SPEC STATIC-1).
+
+    partition orders#3@broker-a     offsets         [0 ............ 120)      sealed at its last accepted message
+    segment                         logic offset 400 + offset  [400 .. 520)
+
+A segment with an undecided logic offset (-1) is writable and not readable: its messages have no logical offset yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mq.errors import Unavailable
+from mq.names import broker_of
+
+__all__ = ["UNDECIDED", "Segment"]
+
+#: Stands for a logic offset, an end offset or a time that is not known yet.
+UNDECIDED: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One segment. Times are milliseconds since 1970."""
+
+    #: Grows by at least 1 from segment to segment of a queue.
+    gen: int
+    #: The physical partition; it never belongs to another segment (SPEC STATIC-12).
+    partition: str
+    #: The logical offset of the first message; UNDECIDED until the segment before is sealed.
+    logic_offset: int
+    #: The physical offset of the first message: always 0, because no partition is used twice.
+    start_offset: int = 0
+    #: The physical offset behind the last message; UNDECIDED until the segment is sealed.
+    end_offset: int = UNDECIDED
+    #: When the segment became a leader, when it was sealed, and the later of both.
+    start_ms: int
+    end_ms: int = UNDECIDED
+    update_ms: int
+
+    @property
+    def broker(self) -> str:
+        return broker_of(self.partition)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its messages have logical offsets."""
+        return self.logic_offset >= 0
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it has got its last message."""
+        return self.end_offset >= 0
+
+    @property
+    def delta(self) -> int:
+        """The number that turns a physical offset into the logical one, when added.
+
+        Raises
+        ------
+        Unavailable
+            `logic_offset_undecided`: the segment before is not sealed yet.
+        """
+        if not self.is_decided:
+            raise Unavailable(
+                f"the logical offsets of {self.partition} are not decided yet; ask again",
+                code="logic_offset_undecided",
+                field="partition",
+            )
+        return self.logic_offset - self.start_offset
+
+    def logical(self, offset: int) -> int:
+        """Return the logical offset of a physical one; raises what `delta` does."""
+        return max(offset, self.start_offset) + self.delta
+
+    def physical(self, logical: int) -> int:
+        """Return the physical offset of a logical one; raises what `delta` does."""
+        return max(logical - self.delta, self.start_offset)
+
+    @property
+    def logic_end(self) -> int:
+        """The logical offset behind the last message of a sealed segment; raises what `delta` does."""
+        assert self.is_sealed, "an open segment has no end"
+        return self.logical(self.end_offset)
