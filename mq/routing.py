@@ -292,13 +292,13 @@ def spread(count: int, route: Places, draw: int) -> list[Range]:
 
     `draw` is a random number: the first slice goes to the partition of LP `draw % 1024` (SPEC ROUTE-5), the
     next ones to the partitions that follow in route order. Slices are contiguous, about equal and seldom small,
-    because each costs a commit in another table.
+    because each costs a commit in another table. A partition that is not among the `targets` gets none.
     """
     targets = route.targets
     slices = min(len(targets), max(count // _SLICE_MESSAGES_MIN, 1), count)
     first = int(route.table[draw % LOGICAL_PARTITIONS])
-    if slices == 1:
+    if slices == 1 and first in targets:
         return [(first, 0, count)]
-    start = targets.index(first)
+    start = targets.index(first) if first in targets else draw % len(targets)
     edges = [count * part // slices for part in range(slices + 1)] if slices else []
     return [(targets[(start + part) % len(targets)], low, high) for part, (low, high) in enumerate(pairwise(edges))]

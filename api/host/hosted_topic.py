@@ -34,6 +34,7 @@ from mq.meta import (
 )
 from mq.names import check_topic
 from mq.routing import Route
+from mq.static import TopicMappings, TopicQueues
 from tables.delta import PartitionNotFound
 from tables.log import PartitionLog
 from tables.paths import Space
@@ -64,7 +65,7 @@ class HostedTopic:
         self._drawn = 0
         self._drawn_until_s = 0.0
         #: The placement, after the values that it was made of.
-        self._placement: tuple[Topic, MovedKeys, int, Placement] | None = None
+        self._placement: tuple[Topic, MovedKeys, TopicMappings, int, Placement] | None = None
         #: The sealed end offsets up to which the logs were read.
         self._reached: Mapping[str, int] = {}
 
@@ -96,11 +97,21 @@ class HostedTopic:
         present = meta.topics.topics.get(self.topic.name)
         if present is not None and present.id == self.topic.id:
             self.topic = present
-        moved, epoch = meta.moved_keys(self.topic.id), meta.brokers.epoch
-        made = self._placement
-        if made is None or made[0] is not self.topic or made[1] is not moved or made[2] != epoch:
-            made = self._placement = self.topic, moved, epoch, Placement.of(self.topic, moved, meta.brokers)
-        return made[3]
+        moved, mappings = meta.moved_keys(self.topic.id), meta.mappings(self.topic.id)
+        epoch, made = meta.brokers.epoch, self._placement
+        if (
+            made is None
+            or made[0] is not self.topic
+            or made[1] is not moved
+            or made[2] is not mappings
+            or made[3] != epoch
+        ):
+            made = self._placement = self.topic, moved, mappings, epoch, Placement.of(self.topic, meta)
+        return made[4]
+
+    def queues(self, meta: Meta) -> TopicQueues | None:
+        """Return the logical queues of a static topic by `meta`; None for a plain topic."""
+        return None if self.topic.static is None else self.placement(meta).queues
 
     async def see(self, ends: Mapping[str, int]) -> None:
         """Read what other processes appended before these ends; it may include copies of a request of ours."""
@@ -180,6 +191,10 @@ class Topics:
     def placement(self, hosted: HostedTopic) -> Placement:
         """Return where messages of the topic go now, as far as this process knows."""
         return hosted.placement(self._meta.now)
+
+    def queues(self, hosted: HostedTopic) -> TopicQueues | None:
+        """Return the logical queues of a static topic, as far as this process knows; None for a plain topic."""
+        return hosted.queues(self._meta.now)
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)

@@ -130,7 +130,7 @@ class SinkPlace:
             meta = self.meta.meta
             topic = meta.topics.topics.get(name)
             if topic is not None:  # None: deleted a moment ago
-                return topic, Placement.of(topic, meta.moved_keys(topic.id), meta.brokers)
+                return topic, Placement.of(topic, meta)
 
     def log(self, topic: Topic, partition: str) -> PartitionLog:
         """Return a topic's partition; its table is created if that was cut short."""
@@ -162,7 +162,7 @@ class SinkPlace:
         fence, epoch = str(refused.extra.get("fence")), refused.extra.get("epoch")
         for failures in itertools.count(1):
             meta = self.refresh()
-            seal_moves(self.meta, topic, partial(self.log, topic))
+            seal_moves(self.meta, topic, partial(self.log, topic), self.now_ms)
             _, placement = self.routed(topic.name)
             brokers = {broker_of(partition) for partition in placement.partitions}
             fence_epochs = [

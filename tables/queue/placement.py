@@ -1,6 +1,7 @@
 """The partitions to which messages of a topic go now, and the fence epochs that their appends know.
 
     route of the topic  +  moves that wait for their seal  -->  table: logical partition -> partition
+    mappings            +  remappings that wait            -->  names: logical queue -> partition (static topics)
     epochs of brokers   +  moves that are sealed           -->  the fence epochs of appends (`tables.log.fences`)
 
 Route and fence epochs must come from one metadata snapshot: mixing two lets an append slip past a fence.
@@ -9,11 +10,13 @@ Route and fence epochs must come from one metadata snapshot: mixing two lets an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mq.meta import BrokersState, MovedKeys, Topic
+from mq.errors import NotFound
+from mq.meta import BrokersState, Meta, MovedKeys, Topic, queues_of
 from mq.names import broker_of
 from mq.routing import Table
+from mq.static import TopicQueues
 from tables.log import BROKER_FENCE, ROUTE_FENCE
 
 __all__ = ["FenceEpochs", "Placement", "fence_epochs_of"]
@@ -31,22 +34,65 @@ class Placement:
     fence_epochs: Mapping[str, FenceEpochs]
     #: The sealed ends of partitions that gave up logical partitions: earlier requests with their messages lie there.
     ends: Mapping[str, int]
+    #: The numbers of the partitions that messages without a key go to.
+    targets: tuple[int, ...]
+    #: The numbers of the partitions by the names that clients use: their own, or those of logical queues.
+    names: Mapping[str, int]
+    #: The logical queues of a static topic.
+    queues: TopicQueues | None = None
+    #: The numbers of partitions whose logical queue cannot be had: nothing is sent there (SPEC STATIC-22).
+    unserved: frozenset[int] = frozenset()
+    #: Partitions that get messages before the old leader of their queue is sealed, each with the old one (STATIC-9).
+    ahead: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, topic: Topic, moved: MovedKeys, brokers: BrokersState) -> Placement:
+    def of(cls, topic: Topic, meta: Meta) -> Placement:
         """Return the placement by the newest route; keys whose move is not sealed yet stay in their old partition."""
-        route = topic.route
-        fence_epochs: dict[str, FenceEpochs] = {}
-        for partition in route.partitions:
-            epochs = dict(fence_epochs_of(brokers, broker_of(partition)))
-            if moved.moves:
-                epochs[ROUTE_FENCE] = moved.sealed_up_to(partition)
-            fence_epochs[partition] = epochs
+        route, moved = topic.route, meta.moved_keys(topic.id)
         ends: dict[str, int] = {}
         for move in moved.moves:
             if move.end_offset is not None:
                 ends[move.source] = max(move.end_offset, ends.get(move.source, 0))
-        return cls(route.partitions, moved.table(route) if moved.moves else route.table, fence_epochs, ends)
+        fence_epochs = {name: _fence_epochs(moved, meta.brokers, name) for name in route.partitions}
+        table = moved.table(route)
+        if topic.static is None:
+            return cls(route.partitions, table, fence_epochs, ends, route.targets, route.index_of)
+        queues = TopicQueues(topic.static.total, queues_of(meta, topic))
+        places = {index: moved.behind.get(leader, leader) for index, leader in topic.leaders().items()}
+        at = {index: route.index_of[partition] for index, partition in places.items()}
+        return cls(
+            route.partitions,
+            table,
+            fence_epochs,
+            ends,
+            targets=tuple(sorted(at[index] for index in queues.served)),
+            names={queue.name: at[index] for index, queue in queues.served.items()},
+            queues=queues,
+            unserved=frozenset(at[index] for index in at.keys() - queues.served.keys()),
+            ahead=moved.ahead,
+        )
+
+    def number_of(self, topic: str, name: str, field: str) -> int:
+        """Return the number of the partition that a client names; `field` is the part of the request.
+
+        Raises
+        ------
+        DeltaMQError
+            What `TopicQueues.require` raises; `partition_not_found` for plain topics, too.
+        """
+        found = self.names.get(name)
+        if found is not None:
+            return found
+        if self.queues is not None:
+            self.queues.require(name, topic, field)
+        raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
+
+
+def _fence_epochs(moved: MovedKeys, brokers: BrokersState, partition: str) -> FenceEpochs:
+    epochs = dict(fence_epochs_of(brokers, broker_of(partition)))
+    if moved.moves:
+        epochs[ROUTE_FENCE] = moved.sealed_up_to(partition)
+    return epochs
 
 
 def fence_epochs_of(brokers: BrokersState, broker: str) -> FenceEpochs:

@@ -79,7 +79,7 @@ class Process:
         return self.meta.topics.topic(TOPIC)
 
     def placement(self) -> Placement:
-        return Placement.of(self.topic, self.meta.moved_keys(self.topic.id), self.meta.brokers)
+        return Placement.of(self.topic, self.meta)
 
     def partition(self, name: str) -> PartitionLog:
         return self.warehouse.create(PartitionRef(Space.TOPICS, TOPIC, name))

@@ -30,7 +30,7 @@ from mq.meta.online import GroupOnline, OnlineState, TopicAllocation, TopicParti
 from mq.meta.online_events import OnlineClient, Subscription
 from mq.meta.snapshot import MetaSnapshot
 from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import MetaState, Topic, decide_delete_topic, decide_put_topic
+from mq.meta.topics import MetaState, StaticQueues, Topic, decide_delete_topic, decide_put_topic
 from mq.queue.checkpoint import LaneKey
 
 AB = ("A", "B")
@@ -207,9 +207,10 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
 @pytest.mark.parametrize(
     ("state", "stored_fields"),
     [
-        (Meta, {"topics", "groups", "brokers", "online", "moved"}),
+        (Meta, {"topics", "groups", "brokers", "online", "moved", "static"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
-        (Topic, {"name", "id", "route", "settings", "created_ms", "generation"}),
+        (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static"}),
+        (StaticQueues, {"owners", "epoch", "brokers", "made"}),
         (GroupsState, {"groups", "resets", "epoch", "began"}),
         (Group, {"name", "epoch", "settings", "created_ms"}),
         (BrokersState, {"hosts", "roles", "epoch"}),
@@ -230,7 +231,7 @@ def test_meta_3_every_field_of_a_host_and_of_a_move_comes_back() -> None:
     values = {one.name: _unlike_default(one.name) for one in fields(Host)}
     one = Host(**values)
     assert stored(Meta(brokers=BrokersState(hosts={one.id: one}))).brokers.hosts == {one.id: one}
-    assert Move._fields == ("epoch", "source", "target", "ranges", "end_offset")
+    assert Move._fields == ("epoch", "source", "target", "ranges", "end_offset", "remaps", "at_once")
 
 
 def _unlike_default(name: str) -> Any:

@@ -22,7 +22,12 @@ def segment(gen: int, logic: int, end: int = UNDECIDED) -> Segment:
 def test_static_2_names_of_queues() -> None:
     assert queue_name(3) == "3@__logical_queue_broker__"
     assert queue_index("3@__logical_queue_broker__") == 3
-    for other in ("03@__logical_queue_broker__", "orders@A", "-1@__logical_queue_broker__", "3@__logical_queue_broker__x"):
+    for other in (
+        "03@__logical_queue_broker__",
+        "orders@A",
+        "-1@__logical_queue_broker__",
+        "3@__logical_queue_broker__x",
+    ):
         assert queue_index(other) is None
     assert is_queue_name("x@__logical_queue_broker__") and not is_queue_name("orders@A")
 
