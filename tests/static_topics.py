@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from mq.meta import (
-    AnyEvent,
-    Host,
-    Meta,
-    MetaSnapshot,
+from mq.meta.brokers import Host, decide_register
+from mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
+from mq.meta.moved_keys import decide_seal
+from mq.meta.snapshot import MetaSnapshot
+from mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
-    Topic,
-    TopicRequest,
     decide_drop_segments,
     decide_put_static,
-    decide_register,
     decide_remap,
     decide_repair,
-    decide_seal,
-    event_from_json,
-    event_to_json,
     queues_of,
 )
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic
 from mq.static import LogicalQueue
 
 __all__ = ["StaticWorld"]

@@ -48,22 +48,11 @@ from mq.meta.retention_holds import (
     readers_of,
 )
 from mq.meta.snapshot import MetaSnapshot
-from mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
-from mq.meta.static_topics import (
-    RemapMode,
-    StaticRequest,
-    decide_drop_segments,
-    decide_put_static,
-    decide_remap,
-    decide_repair,
-    queues_of,
-    static_faults,
-)
+from mq.meta.static_topics import queues_of
 from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
 from mq.meta.topics import (
     Event,
     MetaState,
-    StaticQueues,
     Topic,
     TopicPut,
     brokers_for,
@@ -91,8 +80,6 @@ __all__ = [
     "InvisibleBounds",
     "Lag",
     "LeaseWatch",
-    "MappingPut",
-    "MappingRemoved",
     "Member",
     "Meta",
     "MetaSnapshot",
@@ -104,13 +91,8 @@ __all__ = [
     "Ordering",
     "OwnLease",
     "Readers",
-    "RemapMode",
     "Removal",
     "Seat",
-    "SegmentsDropped",
-    "StaticEvent",
-    "StaticQueues",
-    "StaticRequest",
     "Strategy",
     "Subscription",
     "Topic",
@@ -124,18 +106,14 @@ __all__ = [
     "decide_begin",
     "decide_delete_group",
     "decide_delete_topic",
-    "decide_drop_segments",
     "decide_give_back",
     "decide_heartbeat",
     "decide_leave",
     "decide_put_group",
-    "decide_put_static",
     "decide_put_topic",
     "decide_register",
-    "decide_remap",
     "decide_removal",
     "decide_renew",
-    "decide_repair",
     "decide_reset",
     "decide_reset_offsets",
     "decide_scan",
@@ -154,5 +132,4 @@ __all__ = [
     "progress_of",
     "queues_of",
     "readers_of",
-    "static_faults",
 ]

@@ -11,17 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mq.errors import Conflict, DeltaMQError, Refused, Unavailable, Unprocessable
-from mq.meta import (
-    MappingPut,
-    MappingRemoved,
-    TopicPut,
-    TopicRequest,
-    decide_delete_topic,
-    decide_leave,
-    decide_put_topic,
-    static_faults,
-)
+from mq.meta.brokers import decide_leave
 from mq.meta.moved_keys import KeysMoved
+from mq.meta.static_events import MappingPut, MappingRemoved
+from mq.meta.static_topics import static_faults
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
 from mq.static import UNDECIDED, TopicMappings
 from tests.static_topics import StaticWorld
 

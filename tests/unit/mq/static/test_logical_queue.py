@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.errors import Unavailable
-from mq.static import UNDECIDED, LogicalQueue, Segment, jump_above, next_after, place_of, queue_index, queue_name
-from mq.static.logical_queue import is_queue_name
+from mq.static import UNDECIDED, LogicalQueue, Segment
+from mq.static.jump import jump_above
+from mq.static.logical_queue import is_queue_name, queue_index, queue_name
+from mq.static.reading import next_after, place_of
 
 
 def segment(gen: int, logic: int, end: int = UNDECIDED) -> Segment:
