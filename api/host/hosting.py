@@ -227,7 +227,7 @@ class Hosting:
         """
         await self._register()
         await self._take_over()
-        await self._life.roles.settle()
+        await self._life.roles.all_served()
         self._ticker = asyncio.create_task(self._repeat())
 
     async def _register(self) -> None:
@@ -330,7 +330,7 @@ class Hosting:
         log.warning("event=lease_lost host=%s", before.host.id)
         self._life = self._new_life()
         await before.roles.end(is_over=True)
-        await self._life.roles.settle()
+        await self._life.roles.all_served()
         await self._meta.run(partial(self._locks.forget, before.host.id))
         await self._register()
 

@@ -62,7 +62,7 @@ class Roles:
         self._hooks = hooks
         self._beginning: set[asyncio.Task[None]] = set()
         self._passing: dict[str, asyncio.Task[None]] = {}
-        self._is_settled = False
+        self._has_begun = False
 
     def serves(self, role: str) -> bool:
         """Whether new requests are taken for the role."""
@@ -104,10 +104,10 @@ class Roles:
 
     # Beginning.
 
-    async def settle(self) -> None:
+    async def all_served(self) -> None:
         """Return when all our roles are served; raise if one cannot begin. After this call failures are tried again."""
         await asyncio.gather(*self._beginning)
-        self._is_settled = True
+        self._has_begun = True
 
     def _begin_soon(self, roles: Mapping[str, int]) -> None:
         task = asyncio.get_running_loop().create_task(self._begin(roles))
@@ -125,7 +125,7 @@ class Roles:
         except (DeltaMQError, OSError) as error:
             code = getattr(error, "code", "os_error")
             log.error("event=roles_not_begun roles=%s code=%s detail=%r", ",".join(roles), code, str(error))
-            if not self._is_settled:
+            if not self._has_begun:
                 raise
             await asyncio.sleep(_BEGIN_AGAIN_S)
             for role, epoch in roles.items():

@@ -1,7 +1,7 @@
 """Exclusive clients, served by the owner of the meta role: heartbeats, authorizations, the scan (ORDER-1 to 3).
 
     heartbeat --> decide --changed?--> events in the metadata log --> authorize in memory --> answer
-    scan      --> expired?     --> condemn --> events in the metadata log --> settle
+    scan      --> expired?     --> condemn --> events in the metadata log --> decided
 
 A heartbeat that changes nothing is answered from memory: the lease guarantees that no other process has the role, and
 its owner decides alone. While the end of a client's stay is being stored, the client's heartbeats wait; then it joins
@@ -296,7 +296,7 @@ class OnlineClients:
             log.info("event=clients_scanned over=%d", len(over))
         else:
             self._scanned = seen
-        granting.settle(self._meta.now.online.members())
+        granting.decided(self._meta.now.online.members())
         self._wake_condemned()
 
     def _is_scanned(self, seen: Meta) -> bool:

@@ -67,7 +67,7 @@ class Authorizations:
         self._condemned = {member for member in known if self._until_ms[member] <= now_ms}
         return set(self._condemned)
 
-    def settle(self, known: Collection[Member]) -> None:
+    def decided(self, known: Collection[Member]) -> None:
         """End the decision, stored or failed: forget clients that are not in `known`, allow grants to the others."""
         self._condemned = set()
         self._until_ms = {member: until for member, until in self._until_ms.items() if member in known}

@@ -63,7 +63,7 @@ def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str,
     Unknown
         The fence may be there; calling again is safe.
     """
-    publisher.settle()
+    publisher.sync_earlier()
     if state.fences.get(name, 0) >= epoch:
         return
     batch_id = uuid.uuid4().hex

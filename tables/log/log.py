@@ -274,7 +274,7 @@ class PartitionLog:
             if confirm is not None:
                 confirm()
             if durable:
-                self._publisher.settle()
+                self._publisher.sync_earlier()
             return self._appender.append(
                 rows, parts, durable=durable, expected_offset=expected_offset, fence_epochs=fence_epochs
             )

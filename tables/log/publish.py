@@ -1,6 +1,6 @@
 """Publishing of data files and the commit that names them, so that a power cut loses only what it may (SPEC RELY-1).
 
-settle     make everything before a durable commit durable first: losing an earlier commit loses all later ones
+earlier    make everything before a durable commit durable first: losing an earlier commit loses all later ones
 put        the data files
 commit     the version that names them
 put again  files that a sweep took for orphans, if this process slept so long in between
@@ -65,7 +65,7 @@ class Publisher:
         if self._clock.boot_ms() - began_ms > self._stale_ms:
             self._put_again(adds, version)
 
-    def settle(self) -> None:
+    def sync_earlier(self) -> None:
         """Make everything before our next commit durable.
 
         That is what was appended without syncing, and the newest commit if it is another writer's, which may not have

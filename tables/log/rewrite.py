@@ -51,7 +51,7 @@ class Rewrite:
         Unknown
             The rearrangement may be committed; calling again is safe.
         """
-        self._publisher.settle()
+        self._publisher.sync_earlier()
         if not self._state.are_live(self._removes):
             return False
         self._publisher.commit(self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms)

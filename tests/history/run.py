@@ -87,6 +87,8 @@ class Plan:
     #: The loads go on until the nemesis is through, and at least so long.
     seconds: float = 3.0
     drain_s: float = 60.0
+    #: For how long a producer repeats a request.
+    patience_s: float = 60.0
     environment: Mapping[str, str] = field(default_factory=dict)
     #: What is started as a service, and with `clocked_jobs` as the jobs' driver, too.
     program: tuple[str, ...] = tuple(DELTAMQ)
@@ -265,6 +267,7 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
             partitions=() if plan.strict else names,
             delayed_percent=plan.delayed_percent if at < plan.senders else 0,
             pause_s=plan.send_pause_s,
+            patience_s=plan.patience_s,
         )
         workers.append(Sender(Door(_turned(system.ways, at)), recorder, settings, plan.seed * 1_000 + at, stop))
     for number, group in enumerate(plan.groups):

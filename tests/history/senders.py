@@ -19,7 +19,6 @@ from tests.history.record import OpenOp, Recorder, now_ns
 __all__ = ["SendSettings", "Sender"]
 
 _AGAIN_S: Final = 0.02
-_PATIENCE_NS: Final = 60_000 * MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +36,8 @@ class SendSettings:
     delay_ms: tuple[int, int] = (300, 1_500)
     #: The pause after each request, at most.
     pause_s: float = 0.02
+    #: For how long a request is repeated; what has no answer by then has an unknown outcome.
+    patience_s: float = 60
 
 
 class Sender(threading.Thread):
@@ -118,7 +119,7 @@ class Sender(threading.Thread):
 
     def _ask(self, op: OpenOp, request: dict[str, object], ids: Sequence[str]) -> None:
         """Ask until the outcome is known; a plain producer asks once."""
-        deadline = now_ns() + _PATIENCE_NS
+        deadline = now_ns() + int(self._settings.patience_s * 1_000) * MS
         path = f"/v1/topics/{quote(self._settings.topic, safe='')}/messages"
         asked = False
         while True:

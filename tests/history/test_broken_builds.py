@@ -15,7 +15,17 @@ from tests.history.run import GroupPlan, Plan, System, run
 from tests.history.test_orderly import QUICK
 
 #: Nothing is waited for long: the anomaly is there, or it is not.
-LOG = Plan(jobs=(), upkeep=(), senders=3, plain_senders=0, delayed_percent=0, seconds=1.0, rest_s=(0.4, 0.8), drain_s=5)
+LOG = Plan(
+    jobs=(),
+    upkeep=(),
+    senders=3,
+    plain_senders=0,
+    delayed_percent=0,
+    seconds=1.0,
+    rest_s=(0.4, 0.8),
+    drain_s=5,
+    patience_s=5,
+)
 FREE = PopSettings(group="billing", topic="orders", forget=0, nack=0, renew=0, late=0, give_up=0)
 #: An exclusive group of a strict topic, with more to do than it gets done at once.
 ORDERLY = replace(LOG, strict=True, orderlies=3, partitions=2, senders=4, environment=QUICK)

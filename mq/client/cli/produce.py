@@ -79,20 +79,20 @@ class _Tally:
         """Note a line under way; counts finished ones, and waits for the oldest when too many are not."""
         self._pending.append((number, future))
         while self._pending and (self._pending[0][1].done() or len(self._pending) > _PENDING_MAX):
-            self._settle_first()
+            self._wait_first()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for all lines under way; then raises the error of the first that failed."""
         first: DeltaMQError | None = None
         while self._pending:
             try:
-                self._settle_first()
+                self._wait_first()
             except DeltaMQError as error:
                 first = first or error
         if first is not None:
             raise first
 
-    def _settle_first(self) -> None:
+    def _wait_first(self) -> None:
         number, future = self._pending.popleft()
         try:
             sent = future.result()
@@ -161,7 +161,7 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
                     advance(tally.sent)
     finally:
         # Also after an error: requests under way end first, so that the reported count is true.
-        tally.settle()
+        tally.wait()
 
 
 def _report(topic: str, tally: _Tally, *, as_json: bool) -> None:

@@ -66,7 +66,7 @@ class Parts:
                 ranges += [self._in_batch(r, part.indexes) for r in placed]
         return summed_up(ranges, self._failures)
 
-    def settle(self, deadline: float) -> None:
+    def wait(self, deadline: float) -> None:
         """Wait until every part is resolved, with whatever outcome; at the deadline, queued parts are withdrawn."""
         with suppress(DeltaMQError):
             self.result(deadline)

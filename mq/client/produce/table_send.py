@@ -148,7 +148,7 @@ class TableSend:
             except DeltaMQError as error:
                 # A resumed send must not overlap with requests of this run: wait for those under way.
                 for chunk in in_flight:
-                    chunk.parts.settle(self._deadline())
+                    chunk.parts.wait(self._deadline())
                 raise TableSendInterrupted(self._state, error) from error
         return SentBatch(tuple(self._ranges))
 

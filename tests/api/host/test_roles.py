@@ -43,7 +43,7 @@ def _play(work: Callable[[Roles, Heard], Awaitable[None]]) -> Heard:
     async def play() -> Heard:
         heard = Heard()
         roles = Roles(heard.hooks)
-        await roles.settle()
+        await roles.all_served()
         await work(roles, heard)
         await roles.end(is_over=True)
         assert not roles.served and not roles.ours

@@ -312,7 +312,7 @@ class MemoryHost:
             return decide_scan(meta.online, over=over, strategies={GROUP: "sticky"}, topics=meta.topics)
 
         self._append(decide)
-        self.authorizations.settle(self.view.online.members())
+        self.authorizations.decided(self.view.online.members())
 
     def _seal(self) -> None:
         """Seal the partitions of this host's brokers that gave up logical partitions (SPEC ROUTE-6)."""

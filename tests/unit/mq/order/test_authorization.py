@@ -26,9 +26,9 @@ def test_order_03_who_is_being_called_offline_is_granted_nothing_until_that_is_d
     meta = Authorizations(LEASE, {A}, 0, length_ms=100)
     assert meta.over({A}, 100) == {A}
     assert meta.grant(A, 101) == 0
-    meta.settle({A})
+    meta.decided({A})
     assert meta.grant(A, 102) == 100, "the decision failed: it is still online"
-    meta.settle(set())
+    meta.decided(set())
     assert meta.until_ms(A) is None
 
 
