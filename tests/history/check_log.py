@@ -144,14 +144,22 @@ def _writes(history: History, log: Log, found: Findings) -> None:
 
 
 def _holes(history: History, found: Findings) -> None:
-    """`hole`: in a scan, which has a partition as a whole; `unreadable`: it could not have it."""
+    """`hole`: in a scan, which has a partition as a whole, but for remappings; `unreadable`: it could not have it."""
     for scan in history.scans:
         if scan.wrong is not None:
             found.add("unreadable", scan.partition, f"{scan.witness}: {scan.wrong}", scan.begun)
         offsets = sorted({read.offset for read in scan.reads})
         for before, after in pairwise(offsets):
-            if after != before + 1:
+            if _beyond_jumps(before + 1, scan.jumps) < after:
                 found.add("hole", scan.partition, f"{scan.witness}: nothing from {before + 1} to {after - 1}")
+
+
+def _beyond_jumps(offset: int, jumps: tuple[tuple[int, int], ...]) -> int:
+    """The offset that is expected next, when remappings may have left out some."""
+    for low, high in sorted(jumps):
+        if offset == low:
+            offset = high
+    return offset
 
 
 def _realtime(history: History, found: Findings) -> None:
@@ -251,7 +259,7 @@ def _torn(history: History, log: Log, found: Findings) -> None:
     With a named partition it is all of the request or nothing. A request that meets an expansion may reach a partition
     in two parts, by the old route and by the new one: then what is left is the order of each key.
     """
-    grown = min((fault.begun for fault in history.faults if fault.kind == "expand"), default=FOREVER)
+    grown = min((fault.begun for fault in history.faults if fault.kind in ("expand", "remap")), default=FOREVER)
     for send in history.sends:
         if len(send.ids) == 1 or send.due is not None or send.outcome is Outcome.FAIL:
             continue

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from tests.history.door import Door, NeverSent, NoAnswer
 from tests.history.poppers import Popper, PopSettings
-from tests.history.readers import pages, partitions_of, reads_of
+from tests.history.readers import jumps_of, pages, partitions_of, reads_of, topic_of
 from tests.history.record import Recorder
 from tests.witness import testify
 
@@ -63,23 +63,33 @@ def scan_service(door: Door, recorder: Recorder, topic: str) -> None:
                 for answer in pages(door, topic, one["partition"], one["min_offset"] or 0):
                     reads += reads_of(answer)
             except (AssertionError, NoAnswer, NeverSent) as error:
-                op.ok(reads=reads, wrong=str(error)[:_SAID_MAX])
+                op.ok(reads=reads, wrong=str(error)[:_SAID_MAX], jumps=jumps_of(one))
             else:
-                op.ok(reads=reads)
+                op.ok(reads=reads, jumps=jumps_of(one))
 
 
 def scan_files(door: Door, recorder: Recorder, topic: str) -> None:
     """Everything as the files have it."""
-    process = recorder.process()
+    process, body = recorder.process(), topic_of(door, topic)
+    location = {one["partition"]: Path(one["location"]) for one in body["partitions"]}
     for one in partitions_of(door, topic):
+        segments = one.get("segments", [{"partition": one["partition"], "logic_offset": 0}])
         with recorder.begin(process, "scan", witness="files", partition=one["partition"]) as op:
+            reads: list[tuple[int, str, int]] = []
             try:
-                rows = testify(Path(one["location"]), ("offset", "message_id", "body", "append_time")).rows
-                _check_times(rows)
+                for segment in segments:
+                    reads += _reads_in(location[segment["partition"]], segment["logic_offset"])
             except (AssertionError, KeyError, OSError) as error:
                 op.ok(wrong=f"{type(error).__name__}: {error}"[:_SAID_MAX])
             else:
-                op.ok(reads=[_read(offset, row) for offset, row in sorted(rows.items())])
+                op.ok(reads=reads, jumps=jumps_of(one))
+
+
+def _reads_in(location: Path, logic_offset: int) -> list[tuple[int, str, int]]:
+    """What the files of one partition have; its first message has this offset."""
+    rows = testify(location, ("offset", "message_id", "body", "append_time")).rows
+    _check_times(rows)
+    return [_read(logic_offset + offset, row) for offset, row in sorted(rows.items())]
 
 
 def _check_times(rows: dict[int, dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ import psutil
 from tests.e2e.service_process import ServiceProcess
 from tests.faults.job_process import JobProcess
 from tests.history.clock import set_clock
-from tests.history.door import Door
+from tests.history.door import Door, NeverSent, NoAnswer
 from tests.history.orderlies import OrderlyClients
 from tests.history.record import Recorder
 
@@ -33,6 +33,7 @@ __all__ = [
     "Nemesis",
     "PauseClient",
     "PauseService",
+    "Remap",
     "StopService",
 ]
 
@@ -238,6 +239,32 @@ class PauseClient:
         finally:
             client.resume()
         yield client.client
+
+
+class Remap:
+    """The logical queues of a static topic go to other brokers, in either mode."""
+
+    kind: Final = "remap"
+
+    def __init__(self, urls: Sequence[str], topic: str, brokers: Sequence[str]) -> None:
+        self._urls = urls
+        self._path = f"/v1/topics/{topic}/remap"
+        self._brokers = brokers
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        """Ask until it is answered: a process that dies meanwhile leaves it to the next request (SPEC STATIC-11)."""
+        brokers = drawn.sample(list(self._brokers), drawn.randint(1, len(self._brokers)))
+        mode = drawn.choice(["strict", "available"])
+        with closing(Door(self._urls)) as door:
+            while not stopping.is_set():
+                with contextlib.suppress(NoAnswer, NeverSent):
+                    answer = door.call("POST", self._path, {"brokers": brokers, "mode": mode})
+                    assert answer.ok or answer.status in (409, 503), answer
+                    if answer.ok:
+                        break
+                stopping.wait(_LOOK_S)
+        yield f"{mode} to {', '.join(brokers)}"
 
 
 class Expand:

@@ -144,6 +144,8 @@ class Scan(Op):
     reads: tuple[Read, ...] = ()
     #: Why it could not be read as a whole.
     wrong: str | None = None
+    #: Logical offsets that remappings left out: from the end of a segment to the beginning of the next one.
+    jumps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

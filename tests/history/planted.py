@@ -273,6 +273,35 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
         {"hole"},
         lambda: History().add(send(0, "a", 0), send(5, "b", 2), scan(reads("a b"))),
     ),
+    "offsets that a remapping left out": (
+        set(),
+        lambda: History().add(send(0, "a", 0), send(5, "b", 2), replace(scan(reads("a b")), jumps=((1, 2),))),
+    ),
+    "offsets that two remappings in a row left out": (
+        set(),
+        lambda: History().add(send(0, "a", 0), send(5, "b", 4), replace(scan(reads("a   b")), jumps=((1, 3), (3, 4)))),
+    ),
+    "a segment that was sealed short": (
+        {"lost-write", "hole"},
+        lambda: History().add(
+            *(send(10 * at, id_, offset) for at, (id_, offset) in enumerate((("a", 0), ("b", 1), ("c", 4)))),
+            replace(scan(reads("a   c")), jumps=((2, 4),)),
+        ),
+    ),
+    "a message of an undecided segment that was said to lie at 0": (
+        {"inconsistent-offset", "duplicate"},
+        lambda: History().add(
+            send(0, "a", 0), send(0, "x", 0, process=2), replace(scan(reads("a    x")), jumps=((1, 5),))
+        ),
+    ),
+    "two writable leaders": (
+        {"lost-write", "inconsistent-offset"},
+        lambda: History().add(send(0, "a", 0), send(5, "b", 1), send(5, "c", 1, process=2), scan(reads("ac"))),
+    ),
+    "the copy of the older segments was lost": (
+        {"unseen"},
+        lambda: History().add(send(0, "a", 0), send(5, "b", 1), scan(())),
+    ),
     "a message that nobody sent": ({"phantom"}, lambda: three().add(scan(reads("abcx")))),
     "a refused message that is there": (
         {"aborted-read"},

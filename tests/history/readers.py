@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -12,15 +13,22 @@ from tests.history.bodies import crc_of_answer
 from tests.history.door import Answer, Door, NeverSent, NoAnswer
 from tests.history.record import Recorder
 
-__all__ = ["Reader", "pages", "partitions_of", "reads_of"]
+__all__ = ["Reader", "jumps_of", "pages", "partitions_of", "reads_of", "topic_of"]
 
 
 def partitions_of(door: Door, topic: str) -> list[dict[str, Any]]:
-    """The partitions of a topic as the service describes them."""
+    """The partitions of a topic as the service describes them to clients: of a static topic its logical queues."""
+    body = topic_of(door, topic)
+    found: list[dict[str, Any]] = body["logical_queues"] if body.get("static") else body["partitions"]
+    return found
+
+
+def topic_of(door: Door, topic: str) -> dict[str, Any]:
+    """A topic as the service describes it."""
     answer = door.call("GET", f"/v1/topics/{quote(topic, safe='')}")
     if not answer.ok:
         raise NoAnswer(str(answer.status))
-    found: list[dict[str, Any]] = answer.body["partitions"]
+    found: dict[str, Any] = answer.body
     return found
 
 
@@ -46,6 +54,16 @@ def pages(door: Door, topic: str, partition: str, offset: int) -> Iterator[Answe
 def reads_of(answer: Answer) -> list[tuple[int, str, int]]:
     """What a fetch brought."""
     return [(one["offset"], one["message_id"], crc_of_answer(one)) for one in answer.body["messages"]]
+
+
+def jumps_of(partition: dict[str, Any]) -> list[tuple[int, int]]:
+    """The logical offsets that remappings left out in a logical queue, as the service describes its segments."""
+    decided = [one for one in partition.get("segments", ()) if one["logic_offset"] >= 0]
+    return [
+        (before["logic_offset"] + before["end_offset"], after["logic_offset"])
+        for before, after in pairwise(decided)
+        if before["logic_offset"] + before["end_offset"] < after["logic_offset"]
+    ]
 
 
 class Reader(threading.Thread):

@@ -87,6 +87,8 @@ class Plan:
     #: The loads go on until the nemesis is through, and at least so long.
     seconds: float = 3.0
     drain_s: float = 60.0
+    #: Whether the topic is static; its partitions are logical queues then.
+    static: bool = False
     #: For how long a producer repeats a request.
     patience_s: float = 60.0
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -230,6 +232,8 @@ def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> 
 def _make(door: Door, recorder: Recorder, plan: Plan) -> None:
     """The topic and the groups, and what they promise."""
     wanted: dict[str, object] = {"partitions": plan.partitions}
+    if plan.static:
+        wanted = {"static": True, "total_queues": plan.partitions}
     made = door.call("PUT", f"/v1/topics/{TOPIC}", wanted | ({"order_strategy": "strict"} if plan.strict else {}))
     assert made.ok, made
     recorder.rules(TopicRules(topic=TOPIC, strict=plan.strict))

@@ -163,10 +163,10 @@ class Sender(threading.Thread):
 
 
 def _places(body: dict[str, Any], count: int) -> list[tuple[str, int]]:
-    """Where each message went, in order; nothing for a request that waits to be due."""
+    """Where each message went, in order; nothing for a request that waits to be due, or whose place is not decided."""
     places: list[tuple[str, int] | None] = [None] * count
     for part in body["ranges"]:
-        if part.get("delayed"):
+        if part.get("delayed") or part["base_offset"] < 0:
             return []
         indexes = part.get("indexes") or range(count)
         for at, index in enumerate(indexes):
