@@ -35,7 +35,7 @@ FAULTS: Final = {
     "F13": "jobs in any order, or skipped",
     "F14": "maintenance under load",
     "F15": "answers lost, late, repeated",
-    "F19": "an ordered topic grows under load",
+    "F19": "an ordered topic grows, logical queues are remapped under load",
     "order": "exclusive clients: handover, crashes, cuts",
     "checker": "the checker: planted faults, broken builds",
     "model": "the log against a list",

@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from api.queue.handle_calls import Acking, HandleCalls
 from mq.client.cli.root import main
+from mq.meta import static_topics
 from mq.meta.moved_keys import MovedKeys
 from mq.order.pull_lock import PullLocks
 from mq.producer import ProducerWindow
@@ -24,6 +25,10 @@ from mq.queue.keyed_pop import KeyedPop
 from mq.queue.lane import Lane
 from mq.queue.ordered_pop import OrderedLane
 from mq.queue.progress import Committed
+from mq.static.logical_queue import LogicalQueue
+from mq.static.queue_mapping import QueueMapping, mappings_of
+from mq.static.segment import Segment
+from tables.log.fences import ROUTE_FENCE
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.store.local import HEAD, LocalStore
@@ -44,7 +49,7 @@ def _is_commit(key: str) -> bool:
     return key.startswith(_TOPICS) and key.endswith(".json") and not key.endswith(f"/{0:020}.json")
 
 
-def _break(owner: type, name: str, instead: object) -> None:
+def _break(owner: object, name: str, instead: object) -> None:
     setattr(owner, name, instead)
 
 
@@ -160,6 +165,43 @@ def moves_ignored() -> None:
     _break(MovedKeys, "blocked", lambda *_: None)
 
 
+def undecided_as_zero() -> None:
+    """A segment whose logical offsets are not decided yet is taken for one that begins at 0."""
+    _break(Segment, "is_decided", property(lambda _: True))
+    _break(Segment, "delta", property(lambda self: max(self.logic_offset, 0)))
+
+
+def two_leaders() -> None:
+    """A remapping records the end of the old leader, and does not close it."""
+    fence = PartitionLog.fence
+
+    def open_still(self: PartitionLog, name: str, epoch: int) -> int:
+        return self.end_offset if name == ROUTE_FENCE else fence(self, name, epoch)
+
+    _break(PartitionLog, "fence", open_still)
+
+
+def sealed_short() -> None:
+    """A remapping records an end of the old leader that lies before its last message."""
+    fence = PartitionLog.fence
+
+    def short(self: PartitionLog, name: str, epoch: int) -> int:
+        end = fence(self, name, epoch)
+        return max(0, end - 1) if name == ROUTE_FENCE else end
+
+    _break(PartitionLog, "fence", short)
+
+
+def lost_copy() -> None:
+    """A remapping hands the new leader no more than the newest two segments."""
+    store = mappings_of
+
+    def forgetting(queues: Iterable[LogicalQueue], *rest: Any) -> dict[str, QueueMapping]:
+        return store([LogicalQueue(queue.index, queue.segments[-2:]) for queue in queues], *rest)
+
+    _break(static_topics, "mappings_of", forgetting)
+
+
 #: What each build breaks, by its name.
 BUILDS: Final[dict[str, Callable[[], None]]] = {
     "ack-before-commit": ack_before_commit,
@@ -173,6 +215,10 @@ BUILDS: Final[dict[str, Callable[[], None]]] = {
     "leases-forgotten": leases_forgotten,
     "locks-for-all": locks_for_all,
     "moves-ignored": moves_ignored,
+    "undecided-as-zero": undecided_as_zero,
+    "two-leaders": two_leaders,
+    "sealed-short": sealed_short,
+    "lost-copy": lost_copy,
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.history.broken import BUILDS, program
-from tests.history.nemesis import Expand, Fault, KillService, LeaveClient
+from tests.history.nemesis import Expand, Fault, KillService, LeaveClient, Remap
 from tests.history.poppers import PopSettings
 from tests.history.run import GroupPlan, Plan, System, run
 from tests.history.test_orderly import QUICK
@@ -29,6 +29,10 @@ LOG = Plan(
 FREE = PopSettings(group="billing", topic="orders", forget=0, nack=0, renew=0, late=0, give_up=0)
 #: An exclusive group of a strict topic, with more to do than it gets done at once.
 ORDERLY = replace(LOG, strict=True, orderlies=3, partitions=2, senders=4, environment=QUICK)
+#: Logical queues over two processes.
+STATIC = replace(
+    LOG, static=True, partitions=2, hosts=(("broker-a",), ("broker-b",)), plain_senders=2, strikes=5, send_pause_s=0
+)
 #: Much is in nobody's hands for long.
 FORGETFUL = replace(FREE, forget=0.4, invisible_ms=(5_000,))
 KEYED = replace(FORGETFUL, group="keyed", order="key")
@@ -45,6 +49,10 @@ def _handovers(system: System) -> Sequence[Fault]:
 
 def _growth(system: System) -> Sequence[Fault]:
     return [Expand(system.urls, "orders", most=12)]
+
+
+def _remaps(system: System) -> Sequence[Fault]:
+    return [Remap(system.urls, "orders", ("broker-a", "broker-b"))]
 
 
 def _nothing(_: System) -> Sequence[Fault]:
@@ -77,6 +85,10 @@ CASES = {
     "locks-for-all": Case(replace(ORDERLY, partitions=6, strikes=6), {"two-consumers", "processed-twice"}, _handovers),
     "moves-ignored": Case(replace(ORDERLY, strikes=4, send_pause_s=0), {"key-order"}, _growth),
     "order-ignored": Case(replace(LOG, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"order-break"}),
+    "undecided-as-zero": Case(STATIC, {"inconsistent-offset", "duplicate", "realtime-order"}, _remaps),
+    "two-leaders": Case(STATIC, {"lost-write", "unseen", "inconsistent-offset", "duplicate"}, _remaps),
+    "sealed-short": Case(STATIC, {"lost-write", "unseen", "inconsistent-offset", "duplicate"}, _remaps),
+    "lost-copy": Case(STATIC, {"lost-write", "unseen"}, _remaps),
     "leases-forgotten": Case(
         replace(LOG, strikes=3, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"double-lease"}, _kills
     ),
@@ -91,6 +103,7 @@ SHORT = (
     "ack-ignored",
     "order-ignored",
     "leases-forgotten",
+    "sealed-short",
 )
 
 

@@ -14,9 +14,9 @@ import pytest
 from tests.history.check import Reach
 from tests.history.clock import program, set_clock
 from tests.history.conftest import Valid
-from tests.history.nemesis import JumpClock, KillJobs, KillService, KillTasks, PauseService, StopService
+from tests.history.nemesis import JumpClock, KillJobs, KillService, KillTasks, PauseService, Remap, StopService
 from tests.history.poppers import PopSettings
-from tests.history.run import GroupPlan, Plan
+from tests.history.run import GroupPlan, Plan, System
 
 FREE = PopSettings(group="billing", topic="orders", invisible_ms=(600, 2_000))
 #: Renewals of single messages make no sense where they come in order.
@@ -130,6 +130,33 @@ def test_f8_drivers_of_spark_do_not_know_what_time_it_is(valid: Valid, tmp_path:
     # The clocks of Spark's own processes, and of the tasks in them, stay as they are.
     plan = replace(IN_TASKS, seed=820 + list(CLOCKS).index(clock), strikes=4, rest_s=(2.0, 4.0), upkeep=("merge",))
     _clocked(valid, tmp_path, clock, plan)
+
+
+def _remaps(system: System) -> Remap:
+    return Remap(system.urls, "orders", ("broker-a", "broker-b"))
+
+
+@pytest.mark.timeout(240)
+def test_f19_logical_queues_go_from_process_to_process_under_a_mixed_load(valid: Valid) -> None:
+    plan = replace(TWO, static=True, seed=191, strikes=4, reach=Reach(sends=100, faults=4))
+    valid(plan, lambda system: [_remaps(system)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("seed", [192, 193])
+def test_f19_logical_queues_are_remapped_while_processes_die_and_stand_still(valid: Valid, seed: int) -> None:
+    plan = replace(TWO, static=True, seed=seed, strikes=24, rest_s=(0.2, 2), reach=Reach(sends=500, faults=24))
+    valid(
+        plan,
+        lambda system: [
+            _remaps(system),
+            _remaps(system),
+            KillService(system.services),
+            PauseService(system.services, pause_s=(2, 5)),
+            KillJobs(system.jobs),
+        ],
+    )
 
 
 @pytest.mark.promise("LOAD-1")
