@@ -37,6 +37,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     revive,
     revive_spark,
     sink,
+    static_topics,
     stored,
     stream,
     stream_beside_kafka,
