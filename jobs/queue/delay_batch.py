@@ -201,7 +201,7 @@ class DelayBatch:
             log = self._open(ref)
             log.refresh()
             since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
-            return [one for one in forwards if one.producer_seq in self._in_rows.of(log, one.producer_id, since_ms)]
+            return [one for one in forwards if self._holds(log, one, since_ms)]
         except (DeltaMQError, OSError) as error:
             self._outcome.troubles.add(f"{type(error).__name__}: {error}")
             self._failed.update(one.message.offset for one in forwards)
@@ -216,15 +216,27 @@ class DelayBatch:
             log = self._open(ref)
             log.refresh()
             self._asked_ms.setdefault(ref, log.append_ms)
-            whole_ms = log.requests_whole_since_ms
             since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
-            if self._now_ms - since_ms < REMEMBERED_MS and since_ms >= whole_ms:
+            if self._remembers(log, since_ms):
                 return forwards
             return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
         except (DeltaMQError, OSError) as error:
             self._outcome.troubles.add(f"{type(error).__name__}: {error}")
             self._failed.update(one.message.offset for one in forwards)
             return []
+
+    def _holds(self, log: PartitionLog, one: Forward, since_ms: int) -> bool:
+        """Return whether a log holds a message that was forwarded there at `since_ms` or later."""
+        seen = log.known_producer(one.producer_id)
+        if seen is not None and one.producer_seq in seen.parts:
+            return True
+        if self._remembers(log, since_ms):
+            return False
+        return one.producer_seq in self._in_rows.of(log, one.producer_id, since_ms)
+
+    def _remembers(self, log: PartitionLog, since_ms: int) -> bool:
+        """Return whether a log surely remembers all requests that it has stored since."""
+        return self._now_ms - since_ms < REMEMBERED_MS and since_ms >= log.requests_whole_since_ms
 
     def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
         """Raise if the target may have forgotten, since it was asked, what another run has stored.
