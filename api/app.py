@@ -20,8 +20,8 @@ from api.routes import (
     PopEndpoint,
     PopForwarder,
     ProduceEndpoint,
-    RequestAppender,
 )
+from api.sending import RequestAppender
 from api.service import Service
 from api.wire import Receive, Scope, Send, install
 from mq.errors import DeltaMQError

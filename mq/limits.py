@@ -20,6 +20,9 @@ PRODUCER_ID_LENGTH_MAX: Final = 127
 # A topic's message type is a word that lists show.
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 
+# Brokers that one request may name: more than a cluster has.
+BROKERS_NAMED_MAX: Final = 1_024
+
 # One message (SPEC SEND-6).
 MESSAGE_BYTES_MAX: Final = 4 * MIB
 KEY_BYTES_MAX: Final = 4 * KIB

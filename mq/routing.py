@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import Conflict, Unavailable, Unprocessable
+from mq.errors import Conflict, NotFound, Unavailable, Unprocessable
 from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
 from mq.murmur3 import hash_string, hash_strings
 from mq.names import PartitionName, partition_name
@@ -31,6 +31,7 @@ from mq.stored_json import corrupt_when_damaged, reader, to_json
 
 __all__ = [
     "DEFAULT_PARTITIONS",
+    "NamedPlaces",
     "Places",
     "Range",
     "Route",
@@ -52,6 +53,8 @@ DEFAULT_PARTITIONS: Final = 2
 # time that it takes to encode this many rows.
 _SLICE_MESSAGES_MIN: Final = 4_096
 
+_NONE: Final[frozenset[int]] = frozenset()
+
 # LPs `[low, high)` belong to the partition at this index of the route.
 Range = tuple[int, int, int]
 Table = NDArray[np.int16]
@@ -69,7 +72,7 @@ def logical_partitions(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDA
 
 
 class Places(Protocol):
-    """A map of each logical partition to a partition: a route, or a route whose expansion is not complete."""
+    """A map of each logical partition to a partition: a route, or a placement, which knows what is under way."""
 
     @property
     def partitions(self) -> tuple[str, ...]: ...
@@ -80,6 +83,25 @@ class Places(Protocol):
     @property
     def targets(self) -> tuple[int, ...]:
         """The indexes of the partitions that messages without a key go to, in route order."""
+        ...
+
+
+class NamedPlaces(Places, Protocol):
+    """Places with the names that clients use for them."""
+
+    @property
+    def unserved(self) -> frozenset[int]:
+        """The indexes of partitions that nothing may be sent to."""
+        ...
+
+    def number_of(self, topic: str, name: str, field: str) -> int:
+        """Return the index of the partition that a client names; `field` is the part of the request.
+
+        Raises
+        ------
+        DeltaMQError
+            There is no such partition, or clients may not name it.
+        """
         ...
 
 
@@ -119,6 +141,18 @@ class Route:
     def index_of(self) -> Mapping[str, int]:
         """The index of each partition."""
         return {partition: at for at, partition in enumerate(self.partitions)}
+
+    @property
+    def unserved(self) -> frozenset[int]:
+        """None: a route knows of no partition that nothing may be sent to."""
+        return _NONE
+
+    def number_of(self, topic: str, name: str, field: str) -> int:
+        """Return the index of the partition with this name; raise `NotFound` (`partition_not_found`) without one."""
+        found = self.index_of.get(name)
+        if found is None:
+            raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
+        return found
 
     def partition_of(self, key: str) -> int:
         """Return the index in `partitions` of the partition for messages with `key` (SPEC ROUTE-5)."""

@@ -10,7 +10,9 @@ from api.host.hosting import Hosting, LeaseTimes
 from api.host.owners import Owners, Relayed, failed_of, together
 from api.host.peers import Call, Peer, Peers, is_forwarded, meta_offset_of
 from api.host.producers import draw_of
+from api.host.queue_states import queue_states
 from api.host.sealing import Sealer
+from api.host.static_topics import StaticTopics
 
 __all__ = [
     "GONE",
@@ -26,11 +28,13 @@ __all__ = [
     "Peers",
     "Relayed",
     "Sealer",
+    "StaticTopics",
     "Topics",
     "draw_of",
     "failed_of",
     "is_forwarded",
     "meta_offset_of",
     "passes",
+    "queue_states",
     "together",
 ]

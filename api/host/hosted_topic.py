@@ -36,7 +36,7 @@ from mq.names import check_topic
 from mq.routing import Route
 from mq.static import TopicMappings, TopicQueues
 from tables.delta import PartitionNotFound
-from tables.log import PartitionLog
+from tables.log import REMEMBERED_MS, PartitionLog
 from tables.paths import Space
 from tables.queue import Placement
 from tables.store import FileMissing
@@ -51,6 +51,8 @@ T = TypeVar("T")
 GONE: Final = (Corrupt, FileMissing, PartitionNotFound)
 #: Seconds for which a draw is kept: about the time of a few commits.
 _DRAW_KEPT_S: Final = 0.01
+#: Milliseconds after which it is looked again which segments remember requests.
+_RECENT_MS: Final = 60_000
 
 
 class HostedTopic:
@@ -62,6 +64,10 @@ class HostedTopic:
         self._partitions = partitions
         self._named: dict[str, Partition] = {}
         self._logs: dict[str, PartitionLog] = {}
+        #: The route whose partitions' logs these are.
+        self._logs_of: Route | None = None
+        #: The logs of a static topic that remember requests, the names that were asked for, and how long both count.
+        self._recent: tuple[TopicQueues, int, int, dict[str, PartitionLog]] | None = None
         self._drawn = 0
         self._drawn_until_s = 0.0
         #: The placement, after the values that it was made of.
@@ -118,9 +124,9 @@ class HostedTopic:
         if ends is self._reached:
             return
         for name, end_offset in ends.items():
-            log = self._logs.get(name)
-            if log is not None and log.end_offset < end_offset:
-                await self.partition(name).look()
+            partition = self._named.get(name)
+            if partition is not None and partition.log is not None and partition.log.end_offset < end_offset:
+                await partition.look()
         self._reached = ends
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -141,13 +147,29 @@ class HostedTopic:
 
     async def logs(self) -> Mapping[str, PartitionLog]:
         """Return the open logs of all partitions, by name; a damaged one is left out, so that the others serve."""
-        if len(self._logs) != len(self.route.partitions):
-            found = zip(self.route.partitions, await self._open_all(), strict=True)
-            self._logs = {name: opened for name, opened in found if opened is not None}
+        route = self.route
+        if self._logs_of is not route or len(self._logs) != len(route.partitions):
+            self._logs = await self.open(route.partitions)
+            self._logs_of = route
         return self._logs
 
-    async def _open_all(self) -> list[PartitionLog | None]:
-        """Open the tables of all partitions, creating missing ones; return the logs, None for a damaged one."""
+    async def remembering(self, queues: TopicQueues | None, now_ms: int) -> Mapping[str, PartitionLog]:
+        """Return the open logs of the partitions that may remember a request; a damaged one is left out.
+
+        Those of a plain topic are all. Segments of logical queues that were sealed before the duplicate window are left
+        alone, however many there are (SPEC STATIC-21).
+        """
+        if queues is None:
+            return await self.logs()
+        made = self._recent
+        if made is None or made[0] is not queues or now_ms >= made[1] or len(made[3]) != made[2]:
+            names = [name for name in self.route.partitions if _may_remember(queues, name, now_ms)]
+            made = self._recent = queues, now_ms + _RECENT_MS, len(names), await self.open(names)
+        return made[3]
+
+    async def open(self, names: Iterable[str]) -> dict[str, PartitionLog]:
+        """Open the tables of partitions, creating missing ones; return the logs without those of damaged tables."""
+        partitions = [self.partition(name) for name in names]
 
         async def opened(partition: Partition) -> PartitionLog | None:
             try:
@@ -155,7 +177,16 @@ class HostedTopic:
             except Corrupt:
                 return None
 
-        return await asyncio.gather(*map(opened, self.partitions))
+        logs = await asyncio.gather(*map(opened, partitions))
+        return {partition.name: log for partition, log in zip(partitions, logs, strict=True) if log is not None}
+
+
+def _may_remember(queues: TopicQueues, partition: str, now_ms: int) -> bool:
+    """Return whether a partition may hold a request that a client still repeats."""
+    place = queues.of_partition(partition)
+    if place is None or not place.segment.is_sealed or place.segment.end_ms <= 0:
+        return True
+    return now_ms - place.segment.end_ms <= REMEMBERED_MS
 
 
 class Topics:
@@ -233,7 +264,7 @@ class Topics:
         now_ms = self._now_ms()
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
-            events = decide_put_topic(meta.topics, name, request, self._available(meta, name), new_id, now_ms)
+            events = decide_put_topic(meta.topics, name, request, self.available(meta, name), new_id, now_ms)
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:
                     check(event.topic.route)
@@ -247,8 +278,8 @@ class Topics:
         log.info("event=topic_put topic=%r created=%s partitions=%d", name, created, len(topic.route.partitions))
         return hosted, created
 
-    def _available(self, meta: Meta, name: str) -> Sequence[str]:
-        """Return the brokers for new partitions."""
+    def available(self, meta: Meta, name: str) -> Sequence[str]:
+        """Return the brokers for new partitions of the topic `name`, in the order in which they get them."""
         return brokers_for(name, meta.brokers.available, self._brokers)
 
     async def delete(self, name: str) -> Topic:

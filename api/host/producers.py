@@ -61,10 +61,13 @@ class ProducerGate:
         logs: Mapping[str, PartitionLog],
         waiting: Mapping[str, PartitionLog] = {},
         waiting_id: str = "",
+        *,
+        in_order: bool = True,
     ) -> dict[str, tuple[Part, ...]]:
         """Return the parts of this request that the topic's partitions hold, by partition; empty for a new request.
 
-        `waiting` are the delay partitions, in which the producer is called `waiting_id`.
+        `waiting` are the delay partitions, in which the producer is called `waiting_id`. Without `in_order` the
+        request's turn is not looked at: it was looked at before.
 
         Raises
         ------
@@ -83,7 +86,7 @@ class ProducerGate:
             parts = seen.parts.get(producer.seq)
             if parts is not None:
                 stored[name] = parts
-        if not stored and producer.seq <= last:
+        if in_order and not stored and producer.seq <= last:
             raise Conflict(
                 f"producer.seq: {producer.seq} is not remembered and {last} was seen; use a higher number",
                 code="producer_sequence_out_of_order",

@@ -1,21 +1,28 @@
-"""Sealing: how a partition of an ordered topic stops receiving messages of keys that it gave up (SPEC ROUTE-6).
+"""Sealing: how a partition stops receiving messages of keys or of a queue that it gave up (SPEC ROUTE-6, STATIC-8, 9).
 
-    expansion: `KeysMoved` in the metadata                     the keys still go to the old partition
+    expansion or remapping: `KeysMoved` in the metadata        the messages still go to the old partition
     fence "route" in the old partition                         appends that know no seal are refused there
-    `MoveSealed` with the end offset behind the fence          the keys go to the new partition
+    `MoveSealed` with the end offset behind the fence          the messages go to the new partition
+
+(An `available` remapping differs in the first line: its messages go to the new partition at once.)
 
 Each step is idempotent, so after a kill between them another process finishes the work: the one that has the old
 partition's broker, which looks for it every second, or one whose produce request is delayed by it. Any process may do
 it, since the fence is in the log, and the first event counts.
+
+A remapping moves up to a thousand queues at once. So the fences of up to 64 partitions are put up together, and what
+they say of one topic is stored with one append.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
@@ -23,7 +30,7 @@ from mq.errors import DeltaMQError
 from mq.meta import Meta, MoveEvent, decide_seal
 from mq.names import broker_of
 from tables.failpoints import failpoint
-from tables.log import ROUTE_FENCE
+from tables.log import ROUTE_FENCE, PartitionLog
 
 __all__ = ["Sealer"]
 
@@ -31,27 +38,64 @@ log = logging.getLogger("deltamq.api")
 
 #: Retry interval of seals that failed.
 _LOOK_S: Final = 1.0
+#: How many partitions are sealed at the same time.
+_TOGETHER_MAX: Final = 64
+
+
+class _Seal(NamedTuple):
+    """A partition with its fence up, and its end behind the fence."""
+
+    source: str
+    epoch: int
+    end_offset: int
+    #: When the fence was begun, on the clock of `time.monotonic`.
+    began_s: float
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The seals of one topic that are stored together, once no fence of the batch is under way any more."""
+
+    stored: asyncio.Future[None]
+    seals: list[_Seal] = field(default_factory=list)
+    under_way: int = 0
 
 
 class Sealer:
-    """Seals the partitions whose keys expansions moved; used on the event loop."""
+    """Seals the partitions whose keys or queues moved; used on the event loop."""
 
-    def __init__(self, meta: HostedMeta, topics: Topics, hosts: Callable[[str], bool]) -> None:
-        """`hosts` says whether this process has a broker."""
+    def __init__(
+        self, meta: HostedMeta, topics: Topics, hosts: Callable[[str], bool], now_ms: Callable[[], int]
+    ) -> None:
+        """`hosts` says whether this process has a broker; `now_ms` is the clock for the time of a seal."""
         self._meta = meta
         self._topics = topics
         self._hosts = hosts
-        self._sealing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._timer = asyncio.get_running_loop().create_task(self._watch())
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._sealing: dict[tuple[str, str], asyncio.Task[float]] = {}
+        self._permits = asyncio.Semaphore(_TOGETHER_MAX)
+        #: The batch that seals of each topic join, by topic id.
+        self._batches: dict[str, _Batch] = {}
+        self._storing: set[asyncio.Task[None]] = set()
+        self._timer = self._loop.create_task(self._watch())
         meta.follow(self._follow)
 
-    async def seal(self, topic: HostedTopic) -> None:
-        """Seal all that waits in a topic, whatever process has its brokers; what fails is tried again later."""
-        sources = self._meta.now.moved_keys(topic.topic.id).waiting
-        tasks = [self._start(topic, source) for source in sorted(sources)]
-        if tasks:
-            # Not `gather`: a client that goes away must not cancel tasks for which other requests wait.
-            await asyncio.wait(tasks)
+    async def seal(self, topic: HostedTopic, sources: Collection[str] | None = None) -> float:
+        """Seal what waits in a topic, whatever process has its brokers; what fails is tried again later.
+
+        With `sources`, only these partitions. Returns the longest time in seconds from the beginning of a fence to the
+        knowledge of its seal: for so long messages of one partition waited.
+        """
+        waiting = self._meta.now.moved_keys(topic.topic.id).waiting
+        if sources is not None:
+            waiting = waiting.intersection(sources)
+        tasks = [self._start(topic, source) for source in sorted(waiting)]
+        if not tasks:
+            return 0.0
+        # Not `gather`: a client that goes away must not cancel tasks for which other requests wait.
+        await asyncio.wait(tasks)
+        return max(0.0 if task.cancelled() or task.exception() else task.result() for task in tasks)
 
     async def stop(self) -> None:
         """Stop looking, and wait for the seals under way."""
@@ -77,29 +121,79 @@ class Sealer:
                 for source in sorted(mine):
                     self._start(hosted, source)
 
-    def _start(self, topic: HostedTopic, source: str) -> asyncio.Task[None]:
+    def _start(self, topic: HostedTopic, source: str) -> asyncio.Task[float]:
         """Return the one task that seals a partition; start it if there is none."""
         key = topic.topic.id, source
         task = self._sealing.get(key)
         if task is None:
-            task = self._sealing[key] = asyncio.get_running_loop().create_task(self._seal(topic, source))
+            task = self._sealing[key] = self._loop.create_task(self._seal(topic, source))
             task.add_done_callback(lambda _: self._sealing.pop(key))
         return task
 
-    async def _seal(self, topic: HostedTopic, source: str) -> None:
-        """Seal the moves from a partition, oldest first."""
+    async def _seal(self, topic: HostedTopic, source: str) -> float:
+        """Seal the moves from a partition, oldest first; return the longest time in seconds that one of them took."""
+        longest_s = 0.0
         try:
-            while waiting := self._meta.now.moved_keys(topic.topic.id).unsealed(source):
-                epoch = waiting[0]
-                opened = await topic.partition(source).opened()
-                end_offset = await topic.run(partial(opened.fence, ROUTE_FENCE, epoch))
-                failpoint("seal.after_fence")
-                await self._meta.submit_any(partial(_decide, topic.topic.id, source, epoch, end_offset))
-                failpoint("seal.after_event")
-                log.info("event=keys_sealed partition=%s epoch=%d end_offset=%d", source, epoch, end_offset)
+            async with self._permits:
+                while waiting := self._meta.now.moved_keys(topic.topic.id).unsealed(source):
+                    seal = await self._seal_one(topic, source, waiting[0])
+                    longest_s = max(longest_s, time.monotonic() - seal.began_s)
+                    log.info("event=keys_sealed partition=%s epoch=%d end_offset=%d", *seal[:3])
         except DeltaMQError as error:
             log.warning("event=seal_failed partition=%s code=%s detail=%r", source, error.code, error.detail)
+        return longest_s
+
+    async def _seal_one(self, topic: HostedTopic, source: str, epoch: int) -> _Seal:
+        """Seal one move."""
+        batch = self._batch(topic.topic.id)
+        batch.under_way += 1
+        try:
+            opened = await topic.partition(source).opened()
+            seal = await topic.run(partial(_fenced, opened, source, epoch))
+            failpoint("seal.after_fence")
+            batch.seals.append(seal)
+        finally:
+            batch.under_way -= 1
+            if not batch.under_way:
+                self._close(topic.topic.id)
+        # Shielded, because the others of the batch wait for it, too.
+        await asyncio.shield(batch.stored)
+        return seal
+
+    def _batch(self, topic_id: str) -> _Batch:
+        """Return the batch that a seal of the topic joins now."""
+        batch = self._batches.get(topic_id)
+        if batch is None:
+            batch = self._batches[topic_id] = _Batch(self._loop.create_future())
+        return batch
+
+    def _close(self, topic_id: str) -> None:
+        """Store the seals of a batch; later ones join the next batch."""
+        batch = self._batches.pop(topic_id)
+        if batch.seals:
+            task = self._loop.create_task(self._store(topic_id, batch))
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
+
+    async def _store(self, topic_id: str, batch: _Batch) -> None:
+        try:
+            await self._meta.submit_any(partial(_decide, topic_id, tuple(batch.seals), self._now_ms()))
+            failpoint("seal.after_event")
+        except Exception as error:  # told to each task that waits, which knows what to do about it
+            batch.stored.set_exception(error)
+        else:
+            batch.stored.set_result(None)
 
 
-def _decide(topic_id: str, source: str, epoch: int, end_offset: int, meta: Meta) -> Sequence[MoveEvent]:
-    return decide_seal(meta.moved_keys(topic_id), topic_id, source, epoch, end_offset)
+def _fenced(log: PartitionLog, source: str, epoch: int) -> _Seal:
+    began_s = time.monotonic()
+    return _Seal(source, epoch, log.fence(ROUTE_FENCE, epoch), began_s)
+
+
+def _decide(topic_id: str, seals: Sequence[_Seal], now_ms: int, meta: Meta) -> Sequence[MoveEvent]:
+    moved = meta.moved_keys(topic_id)
+    return [
+        event
+        for seal in seals
+        for event in decide_seal(moved, topic_id, seal.source, seal.epoch, seal.end_offset, now_ms)
+    ]

@@ -3,10 +3,10 @@
     request --route--> shares by target --split--> due ones        -> target
                                                    delayed ones    -> delay partition, with their target as origin
 
-The target is fixed at produce time. A request makes at most one part in each delay partition, however many targets it
-has there, because a partition remembers each request of a producer once. Appends to delay partitions are always synced,
-since marks name offsets in them: an offset that a power cut took back would go to another message, which the marks
-would call ended.
+The target is fixed at produce time; of a static topic it is the logical queue. A request makes at most one part in each
+delay partition, however many targets it has there, because a partition remembers each request of a producer once.
+Appends to delay partitions are always synced, since marks name offsets in them: an offset that a power cut took back
+would go to another message, which the marks would call ended.
 """
 
 from __future__ import annotations
@@ -26,15 +26,25 @@ from mq.errors import Corrupt
 from mq.meta import Topic
 from mq.names import broker_of
 from mq.producer import Part
+from mq.static import TopicQueues
 from tables.log import PartitionLog
 from tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
 
-__all__ = ["Delays", "split_shares"]
+__all__ = ["Delays", "brokers_of", "split_shares"]
 
 Codes: TypeAlias = NDArray[np.int32]
 
 #: Approximate bytes that target and time add to a message.
 _WAITING_BYTES: Final = 64
+
+
+def brokers_of(topic: Topic) -> set[str]:
+    """Return the brokers in whose delay partitions messages of the topic may wait.
+
+    Those of a static topic include the brokers of segments that are gone: a message may outlive them.
+    """
+    brokers = {broker_of(partition) for partition in topic.route.partitions}
+    return brokers if topic.static is None else brokers.union(topic.static.brokers)
 
 
 class Delays:
@@ -59,7 +69,7 @@ class Delays:
 
     def names(self, topic: Topic) -> dict[str, str]:
         """Return the names of the delay partitions of the topic's brokers, by broker."""
-        brokers = {broker_of(partition) for partition in topic.route.partitions}
+        brokers = brokers_of(topic)
         return {broker: self.partition(broker).name for broker in sorted(brokers)}
 
     async def logs(self, *, look: bool = False) -> dict[str, PartitionLog]:
@@ -87,11 +97,13 @@ def split_shares(
     now_ms: int,
     delays: Mapping[str, str],
     stored: Mapping[str, Sequence[Part]] = {},
+    queues: TopicQueues | None = None,
 ) -> list[Share]:
     """Move the messages of a request that must wait into shares of their own, and return all shares.
 
     `delays` are the delay partitions by broker (see `Delays.names`); `stored` is what topic and delay partitions
-    hold of the request already. Stored parts stay where they are. The remaining messages go to partitions that
+    hold of the request already. With `queues`, a message waits for its logical queue, wherever that will be led then.
+    Stored parts stay where they are. The remaining messages go to partitions that
     hold no part yet, since a partition would take a second part for a copy of the first. So a message that has
     fallen due meanwhile may still go through the delay partition.
 
@@ -104,10 +116,11 @@ def split_shares(
     targets = _targets(count, shares)
     brokers = list(delays)
     waits = _waiting(targets, times, now_ms, delays, stored)
+    aims = targets if queues is None else _Targets([_aim(queues, name) for name in targets.names], targets.codes)
     found = [kept for share in shares if (kept := _without(share, waits, count)) is not None]
     for code in np.unique(waits[waits >= 0]).tolist():
         indexes = np.flatnonzero(waits == code)
-        rows = _waiting_rows(topic, messages, indexes, targets, np.maximum(times[indexes], 0))
+        rows = _waiting_rows(topic, messages, indexes, aims, np.maximum(times[indexes], 0))
         whole = None if len(indexes) == count else indexes
         found.append(Share(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
     return found
@@ -126,6 +139,12 @@ def _targets(count: int, shares: Sequence[Share]) -> _Targets:
     for share in shares:
         codes[slice(None) if share.indexes is None else np.asarray(share.indexes)] = names.index(share.partition)
     return _Targets(names, codes)
+
+
+def _aim(queues: TopicQueues, partition: str) -> str:
+    """Return the name of the logical queue that a message for this partition waits for."""
+    place = queues.of_partition(partition)
+    return partition if place is None else place.queue.name
 
 
 def _waiting(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from api.log import Partitions, RecordLog
-from api.queue.delays import Delays
+from api.queue.delays import Delays, brokers_of
 from mq.meta import Topic
 from mq.names import broker_of
 from mq.queue import Cancelled, Delayed, DelayMark
@@ -33,9 +33,8 @@ class Waiting:
 
     async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
         """Return the messages with this id that wait for `topic`, or fell due lately."""
-        brokers = dict.fromkeys(broker_of(partition) for partition in topic.route.partitions)
         found = []
-        for broker in brokers:
+        for broker in sorted(brokers_of(topic)):
             log = await self._delays.partition(broker).look()
             if log is not None:
                 found += await self._find(log, topic, message_id, now_ms)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.routes import cancel, cluster, dead_letters, failed_messages, group_offsets, groups, heartbeats, locks, topics
+from api.routes import (
+    cancel,
+    cluster,
+    dead_letters,
+    failed_messages,
+    group_offsets,
+    groups,
+    heartbeats,
+    locks,
+    static_topics,
+    topics,
+)
 from api.routes.fetch import ARROW_TYPE, FetchEndpoint
 from api.routes.handles import CALLS, HandlesEndpoint
 from api.routes.pop import PopEndpoint
@@ -12,7 +23,6 @@ from api.routes.pop_elsewhere import PopForwarder
 from api.routes.produce import JSON_TYPE, NDJSON_TYPE, ProduceEndpoint
 from api.routes.read import PartitionReader
 from api.routes.sse import EVENTS_TYPE
-from api.routes.store_request import RequestAppender
 
 __all__ = [
     "ARROW_TYPE",
@@ -27,7 +37,6 @@ __all__ = [
     "PopEndpoint",
     "PopForwarder",
     "ProduceEndpoint",
-    "RequestAppender",
 ]
 
 #: The routers that FastAPI serves, in the order of the OpenAPI document.
@@ -35,6 +44,7 @@ ROUTERS: Final = tuple(
     module.router
     for module in (
         topics,
+        static_topics,
         cancel,
         groups,
         group_offsets,

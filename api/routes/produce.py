@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from api.host import GONE, Topics
 from api.log import Metrics, Partitions
-from api.routes.store_request import INLINE_BYTES, RequestAppender, StoreRequest, check_new
+from api.sending import INLINE_BYTES, RequestAppender, StoreRequest, check_new
 from api.wire import (
     Admission,
     Answer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final
@@ -15,19 +16,20 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
-from api.host import HostedTopic
+from api.host import HostedTopic, queue_states
 from api.log import Partition
 from api.service import Service
 from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems
 from mq.errors import Corrupt, Refused, Unavailable, Unprocessable
 from mq.limits import (
+    BROKERS_NAMED_MAX,
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
     PARTITIONS_MAX,
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from mq.meta import FlushMode, OrderStrategy, TopicRequest
+from mq.meta import FlushMode, OrderStrategy, StaticRequest, TopicRequest
 from mq.names import broker_of, check_client_topic
 from tables.log import PartitionLog, Warehouse
 
@@ -52,13 +54,11 @@ async def service_of(request: Request) -> Service:
 Running = Annotated[Service, Depends(service_of)]
 
 
-_NO_STATIC: Final = "There are no static topics yet."
-#: A field of static topics (SPEC STATIC).
-_OfStatic = Annotated[Any, Meta(description=_NO_STATIC, extra_json_schema={"type": "null"})]
-
-
 class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The settings of a topic; one that is left out stays as it is, or gets its default in a new topic."""
+    """The settings of a topic; one that is left out stays as it is, or gets its default in a new topic.
+
+    A static topic is asked for with `static` and `total_queues`, and its settings change only together with these.
+    """
 
     # The route refuses numbers out of bounds, with a code of its own.
     partitions: Annotated[
@@ -69,24 +69,22 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
     message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
     flush: FlushMode | None = None
-    static: Annotated[Any, Meta(description=_NO_STATIC, extra_json_schema={"enum": [False, None]})] = None
-    total_queues: _OfStatic = None
-    brokers: _OfStatic = None
+    static: Annotated[bool | None, Meta(description="Whether the topic has logical queues.")] = None
+    total_queues: Annotated[
+        Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
+        Meta(description="Number of logical queues of a static topic; it can only grow."),
+    ] = None
+    brokers: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None,
+        Meta(description="The brokers for new logical queues; by default those that have some, or all."),
+    ] = None
 
 
 _PUT: Final = JsonBody(TopicPutRequest, {"partitions": 4, "order_strategy": "best_tried"}, required=False)
 
 
 def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
-    """Return the request for the metadata; refuse static topics, and a message type with unprintable characters."""
-    static = None if asked.static is False else asked.static
-    for name, value in (("static", static), ("total_queues", asked.total_queues), ("brokers", asked.brokers)):
-        if value is not None:
-            raise Unprocessable(
-                f"`{name}` asks for a static topic, and this service has no static topics yet",
-                code="static_topics_unavailable",
-                field=name,
-            )
+    """Return the settings for the metadata; refuse a message type with unprintable characters."""
     if asked.message_type is not None and not asked.message_type.isprintable():
         raise Unprocessable("message_type must be of printable characters", field="message_type")
     return TopicRequest(
@@ -96,6 +94,22 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
         message_type=asked.message_type,
         flush=asked.flush,
     )
+
+
+def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
+    """Return the request for a static topic; None if it is one for a plain topic."""
+    wanted = _wanted_of(asked)
+    if not asked.static:
+        for name, value in (("total_queues", asked.total_queues), ("brokers", asked.brokers)):
+            if value is not None:
+                raise Unprocessable(f"{name} is for static topics: give `static: true` with it", field=name)
+        return None
+    if asked.partitions is not None:
+        raise Unprocessable("partitions: a static topic has total_queues instead", field="partitions")
+    if asked.total_queues is None:
+        raise Unprocessable("total_queues: a static topic is changed together with it", field="total_queues")
+    brokers = None if asked.brokers is None else tuple(asked.brokers)
+    return StaticRequest(total_queues=asked.total_queues, brokers=brokers, settings=wanted)
 
 
 class PartitionView(BaseModel):
@@ -118,8 +132,46 @@ class PartitionView(BaseModel):
     version: int | None = None
 
 
+class SegmentView(BaseModel):
+    """One segment of a logical queue: a physical partition, and the logical offset of its first message.
+
+    `logic_offset` is -1 while it is not decided, `end_offset` until the segment is sealed. `state` is `sealed`,
+    `sealing`, `leader` or `undecided`.
+    """
+
+    gen: int
+    partition: str
+    broker: str
+    logic_offset: int
+    start_offset: int
+    end_offset: int
+    state: str
+
+
+class LogicalQueueView(BaseModel):
+    """One logical queue in logical offsets; `holes` counts those between its segments that no message has.
+
+    `state` is `serving`, or the code of the error that stopped one of its partitions; of a queue that cannot be had it
+    is `queue_unserved`, and the values are null.
+    """
+
+    queue: int
+    partition: str
+    state: str
+    logical_partitions: list[tuple[int, int]]
+    min_offset: int | None = None
+    max_offset: int | None = None
+    messages: int | None = None
+    holes: int | None = None
+    epoch: int | None = None
+    segments: list[SegmentView] = []
+
+
 class TopicView(BaseModel):
-    """A topic with its route; `logical_partitions` of a partition are half-open ranges within 0 to 1024."""
+    """A topic with its route; `logical_partitions` of a partition are half-open ranges within 0 to 1024.
+
+    Clients of a static topic name its logical queues; its partitions are their segments, sealed ones included.
+    """
 
     topic: str
     id: str
@@ -130,7 +182,10 @@ class TopicView(BaseModel):
     created_time: str
     routes_epoch: int
     logical_partitions: int
+    static: bool = False
+    total_queues: int | None = None
     partitions: list[PartitionView]
+    logical_queues: list[LogicalQueueView] | None = None
 
 
 class TopicList(BaseModel):
@@ -169,7 +224,7 @@ async def list_topics(service: Running, limit: Limit = None, after: After = None
 
 @router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
 async def show_topic(topic: TopicName, service: Running) -> Any:
-    return await _view(await service.topics.require(topic), service.warehouse, service.settings.refresh_ms)
+    return await _view(service, await service.topics.require(topic))
 
 
 @router.put(
@@ -178,17 +233,21 @@ async def show_topic(topic: TopicName, service: Running) -> Any:
     response_model=TopicView,
     responses={
         201: {"model": TopicView, "description": "Created"},
-        **problems(400, 409, 413, 415, 422, 500, 507),
+        **problems(400, 409, 413, 415, 422, 500, 503, 507),
     },
     openapi_extra=_PUT.described,
 )
 async def put_topic(topic: TopicName, service: Running, request: Request, response: Response) -> Any:
     check_client_topic(topic)
-    wanted = _wanted_of(await _PUT.read(request))
-    hosted, created = await service.topics.put(topic, wanted)
-    await service.sealer.seal(hosted)
+    asked = await _PUT.read(request)
+    static = _static_of(asked)
+    if static is None:
+        hosted, created = await service.topics.put(topic, _wanted_of(asked))
+        await service.sealer.seal(hosted)
+    else:
+        hosted, created = await service.static_topics.put(topic, static)
     response.status_code = 201 if created else 200
-    return await _view(hosted, service.warehouse, service.settings.refresh_ms)
+    return await _view(service, hosted)
 
 
 @router.delete(
@@ -259,9 +318,10 @@ def parse_time(text: str) -> int:
         raise Refused("time: write RFC 3339, for example 2013-01-01T05:15:00Z", field="time") from None
 
 
-async def _view(hosted: HostedTopic, warehouse: Warehouse, refresh_ms: int) -> dict[str, object]:
+async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
     topic = hosted.topic
-    await brought_up(hosted, refresh_ms)
+    await brought_up(hosted, service.settings.refresh_ms)
+    queues = queue_states(hosted, service.topics.queues(hosted))
     return {
         "topic": topic.name,
         "id": topic.id,
@@ -272,17 +332,26 @@ async def _view(hosted: HostedTopic, warehouse: Warehouse, refresh_ms: int) -> d
         "created_time": rfc3339(topic.created_ms * 1000),
         "routes_epoch": topic.route.epoch,
         "logical_partitions": LOGICAL_PARTITIONS,
-        "partitions": [_partition_view(hosted, partition, warehouse) for partition in hosted.partitions],
+        "static": topic.static is not None,
+        "total_queues": None if topic.static is None else topic.static.total,
+        "partitions": _partition_views(hosted, service.warehouse),
+        "logical_queues": None if queues is None else [asdict(queue) for queue in queues],
     }
 
 
-def _partition_view(hosted: HostedTopic, partition: Partition, warehouse: Warehouse) -> dict[str, object]:
-    index = hosted.route.partitions.index(partition.name)
+def _partition_views(hosted: HostedTopic, warehouse: Warehouse) -> list[dict[str, object]]:
+    owned: dict[int, list[tuple[int, int]]] = {}
+    for low, high, owner in hosted.route.owners:
+        owned.setdefault(owner, []).append((low, high))
+    return [_partition_view(one, warehouse, owned.get(at, [])) for at, one in enumerate(hosted.partitions)]
+
+
+def _partition_view(partition: Partition, warehouse: Warehouse, owned: list[tuple[int, int]]) -> dict[str, object]:
     view: dict[str, object] = {
         "partition": partition.name,
         "broker": broker_of(partition.name),
         "state": partition.fault or "serving",
-        "logical_partitions": [(low, high) for low, high, owner in hosted.route.owners if owner == index],
+        "logical_partitions": owned,
         "location": warehouse.location(partition.ref),
     }
     if partition.log is not None:

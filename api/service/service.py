@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
-from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, Topics
+from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, StaticTopics, Topics
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
@@ -73,7 +73,8 @@ class Service:
             auto_create=settings.auto_create_topics,
             now_ms=self.now_ms,
         )
-        self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts)
+        self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
+        self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
 
         # Lanes, pops, handles.
         self.lanes = Lanes(self.partitions, meta, config.queue, cluster, keys=keys, clock=warehouse.clock)

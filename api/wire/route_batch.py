@@ -1,6 +1,6 @@
 """The routing of a request's messages to partitions: one request in, a few `Share`s out.
 
-    named partition            -> there, whatever the key (SPEC ROUTE-7)
+    named partition            -> there, whatever the key (SPEC ROUTE-7); of a static topic: the queue's leader
     key                        -> the partition of its logical partition (ROUTE-5)
     neither                    -> slices of the request over the partitions, from a random one on (ROUTE-5)
 
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from api.wire.decoded import Column, Named
 from api.wire.rows import ArrowRows, Indexes, Rows
-from mq.errors import Conflict, NotFound
+from mq.errors import Conflict
 from mq.meta import Blocked, first_blocked
 from mq.producer import Part
-from mq.routing import Places, logical_partition, spread
+from mq.routing import NamedPlaces, logical_partition, spread
 from tables.key_column import lps_of_keys
 
 __all__ = [
@@ -57,10 +57,10 @@ class Share:
     delay_broker: str | None = None
 
 
-def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: Places, draw: int) -> list[Share]:
+def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces, draw: int) -> list[Share]:
     """Split a request by partition, in request order inside each share; `draw` places messages without a key."""
     if isinstance(named, str):
-        return [Share(route.partitions[_index_of(topic, named, route, "partition")], messages, None)]
+        return [Share(route.partitions[route.number_of(topic, named, "partition")], messages, None)]
     if named is None and messages.key is None:
         return _spread(messages, route, draw)
     if named is None and len(route.partitions) == 1:
@@ -71,10 +71,10 @@ def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: 
     return _grouped(messages, targets, route.partitions, np.arange(messages.count))
 
 
-def check_named(topic: str, count: int, named: Named, route: Places) -> None:
+def check_named(topic: str, count: int, named: Named, route: NamedPlaces) -> None:
     """Return if the route has every partition that the `count` messages name, else refuse the first unknown one."""
     if isinstance(named, str):
-        _index_of(topic, named, route, "partition")
+        route.number_of(topic, named, "partition")
     elif named is not None:
         _name(topic, named, route, np.full(count, -1, dtype=np.int16))
 
@@ -83,7 +83,7 @@ def replayed(
     topic: str,
     messages: Rows | ArrowRows,
     named: Named,
-    route: Places,
+    route: NamedPlaces,
     draw: int,
     stored: Mapping[str, Sequence[Part]],
 ) -> list[Share]:
@@ -109,7 +109,7 @@ def replayed(
     return shares
 
 
-def rerouted(topic: str, share: Share, named: Named, route: Places, draw: int) -> list[Share]:
+def rerouted(topic: str, share: Share, named: Named, route: NamedPlaces, draw: int) -> list[Share]:
     """Split one share of a request by another route; `named` and `draw` are the request's."""
     if share.indexes is None:
         return route_messages(topic, share.messages, named, route, draw)
@@ -133,13 +133,19 @@ def check_same_request(part: Part, count: int) -> None:
         )
 
 
-def _spread(messages: Rows | ArrowRows, route: Places, draw: int) -> list[Share]:
+def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[Share]:
     if messages.count == 1:
-        return [Share(route.partitions[route.table[draw % len(route.table)]], messages, None)]
+        return [Share(route.partitions[_drawn(route, draw)], messages, None)]
     slices = spread(messages.count, route, draw)
     if len(slices) == 1:
         return [Share(route.partitions[slices[0][0]], messages, None)]
     return [Share(route.partitions[at], messages.slice(low, high), range(low, high)) for at, low, high in slices]
+
+
+def _drawn(route: NamedPlaces, draw: int) -> int:
+    """Return the index of the partition for one message without a key; such messages avoid queues without a mapping."""
+    found = int(route.table[draw % len(route.table)])
+    return route.targets[draw % len(route.targets)] if found in route.unserved else found
 
 
 def _value(column: Column, index: int) -> str | None:
@@ -147,22 +153,13 @@ def _value(column: Column, index: int) -> str | None:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def _index_of(topic: str, partition: str, route: Places, field: str) -> int:
-    try:
-        return route.partitions.index(partition)
-    except ValueError:
-        raise NotFound(
-            f"{field}: topic {topic} has no partition {partition!r}", code="partition_not_found", field=field
-        ) from None
-
-
-def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int) -> int:
+def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int) -> int:
     """Return the partition's index for a request of one message."""
     partition = None if named is None else _value(named, 0)
     if partition is not None:
-        return _index_of(topic, partition, route, "messages[0].partition")
+        return route.number_of(topic, partition, "messages[0].partition")
     key = None if messages.key is None else _value(messages.key, 0)
-    return int(route.table[draw % len(route.table) if key is None else _lp(key)])
+    return _drawn(route, draw) if key is None else int(route.table[_lp(key)])
 
 
 def _lp(key: str) -> int:
@@ -180,7 +177,7 @@ def _remember(keys: dict[str, int]) -> None:
 
 
 def _targets(
-    topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int
+    topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int
 ) -> NDArray[np.int16]:
     """Return the index of each message's partition."""
     targets = np.full(messages.count, -1, dtype=np.int16)
@@ -200,7 +197,7 @@ def _targets(
     return targets
 
 
-def _name(topic: str, named: Column, route: Places, targets: NDArray[np.int16]) -> None:
+def _name(topic: str, named: Column, route: NamedPlaces, targets: NDArray[np.int16]) -> None:
     """Overwrite the targets of messages that name their partition."""
     column = named if isinstance(named, pa.Array) else pa.array(named, pa.string())
     encoded = column.dictionary_encode()
@@ -208,7 +205,7 @@ def _name(topic: str, named: Column, route: Places, targets: NDArray[np.int16]) 
     for code, partition in enumerate(encoded.dictionary.to_pylist()):
         at = codes == code
         first = int(np.argmax(at))
-        targets[at] = _index_of(topic, partition, route, f"messages[{first}].partition")
+        targets[at] = route.number_of(topic, partition, f"messages[{first}].partition")
 
 
 def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:

@@ -13,14 +13,24 @@ import pyarrow.compute as pc
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.outbox import Outbox
-from mq.errors import Conflict, DeltaMQError
-from mq.meta import MetaState
+from mq.errors import Conflict, DeltaMQError, Unavailable
+from mq.meta import Meta
 from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
 from mq.queue_limits import CLOCKS_APART_MS
 from tables.delta import ProducerStamp, RowsPart
-from tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
-from tables.paths import PartitionRef, Space
-from tables.queue import DelayMarks, forwarded
+from tables.log import (
+    ANY_EPOCH,
+    REMEMBERED_MS,
+    ROUTE_FENCE,
+    PartitionLog,
+    Picked,
+    StoredRequests,
+    TooMuch,
+    Warehouse,
+    pick,
+)
+from tables.paths import PartitionRef
+from tables.queue import DelayMarks, DelayTarget, DelayTargets, forwarded
 
 __all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
 
@@ -67,7 +77,7 @@ class DelayBatch:
         self,
         warehouse: Warehouse,
         queue: DueQueue,
-        topics: MetaState,
+        meta: Meta,
         now_ms: int,
         outcome: DelayOutcome,
         *,
@@ -76,14 +86,16 @@ class DelayBatch:
         self._warehouse = warehouse
         self._outbox_bytes = bounds.outbox_bytes
         self._queue = queue
-        self._topics = topics
-        self._ids = {topic.id for topic in topics.topics.values()}
+        self._targets = DelayTargets(meta)
+        self._ids = {topic.id for topic in meta.topics.topics.values()}
         self._now_ms = now_ms
         self._outcome = outcome
         self._outbox: Outbox[int] = Outbox(self._open, after_append="delay.after_append", confirm=self._confirm)
         self._opened: dict[PartitionRef, PartitionLog] = {}
         #: For each target: the time of its newest append when this batch first asked for its stored requests.
         self._asked_ms: dict[PartitionRef, int] = {}
+        #: For each target of a static topic: the route fence that this batch knows.
+        self._route_epochs: dict[PartitionRef, int] = {}
         self._sent = 0
         self._failed: set[int] = set()
         self._in_rows = StoredRequests(DELAY_PRODUCER_PREFIX)
@@ -116,13 +128,18 @@ class DelayBatch:
         partition = self._queue.marks.delay_partition
         cancelled = {(partition, offset) for offset in self._queue.marks.cancelled}
         targets: dict[PartitionRef, list[Forward]] = {}
+        before: dict[PartitionRef, list[Forward]] = {}
         for one in decide_forwards(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=self._ids):
             if isinstance(one, Drop):
                 self._skip(one)
-            else:
-                targets.setdefault(self._target(one.message), []).append(one)
+            elif (target := self._target(one)) is not None:
+                targets.setdefault(target.ref, []).append(one)
+                for ref in target.before:
+                    before.setdefault(ref, []).append(one)
+        stored = {one.message.offset for ref, forwards in before.items() for one in self._stored(ref, forwards)}
         for ref, forwards in targets.items():
-            fresh = self._not_stored(ref, forwards)
+            left = [one for one in forwards if one.message.offset not in stored | self._failed] if before else forwards
+            fresh = self._not_stored(ref, left) if left else []
             if fresh:
                 self._put(ref, picked, fresh)
         if self._outbox.bytes >= self._outbox_bytes:
@@ -166,9 +183,29 @@ class DelayBatch:
         else:
             self._outcome.dropped += 1
 
-    def _target(self, message: Delayed) -> PartitionRef:
-        topic = self._topics.topics[message.topic]
-        return PartitionRef(Space.TOPICS, topic.name, message.partition, topic.generation)
+    def _target(self, one: Forward) -> DelayTarget | None:
+        """Return where a message goes; None if that is not known at the moment."""
+        try:
+            target = self._targets.of(one.message)
+        except Unavailable as error:
+            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+            self._failed.add(one.message.offset)
+            return None
+        if target.route_epoch is not None:
+            self._route_epochs[target.ref] = target.route_epoch
+        return target
+
+    def _stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
+        """Return the messages that an earlier run stored in a segment of their logical queue that is sealed now."""
+        try:
+            log = self._open(ref)
+            log.refresh()
+            since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
+            return [one for one in forwards if self._holds(log, one, since_ms)]
+        except (DeltaMQError, OSError) as error:
+            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+            self._failed.update(one.message.offset for one in forwards)
+            return []
 
     def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
         """Return the messages that the target has not stored, as far as it may have forgotten their requests.
@@ -179,9 +216,8 @@ class DelayBatch:
             log = self._open(ref)
             log.refresh()
             self._asked_ms.setdefault(ref, log.append_ms)
-            whole_ms = log.requests_whole_since_ms
             since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
-            if self._now_ms - since_ms < REMEMBERED_MS and since_ms >= whole_ms:
+            if self._remembers(log, since_ms):
                 return forwards
             return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
         except (DeltaMQError, OSError) as error:
@@ -189,8 +225,26 @@ class DelayBatch:
             self._failed.update(one.message.offset for one in forwards)
             return []
 
+    def _holds(self, log: PartitionLog, one: Forward, since_ms: int) -> bool:
+        """Return whether a log holds a message that was forwarded there at `since_ms` or later."""
+        seen = log.known_producer(one.producer_id)
+        if seen is not None and one.producer_seq in seen.parts:
+            return True
+        if self._remembers(log, since_ms):
+            return False
+        return one.producer_seq in self._in_rows.of(log, one.producer_id, since_ms)
+
+    def _remembers(self, log: PartitionLog, since_ms: int) -> bool:
+        """Return whether a log surely remembers all requests that it has stored since."""
+        return self._now_ms - since_ms < REMEMBERED_MS and since_ms >= log.requests_whole_since_ms
+
     def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
-        """Raise if the target may have forgotten, since it was asked, what another run has stored."""
+        """Raise if the target may have forgotten, since it was asked, what another run has stored.
+
+        Raise, too, if it is the leader of a logical queue no more: nothing may come behind its end.
+        """
+        if target.fences.get(ROUTE_FENCE, 0) > self._route_epochs.get(target.ref, ANY_EPOCH):
+            raise Conflict(f"{target.ref.name} was remapped meanwhile", code="overtaken")
         if target.requests_whole_since_ms > self._asked_ms[target.ref]:
             raise Conflict(f"{target.ref.name} has forgotten requests since it was asked", code="overtaken")
 

@@ -48,11 +48,21 @@ from mq.meta.retention_holds import (
     readers_of,
 )
 from mq.meta.snapshot import MetaSnapshot
-from mq.meta.static_topics import queues_of
+from mq.meta.static_events import MappingPut, MappingRemoved
+from mq.meta.static_topics import (
+    RemapMode,
+    StaticRequest,
+    decide_put_static,
+    decide_remap,
+    decide_repair,
+    queues_of,
+    static_faults,
+)
 from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
 from mq.meta.topics import (
     Event,
     MetaState,
+    StaticQueues,
     Topic,
     TopicPut,
     brokers_for,
@@ -80,6 +90,8 @@ __all__ = [
     "InvisibleBounds",
     "Lag",
     "LeaseWatch",
+    "MappingPut",
+    "MappingRemoved",
     "Member",
     "Meta",
     "MetaSnapshot",
@@ -91,8 +103,11 @@ __all__ = [
     "Ordering",
     "OwnLease",
     "Readers",
+    "RemapMode",
     "Removal",
     "Seat",
+    "StaticQueues",
+    "StaticRequest",
     "Strategy",
     "Subscription",
     "Topic",
@@ -110,10 +125,13 @@ __all__ = [
     "decide_heartbeat",
     "decide_leave",
     "decide_put_group",
+    "decide_put_static",
     "decide_put_topic",
     "decide_register",
+    "decide_remap",
     "decide_removal",
     "decide_renew",
+    "decide_repair",
     "decide_reset",
     "decide_reset_offsets",
     "decide_scan",
@@ -132,4 +150,5 @@ __all__ = [
     "progress_of",
     "queues_of",
     "readers_of",
+    "static_faults",
 ]

@@ -4,17 +4,19 @@
                              ^                  | refused by a fence
                              '-- route again <--+ this process has read the newest metadata
 
-A fence is put up when a broker changes hands or an ordered topic's keys move (see `tables.log.fences`). A share that it
-refuses is not stored and goes where it belongs now; the parts of the request that were stored stay where they are.
+A fence is put up when a broker changes hands, an ordered topic's keys move, or a logical queue is remapped (see
+`tables.log.fences`). A share that it refuses is not stored and goes where it belongs now; the parts of the request that
+were stored stay where they are. Before the share of an idempotent producer goes elsewhere, it is looked for there.
+
+Clients of a static topic name logical queues and get logical offsets; nothing below this module knows of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,24 +25,19 @@ from msgspec import UNSET, UnsetType
 from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
 from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.queue import Delays, split_shares
-from api.wire import Decoded, Indexes, Named, Share, check_named, replayed, rerouted, route_messages
+from api.sending.logical_places import expected_offset, repeated, sealed_parts, shown_error, shown_place
+from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
+from api.wire import Indexes, Share
 from mq.backoff import Backoff
-from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
+from mq.errors import Conflict, Fenced, NotFound, Unavailable
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
-from mq.routing import Route
 from mq.wire import ProduceAnswer, Producer, Range
-from tables.delta import ProducerStamp
-from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
+from tables.log import Appended, FetchStatus, PartitionLog
 from tables.queue import AT_ONCE, FenceEpochs, Placement, producer_in_delay
 from tables.settings import Flush
 
-__all__ = [
-    "INLINE_BYTES",
-    "RequestAppender",
-    "StoreRequest",
-    "check_new",
-]
+__all__ = ["INLINE_BYTES", "RequestAppender"]
 
 #: Bytes above which a body is handled on a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
@@ -52,28 +49,13 @@ _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRequest:
-    """A checked request: its body, and the parameters from query and body."""
+class _Routed(NamedTuple):
+    """The shares of a request, and the placement by which they were made."""
 
-    body: Decoded
-    named: Named
-    expected_offset: int | None
-    _: KW_ONLY
-    now_ms: int
-    flush: str | None
-    want_ids: bool
-
-
-def check_new(topic: str, request: StoreRequest, route: Route) -> None:
-    """Return if a topic that is about to be created with this route would take the request, else refuse the request."""
-    check_named(topic, request.body.rows.count, request.named, route)
-    if request.expected_offset:
-        raise OffsetMismatch(
-            f"expected_offset is {request.expected_offset}, the end offset is 0: there is no topic {topic}",
-            field="expected_offset",
-            extra={"end_offset": 0},
-        )
+    places: Placement
+    shares: Sequence[Share]
+    #: The parts of the request in sealed segments, by partition: they are only told.
+    kept: Mapping[str, Sequence[StoredPart]] = {}
 
 
 class RequestAppender:
@@ -108,8 +90,8 @@ class RequestAppender:
         if producer is None:
             draw = topic.draw(self._loop.time())
             places = self._topics.placement(topic)
-            shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
-            return await self._commit(topic, request, places, await self._split(topic, request, shares), draw)
+            shares = await self._split(topic, places, request, routed(topic, request, places, draw))
+            return await self._commit(topic, request, _Routed(places, shares), draw)
         await topic.gate.turn(producer)
         with topic.gate.claim(producer):
             try:
@@ -124,24 +106,58 @@ class RequestAppender:
 
     async def _store_once(self, topic: HostedTopic, request: StoreRequest, producer: Producer) -> ProduceAnswer:
         """Store the parts of a claimed request that are not stored yet, as far as this process knows."""
-        draw = draw_of(producer)
+        return await self._commit(topic, request, await self._found(topic, request, producer), draw_of(producer))
+
+    async def _found(
+        self, topic: HostedTopic, request: StoreRequest, producer: Producer, *, in_order: bool = True
+    ) -> _Routed:
+        """Return the shares of an idempotent request: its stored parts, and the rest by the present placement.
+
+        `in_order` is as for `ProducerGate.stored_parts`.
+        """
+        until = self._loop.time() + _FENCED_S
         # A copy at another process may have come before messages were due: those wait there, and must not go elsewhere.
         look = request.body.times is not None and not self._hosting.alone
-        logs, waiting = await topic.logs(), await self._delays.logs(look=look)
-        waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
-        places = self._topics.placement(topic)
-        await topic.see(places.ends)
-        stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
-        here = {name: parts for name, parts in stored.items() if name not in waiting}
-        if here:
-            shares = replayed(topic.name, request.body.rows, request.named, places, draw, here)
-        else:
-            shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
-        return await self._commit(topic, request, places, await self._split(topic, request, shares, stored), draw)
+        while True:
+            places = self._topics.placement(topic)
+            logs = await topic.remembering(places.queues, request.now_ms)
+            waiting = await self._delays.logs(look=look)
+            if self._topics.placement(topic) is not places:
+                continue  # what was sealed meanwhile must be among the logs
+            await topic.see(places.ends)
+            waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
+            stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id, in_order=in_order)
+            here = {name: parts for name, parts in stored.items() if name not in waiting}
+            shares = routed(topic, request, places, draw_of(producer), here)
+            # A copy at another process may be on its way to an old leader that is not sealed yet (SPEC STATIC-21).
+            ahead = {places.ahead[share.partition] for share in shares if share.partition in places.ahead}
+            if not ahead:
+                break
+            await self._sealed(topic, ahead, until)
+        kept = {} if places.queues is None else sealed_parts(places.queues, here)
+        return _Routed(places, await self._split(topic, places, request, shares, stored), kept)
+
+    async def _sealed(self, topic: HostedTopic, sources: Collection[str], until: float) -> None:
+        """Return when these old leaders of logical queues are sealed; raise `Unavailable` if they are not in time."""
+        failures = 0
+        while True:
+            await self._sealer.seal(topic, sources)
+            waiting = self._meta.now.moved_keys(topic.topic.id).waiting
+            if waiting.isdisjoint(sources):
+                return
+            if self._loop.time() >= until or self._partitions.stopping:
+                raise Unavailable(
+                    f"topic {topic.name}: a remapped queue's old leader is not sealed yet; ask again",
+                    code="logic_offset_undecided",
+                )
+            failures += 1
+            await asyncio.sleep(_AGAIN_S.after(failures))
+            await self._meta.refresh()
 
     async def _split(
         self,
         topic: HostedTopic,
+        places: Placement,
         request: StoreRequest,
         shares: list[Share],
         stored: Mapping[str, Sequence[StoredPart]] = {},
@@ -162,12 +178,11 @@ class RequestAppender:
             now_ms=request.now_ms,
             delays=self._delays.names(topic.topic),
             stored=stored,
+            queues=places.queues,
         )
         return split() if request.body.rows.nbytes <= INLINE_BYTES else await self._partitions.run(split)
 
-    async def _commit(
-        self, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share], draw: int
-    ) -> ProduceAnswer:
+    async def _commit(self, topic: HostedTopic, request: StoreRequest, by: _Routed, draw: int) -> ProduceAnswer:
         """Append the shares, rerouting those that a fence refuses; return the answer when all are stored.
 
         `draw` places messages without a key, in the same way each time.
@@ -176,24 +191,49 @@ class RequestAppender:
         until = 0.0
         while True:
             refused = []
-            for share, part in await self._append_shares(topic, request, places, shares):
+            for share, part in await self._append_shares(topic, request, by):
                 if isinstance(part.error, Fenced):
                     refused.append((share, part.error))
                 elif part.error is not None:
-                    raise part.error
+                    raise shown_error(by.places, share, part.error)
                 else:
                     stored.append((share, part))
             if not refused:
                 return await self._placed(topic, request, stored)
             until = until or self._loop.time() + _FENCED_S
             places = await self._caught_up(topic, refused, until)
-            shares = [one for share, error in refused for one in _again(topic, request, places, share, error, draw)]
+            by = await self._again(topic, request, places, refused, [share for share, _ in stored], draw)
+
+    async def _again(
+        self,
+        topic: HostedTopic,
+        request: StoreRequest,
+        places: Placement,
+        refused: Sequence[tuple[Share, Fenced]],
+        stored: Sequence[Share],
+        draw: int,
+    ) -> _Routed:
+        """Return the shares for the messages of refused shares, where they belong now.
+
+        Of an idempotent request another process may have stored a copy meanwhile, in any partition on their way.
+        """
+        producer = request.body.producer
+        moved = [share for share, error in refused if has_moved(share, error)]
+        if producer is None or not moved:
+            stay = [share for share, error in refused if not has_moved(share, error)]
+            elsewhere = [one for share in moved for one in routed_again(topic, request, places, share, draw)]
+            return _Routed(places, [*stay, *elsewhere])
+        again = await self._found(topic, request, producer, in_order=False)
+        done = {place_of_share(share) for share in stored}
+        return again._replace(shares=[share for share in again.shares if place_of_share(share) not in done])
 
     async def _append_shares(
-        self, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share]
+        self, topic: HostedTopic, request: StoreRequest, by: _Routed
     ) -> list[tuple[Share, RequestPart]]:
         """Append each share, alone or in a commit with others; return each with its outcome."""
-        pending = Pending(len(shares), self._loop)
+        places, shares, kept = by
+        count = len(shares) - sum(share.partition in kept for share in shares) if kept else len(shares)
+        pending = Pending(count, self._loop)
         flush = _FLUSHES.get(request.flush or topic.settings.flush or "", self._flush)
         parts = []
         for share in shares:
@@ -202,13 +242,17 @@ class RequestAppender:
                 pending,
                 flush if share.delay_broker is None else Flush.SYNC,
                 indexes=share.indexes,
-                stamp=_stamp(topic, request, share),
-                expected_offset=request.expected_offset,
+                stamp=stamp_of(topic, request, share),
+                expected_offset=expected_offset(places, share, request.expected_offset),
                 fence_epochs=self._fence_epochs(places, share),
             )
             parts.append((share, part))
-            self._partition_of(topic, share).queue.put(part)
-        await pending.wait()
+            if kept and share.partition in kept:
+                part.appended = repeated(kept[share.partition], part)
+            else:
+                self._partition_of(topic, share).queue.put(part)
+        if count:
+            await pending.wait()
         return parts
 
     def _fence_epochs(self, places: Placement, share: Share) -> FenceEpochs:
@@ -251,6 +295,7 @@ class RequestAppender:
     ) -> ProduceAnswer:
         """Return the answer to a request whose parts are all stored."""
         ranges = []
+        queues = self._topics.queues(topic)
         duplicates = [part.appended is not None and part.appended.duplicate for _, part in stored]
         durable = True
         for (share, part), duplicate in zip(stored, duplicates, strict=True):
@@ -263,7 +308,8 @@ class RequestAppender:
                     field="producer.seq",
                 )
             durable = durable and appended.durable
-            placed = Range(share.partition, appended.base_offset, appended.count, _indexes(share.indexes))
+            partition, base_offset = shown_place(queues, share, appended.base_offset)
+            placed = Range(partition, base_offset, appended.count, _indexes(share.indexes))
             if duplicate and not all(duplicates):
                 placed.duplicate = True
             if share.delay_broker is not None:
@@ -292,24 +338,6 @@ class RequestAppender:
             ):
                 ids[index] = message_id
         return ids
-
-
-def _again(
-    topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, error: Fenced, draw: int
-) -> Sequence[Share]:
-    """Return the shares for the messages of a refused share, where they belong now."""
-    if share.delay_broker is not None or error.extra.get("fence") != ROUTE_FENCE:
-        return [share]
-    return rerouted(topic.name, share, request.named, places, draw)
-
-
-def _stamp(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerStamp | None:
-    producer = request.body.producer
-    if producer is None:
-        return None
-    name = producer.id if share.delay_broker is None else producer_in_delay(topic.topic.id, producer.id)
-    indexes = None if share.indexes is None else tuple(int(i) for i in share.indexes)
-    return ProducerStamp(name, producer.seq, indexes, request.body.rows.count)
 
 
 def _indexes(indexes: Indexes | None) -> list[int] | UnsetType:

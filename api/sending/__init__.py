@@ -1,0 +1,8 @@
+"""Storing what producers send: placing messages, committing them, and telling where they are."""
+
+from __future__ import annotations
+
+from api.sending.request_appender import INLINE_BYTES, RequestAppender
+from api.sending.store_request import StoreRequest, check_new
+
+__all__ = ["INLINE_BYTES", "RequestAppender", "StoreRequest", "check_new"]

@@ -1,0 +1,96 @@
+"""Sends to logical queues: which are refused, and how offsets are told (SPEC STATIC-2, 10, 21, 22).
+
+    request: 3@__logical_queue_broker__, expected offset 520  --Placement-->  orders#3@broker-a, expected offset 120
+    answer:  3@__logical_queue_broker__, base offset 520      <--segment--    orders#3@broker-a, base offset 120
+
+For a plain topic nothing is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from api.host import HostedTopic
+from api.log import RequestPart
+from api.wire import Share
+from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
+from mq.producer import Part
+from mq.static import TopicQueues, queue_name
+from tables.log import Appended
+from tables.queue import Placement
+
+__all__ = ["expected_offset", "repeated", "sealed_parts", "served", "shown_error", "shown_place", "unserved"]
+
+_NO_IDS: Final = pa.array([], pa.string())
+
+
+def served(topic: HostedTopic, places: Placement, shares: list[Share]) -> list[Share]:
+    """Return the shares; refuse those of a logical queue that cannot be had: its keys never go elsewhere."""
+    if places.unserved:
+        refused = {places.partitions[index] for index in places.unserved}
+        for share in shares:
+            if share.partition in refused:
+                queues = {partition: queue for queue, partition in topic.topic.leaders().items()}
+                number = queues.get(share.partition)
+                raise unserved(topic, "a queue of these keys" if number is None else f"queue {queue_name(number)}")
+    return shares
+
+
+def unserved(topic: HostedTopic, what: str) -> Unavailable:
+    """Return the error for a send to `what` of the topic, of which no mapping can be had."""
+    return Unavailable(
+        f"topic {topic.name}: the mapping of {what} cannot be had; check the topic", code="queue_unserved"
+    )
+
+
+def sealed_parts(queues: TopicQueues, stored: Mapping[str, Sequence[Part]]) -> dict[str, Sequence[Part]]:
+    """Return the stored parts that lie in sealed segments: nothing is ever appended there, not even a repetition."""
+    places = {name: queues.of_partition(name) for name in stored}
+    return {name: stored[name] for name, place in places.items() if place is not None and place.segment.is_sealed}
+
+
+def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:
+    """Return the place of a repeated part in a sealed segment."""
+    indexes = None if wanted.stamp is None else wanted.stamp.indexes
+    part = next(part for part in parts if part.overlaps(indexes))
+    return Appended(
+        base_offset=part.base_offset, count=part.count, duplicate=True, durable=True, version=0, message_ids=_NO_IDS
+    )
+
+
+def expected_offset(places: Placement, share: Share, expected: int | None) -> int | None:
+    """Return the physical end offset that a share expects; raise `Unavailable` if the queue is undecided.
+
+    It is negative if the client expects an offset before the segment, which no partition's end offset is.
+    """
+    if expected is None or places.queues is None:
+        return expected
+    place = places.queues.of_partition(share.partition)
+    return expected if place is None else expected - place.segment.delta
+
+
+def shown_error(places: Placement, share: Share, error: DeltaMQError) -> DeltaMQError:
+    """Return an error of an append as the client of a static topic sees it: with logical offsets."""
+    place = None if places.queues is None else places.queues.of_partition(share.partition)
+    end_offset = error.extra.get("end_offset")
+    if place is None or not isinstance(error, OffsetMismatch) or not isinstance(end_offset, int):
+        return error
+    end = place.segment.logical(end_offset)
+    return OffsetMismatch(
+        f"expected_offset is not the end offset of {place.queue.name}, which is {end}",
+        field=error.field,
+        extra={"end_offset": end},
+    )
+
+
+def shown_place(queues: TopicQueues | None, share: Share, base_offset: int) -> tuple[str, int]:
+    """Return partition and offset of a stored share as clients see them."""
+    if queues is None or share.delay_broker is not None:
+        return share.partition, base_offset
+    place = queues.of_partition(share.partition)
+    if place is None:
+        raise Unavailable("the messages are stored, and the mapping of their queue is gone", code="queue_unserved")
+    return place.queue.name, place.shown(base_offset)

@@ -1,0 +1,94 @@
+"""One checked produce request, and its shares: which messages go where by one placement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from api.host import HostedTopic
+from api.sending.logical_places import served, unserved
+from api.wire import Decoded, Named, Share, check_named, replayed, rerouted, route_messages
+from mq.errors import Fenced, OffsetMismatch
+from mq.producer import Part
+from mq.routing import Route
+from tables.delta import ProducerStamp
+from tables.log import ROUTE_FENCE
+from tables.queue import Placement, producer_in_delay
+
+__all__ = ["StoreRequest", "check_new", "has_moved", "place_of_share", "routed", "routed_again", "stamp_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A checked request: its body, and the parameters from query and body."""
+
+    body: Decoded
+    named: Named
+    expected_offset: int | None
+    _: KW_ONLY
+    now_ms: int
+    flush: str | None
+    want_ids: bool
+
+
+def check_new(topic: str, request: StoreRequest, route: Route) -> None:
+    """Return if a topic that is about to be created with this route would take the request, else refuse the request."""
+    check_named(topic, request.body.rows.count, request.named, route)
+    if request.expected_offset:
+        raise OffsetMismatch(
+            f"expected_offset is {request.expected_offset}, the end offset is 0: there is no topic {topic}",
+            field="expected_offset",
+            extra={"end_offset": 0},
+        )
+
+
+def routed(
+    topic: HostedTopic,
+    request: StoreRequest,
+    places: Placement,
+    draw: int,
+    stored: Mapping[str, Sequence[Part]] = {},
+) -> list[Share]:
+    """Return the shares of a request; `stored` are the parts of it that the topic's partitions hold.
+
+    Raises
+    ------
+    DeltaMQError
+        A named partition does not exist, or cannot be had.
+    Unavailable
+        `queue_unserved`: the mapping of the logical queue of some keys cannot be had.
+    """
+    rows = request.body.rows
+    if not places.targets:
+        raise unserved(topic, "its queues")
+    if stored:
+        shares = replayed(topic.name, rows, request.named, places, draw, stored)
+    else:
+        shares = route_messages(topic.name, rows, request.named, places, draw)
+    return served(topic, places, shares)
+
+
+def routed_again(topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, draw: int) -> list[Share]:
+    """Return the shares for the messages of one share by another placement; raises what `routed` does."""
+    if not places.targets:
+        raise unserved(topic, "its queues")
+    return served(topic, places, rerouted(topic.name, share, request.named, places, draw))
+
+
+def has_moved(share: Share, error: Fenced) -> bool:
+    """Return whether the messages of a refused share may belong elsewhere now."""
+    return share.delay_broker is None and error.extra.get("fence") == ROUTE_FENCE
+
+
+def place_of_share(share: Share) -> tuple[str, tuple[int, ...] | None]:
+    """Return what tells the share from all others of its request."""
+    return share.partition, None if share.indexes is None else tuple(int(at) for at in share.indexes)
+
+
+def stamp_of(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerStamp | None:
+    producer = request.body.producer
+    if producer is None:
+        return None
+    name = producer.id if share.delay_broker is None else producer_in_delay(topic.topic.id, producer.id)
+    indexes = None if share.indexes is None else tuple(int(i) for i in share.indexes)
+    return ProducerStamp(name, producer.seq, indexes, request.body.rows.count)

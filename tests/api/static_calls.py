@@ -1,0 +1,144 @@
+"""A static topic in a running service: what it is asked over REST, and what its tables hold (SPEC STATIC)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from mq.meta.fold import AnyEvent, Meta
+from mq.static import LogicalQueue
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
+from tables.paths import PartitionRef, Space
+from tests.api.running import Api, Reply
+from tests.faulty_store import FaultyStore
+
+__all__ = ["StaticTopic", "name_of"]
+
+Json = dict[str, Any]
+
+
+def name_of(queue: int) -> str:
+    """The name under which clients know a logical queue."""
+    return f"{queue}@__logical_queue_broker__"
+
+
+@dataclass(frozen=True)
+class StaticTopic:
+    """One static topic as one service sees it."""
+
+    api: Api
+    name: str
+
+    def at(self, api: Api) -> StaticTopic:
+        """The topic as another service sees it."""
+        return StaticTopic(api, self.name)
+
+    def ask(self, method: str, path: str = "", body: Any = None) -> Reply:
+        return self.api.call(method, f"/v1/topics/{quote(self.name, safe='')}{path}", body)
+
+    def put(self, total_queues: int, **wanted: object) -> Reply:
+        return self.ask("PUT", "", {"static": True, "total_queues": total_queues, **wanted})
+
+    def remap(self, *brokers: str, **wanted: object) -> Reply:
+        return self.ask("POST", "/remap", {"brokers": list(brokers), **wanted})
+
+    def remapped(self, *brokers: str, **wanted: object) -> list[Json]:
+        """The queues that a remapping moved."""
+        reply = self.remap(*brokers, **wanted)
+        assert reply.status == 200, reply
+        moved: list[Json] = reply.json["moved"]
+        return moved
+
+    @property
+    def view(self) -> Json:
+        found: Json = self.ask("GET").json
+        return found
+
+    @property
+    def queues(self) -> list[Json]:
+        """The logical queues as the service shows them."""
+        found: list[Json] = self.view["logical_queues"]
+        return found
+
+    def send(self, *messages: dict[str, object] | str, **request: Any) -> Json:
+        """The answer to a produce request that succeeds."""
+        reply = self.api.send(self.name, *messages, **request)
+        assert reply.status == 200, reply
+        found: Json = reply.json
+        return found
+
+    def send_to(self, queue: int, *bodies: str, **request: Any) -> list[int]:
+        """The logical offsets of messages that name their queue; -1 for undecided ones."""
+        messages: list[dict[str, object]] = [{"body": body, "partition": name_of(queue)} for body in bodies]
+        (placed,) = self.send(*messages, **request)["ranges"]
+        assert placed["partition"] == name_of(queue)
+        first = placed["base_offset"]
+        return [first + at if first >= 0 else first for at in range(placed["count"])]
+
+    # What is stored.
+
+    @property
+    def meta(self) -> Meta:
+        return self.api.service.meta.now
+
+    def change(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> None:
+        """Change the metadata as another process would."""
+        changing = self.api.service.meta.submit_any(decide)
+        asyncio.run_coroutine_threadsafe(changing, self.api.service.loop).result(30)
+
+    @property
+    def id(self) -> str:
+        return self.meta.topics.topic(self.name).id
+
+    def chains(self) -> dict[int, LogicalQueue]:
+        """The logical queues as this process knows them."""
+        hosted = self.api.service.topics.find(self.name)
+        assert hosted is not None
+        queues = self.api.service.topics.queues(hosted)
+        assert queues is not None
+        return dict(queues.served)
+
+    def stored(self) -> dict[int, list[tuple[int, str]]]:
+        """The logical offset and the body of every message, by queue, as other processes find them in the tables."""
+        warehouse = Warehouse.open(self.api.service.warehouse.uri)
+        found: dict[int, list[tuple[int, str]]] = {}
+        for number, queue in self.chains().items():
+            for segment in queue.segments:
+                ref = PartitionRef(Space.TOPICS, self.name, segment.partition)
+                if not warehouse.exists(ref):
+                    continue
+                rows = [row for page in pages(warehouse.open_partition(ref), 0) for row in page.rows.to_pylist()]
+                found.setdefault(number, []).extend(
+                    (segment.logical(row["offset"]) if segment.is_decided else -1, row["body"].decode()) for row in rows
+                )
+        return found
+
+    def bodies(self) -> list[str]:
+        """All stored bodies, sorted."""
+        return sorted(body for rows in self.stored().values() for _, body in rows)
+
+    @contextlib.contextmanager
+    def without_seals(self, *partitions: str) -> Iterator[None]:
+        """Inside, no fence can be put up in these partitions, nor anything else be committed there."""
+        store, gate = self.api.service.warehouse.store, threading.Event()
+        assert isinstance(store, FaultyStore)
+        topic = self.meta.topics.topic(self.name)
+        refs = [PartitionRef(Space.TOPICS, self.name, name, topic.generation) for name in partitions]
+        folders = [f"{ref.folder}/_delta_log" for ref in refs]
+
+        def wait(key: str) -> None:
+            if any(folder in key for folder in folders):
+                assert gate.wait(60)
+
+        store.before["put_if_absent"] = wait
+        try:
+            yield
+        finally:
+            del store.before["put_if_absent"]
+            gate.set()
