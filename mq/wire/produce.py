@@ -57,11 +57,12 @@ class ProduceRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
 class Range(msgspec.Struct, omit_defaults=True):
     """Offsets `[base_offset, base_offset + count)`, in request order, of some messages of the request.
 
+    `base_offset` is -1 while a logical queue moves to another broker: its next offsets are not decided yet.
     `delayed`: the messages wait there until they are due.
     """
 
     partition: str
-    base_offset: Annotated[int, Meta(ge=0)]
+    base_offset: Annotated[int, Meta(ge=-1)]
     count: Annotated[int, Meta(ge=1)]
     indexes: list[int] | UnsetType = UNSET
     duplicate: bool | UnsetType = UNSET
