@@ -258,6 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.problem(404, "topic_not_found")
         elif post.partition is not None and post.partition not in self.stub.topics[post.topic].route.partitions:
             self.problem(404, "partition_not_found", field="partition")
+        elif self.stub.is_unserved(post.topic, messages):
+            self.problem(503, "queue_unserved", field="partition")
         elif expected is not None and expected != len(self.stub.topics[post.topic].log(str(post.partition))):
             end = len(self.stub.topics[post.topic].log(str(post.partition)))
             self.problem(412, "offset_mismatch", end_offset=end)

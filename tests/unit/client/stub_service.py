@@ -90,6 +90,11 @@ class StubService:
         self.topics["orders"] = Topic("orders", static.route, strict, static=static)
         return static
 
+    def beside(self, other: StubService) -> None:
+        """Serve broker-a, and `other` broker-b of the same cluster; both know the same topics and groups."""
+        other.topics, other.queue, other.order, other.changed = self.topics, self.queue, self.order, self.changed
+        self.hosted = other.hosted = {BROKERS[0]: self, BROKERS[1]: other, "/meta": self}
+
     def expand(self, name: str, partitions: int) -> None:
         topic = self.topics[name]
         topic.route = expand(topic.route, name, partitions, BROKERS)
@@ -148,6 +153,12 @@ class StubService:
             self.answers[post.producer_id, post.seq] = answer
             self.changed.notify_all()
             return answer
+
+    def is_unserved(self, name: str, messages: list[dict[str, Any]]) -> bool:
+        """Return whether the mapping of a message's logical queue cannot be had."""
+        topic = self.topics[name]
+        static = topic.static
+        return static is not None and any(static.queue(self._partition(topic, one)) is None for one in messages)
 
     @staticmethod
     def _partition(topic: Topic, message: dict[str, Any]) -> str:

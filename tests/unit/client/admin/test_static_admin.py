@@ -163,3 +163,11 @@ def test_a_topic_with_a_damaged_partition_is_shown(stub: StubService, admin: Adm
     with pytest.raises(Corrupt) as caught:
         info.min_offsets()
     assert "orders@broker-a is damaged (corrupt)" in caught.value.detail
+
+
+def test_static_13_a_view_knows_the_leaders_and_where_older_segments_lie(admin: Admin, static: StubStatic) -> None:
+    admin.remap("orders", [B])
+    view = fetch_view(admin.hosts, "orders", 5.0)
+    assert (view.partitions, view.brokers, view.is_static) == ((FIRST, SECOND), (B, B), True)
+    assert view.stored_at == {A, B}
+    assert [view.partitions[view.table[lp]] for lp in (0, 511, 512, 1023)] == [FIRST, FIRST, SECOND, SECOND]
