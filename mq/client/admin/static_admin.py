@@ -33,20 +33,22 @@ class MovedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A logical queue that moved, or would move, from one broker to another.
 
     `end_offset` is the physical offset at which its old partition was sealed, `logic_offset` the logical one at which
-    the new partition begins; both are None until the old partition is sealed.
+    the new partition begins; both are None in a plan and until the old partition is sealed.
     """
 
     queue: int
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
     old_partition: str
-    new_partition: str | None = None
+    new_partition: str
     end_offset: int | None = None
     logic_offset: int | None = None
 
 
 class Remapping(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remapping moved, or, as a `plan`, would move; `seal_ms` is how long the sealing took."""
+    """What a remapping moved, or, as a `plan`, would move; `seal_ms` is how long one of the queues waited
+    for its seal at most.
+    """
 
     topic: str
     plan: bool

@@ -43,33 +43,35 @@ class PartitionInfo:
 class SegmentInfo:
     """One segment of a logical queue, a physical partition of its own; its first message has `logic_offset`.
 
-    `end_offset` is the physical offset behind its last message. Both are None or -1 while they are not decided.
+    `end_offset` is the physical offset behind its last message. Both are -1 while they are not decided. `state` is
+    `sealed`, `sealing`, `leader`, or `undecided` (a leader whose messages have no logical offsets yet).
     """
 
     gen: int
     partition: str
     broker: str
-    logic_offset: int | None = None
-    start_offset: int = 0
-    end_offset: int | None = None
-    state: str = _SERVING
+    logic_offset: int
+    start_offset: int
+    end_offset: int
+    state: str
 
     @property
     def is_decided(self) -> bool:
         """Whether its messages have logical offsets; until then they are stored and cannot be read (SPEC STATIC-10)."""
-        return self.logic_offset is not None and self.logic_offset >= 0
+        return self.logic_offset >= 0
 
     @property
     def is_sealed(self) -> bool:
         """Whether it has got its last message."""
-        return self.end_offset is not None and self.end_offset >= 0
+        return self.end_offset >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
     """One logical queue of a static topic, in logical offsets; `messages` does not count the `holes` between them.
 
-    Of a queue whose mapping cannot be had, only number and name are known.
+    `state` is `serving`, or the code of the error that stopped one of its partitions. Of a queue whose mapping cannot
+    be had (`queue_unserved`), only number, name and `logical_partitions` are known.
     """
 
     queue: int
@@ -114,7 +116,12 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
     static: bool = False
     total_queues: int | None = None
-    logical_queues: tuple[QueueInfo, ...] = ()
+    logical_queues: tuple[QueueInfo, ...] | None = None
+
+    @property
+    def queues(self) -> tuple[QueueInfo, ...]:
+        """The logical queues, in order; none of a plain topic."""
+        return self.logical_queues or ()
 
     @property
     def messages(self) -> int:
@@ -124,7 +131,7 @@ class TopicInfo:
     @property
     def named(self) -> Mapping[str, PartitionInfo | QueueInfo]:
         """What clients send to and read from, by name, in order: logical queues of a static topic, else partitions."""
-        return {one.partition: one for one in (self.logical_queues if self.static else self.partitions)}
+        return {one.partition: one for one in (self.queues if self.static else self.partitions)}
 
     def min_offsets(self, names: Collection[str] | None = None) -> dict[str, int]:
         """Return the first offset of each of these partitions or logical queues, by default of all.

@@ -129,7 +129,7 @@ class _Topic(msgspec.Struct):
     order_strategy: str
     partitions: list[_Partition]
     static: bool = False
-    logical_queues: list[_Queue] = []
+    logical_queues: list[_Queue] | None = None
 
 
 def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
@@ -142,7 +142,7 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
         owned = {one.partition: one.logical_partitions for one in described.partitions}
         if not described.static:
             return TopicView(_route(described.routes_epoch, owned), strict=strict, stored_at=stored_at)
-        queues = described.logical_queues
+        queues = described.logical_queues or []
         return TopicView(
             _route(described.routes_epoch, {queue.partition: _ranges_of(queue, owned) for queue in queues}),
             strict=strict,

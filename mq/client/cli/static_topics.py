@@ -107,14 +107,15 @@ def _print_plan(planned: Remapping) -> None:
 
 
 def _print_outcome(done: Remapping) -> None:
-    took = "" if done.seal_ms is None else f" in {done.seal_ms:,.0f} ms"
-    click.echo(f"moved {_queues(len(done.moved))}{took}")
+    what = "sends to one waited" if done.mode == "strict" else "the offsets of one were undecided"
+    longest = "" if done.seal_ms is None else f"; {what} for {done.seal_ms:,.0f} ms at most"
+    click.echo(f"moved {_queues(len(done.moved))}{longest}")
     rows = [
         (
             one.queue,
             one.old_partition,
             _or_dash(one.end_offset),
-            one.new_partition or "-",
+            one.new_partition,
             _or_dash(one.logic_offset),
         )
         for one in done.moved
@@ -151,12 +152,12 @@ def _sealed(admin: Admin, name: str) -> TopicInfo:
 
 
 def _undecided(info: TopicInfo) -> list[QueueInfo]:
-    return [one for one in info.logical_queues if one.leader is not None and not one.leader.is_decided]
+    return [one for one in info.queues if one.leader is not None and not one.leader.is_decided]
 
 
 def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
     """Return the move as the topic shows it now: sealed where, begun where."""
-    queue = next((one for one in info.logical_queues if one.queue == moved.queue), None)
+    queue = next((one for one in info.queues if one.queue == moved.queue), None)
     segments = () if queue is None else queue.segments
     for old, new in pairwise(segments):
         if old.partition == moved.old_partition:
@@ -224,8 +225,8 @@ def repair(name: str, plan: bool, url: str, token: str | None, as_json: bool) ->
 
 def static_line(info: TopicInfo) -> str:
     """Return a static topic in one line: its queues and the brokers that lead them."""
-    brokers = sorted({one.broker for one in info.logical_queues if one.broker is not None})
-    return f"{_queues(len(info.logical_queues))} on {', '.join(brokers) or 'no broker'}"
+    brokers = sorted({one.broker for one in info.queues if one.broker is not None})
+    return f"{_queues(len(info.queues))} on {', '.join(brokers) or 'no broker'}"
 
 
 def print_static_topic(info: TopicInfo) -> None:
@@ -242,14 +243,14 @@ def print_static_topic(info: TopicInfo) -> None:
             queue.broker or "-",
             queue.state,
         )
-        for queue in info.logical_queues
+        for queue in info.queues
     ]
     columns = ("logical queue", "LPs", "min", "max", "messages", "holes", "segments", "leader on", "state")
     print_table(columns, rows, right=("min", "max", "messages", "holes", "segments"))
-    of_queue = {one.partition: (queue, one) for queue in info.logical_queues for one in queue.segments}
+    of_queue = {one.partition: (queue, one) for queue in info.queues for one in queue.segments}
     shown = [(partition, *of_queue.get(partition.partition, (None, None))) for partition in info.partitions]
     # Those of queues whose mapping cannot be had come last.
-    shown.sort(key=lambda row: (len(info.logical_queues) if row[1] is None else row[1].queue, row[2] and row[2].gen))
+    shown.sort(key=lambda row: (len(info.queues) if row[1] is None else row[1].queue, row[2] and row[2].gen))
     print_table(
         ("queue", "gen", "logical offsets", *_PHYSICAL, "state", "last append", "location"),
         [_partition_row(*row) for row in shown],
@@ -272,9 +273,9 @@ def _partition_row(one: PartitionInfo, queue: QueueInfo | None, segment: Segment
 
 def _logical_range(segment: SegmentInfo) -> str:
     """Return the logical offsets of a segment: `[400,520)`, `[400,...` of a leader, `undecided`."""
-    if not segment.is_decided or segment.logic_offset is None:
+    if not segment.is_decided:
         return "undecided"
-    if not segment.is_sealed or segment.end_offset is None:
+    if not segment.is_sealed:
         return f"[{segment.logic_offset},..."
     return f"[{segment.logic_offset},{segment.logic_offset + segment.end_offset - segment.start_offset})"
 

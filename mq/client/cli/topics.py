@@ -104,7 +104,7 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
 
 
 def _print_topic(info: TopicInfo) -> None:
-    queues = f"{len(info.logical_queues)} logical queues in " if info.static else ""
+    queues = f"{len(info.queues)} logical queues in " if info.static else ""
     click.echo(
         f"{info.topic}: {info.messages:,} messages, {queues}{len(info.partitions)} partitions, {info.order_strategy}, "
         f"kept {info.retention_ms:,} ms, routes epoch {info.routes_epoch}"

@@ -20,7 +20,7 @@ from mq.routing import expand, new_route
 from tests.unit.client.stub_handler import handler_of
 from tests.unit.client.stub_order import StubOrder
 from tests.unit.client.stub_queue import StubQueue
-from tests.unit.client.stub_static import StubStatic
+from tests.unit.client.stub_static import PLAIN, StubStatic
 from tests.unit.client.stub_topics import BROKERS, Fault, Post, Topic
 
 
@@ -202,7 +202,7 @@ class StubService:
             "routes_epoch": topic.route.epoch,
             "logical_partitions": 1024,
             "partitions": partitions,
-            **({} if topic.static is None else topic.static.describe()),
+            **(PLAIN if topic.static is None else topic.static.describe()),
         }
 
 

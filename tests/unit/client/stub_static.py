@@ -17,6 +17,9 @@ from tests.static_topics import TOPIC, StaticWorld
 
 Row = dict[str, Any]
 
+#: What the description of a plain topic says of logical queues.
+PLAIN: Row = {"static": False, "total_queues": None, "logical_queues": None}
+
 
 class StubStatic:
     """One static topic, `orders`; a remapping waits for `seal` if `seals` is False, as if a process were away."""
@@ -93,7 +96,7 @@ class StubStatic:
         if plan:
             self.world.meta = kept
         moved = [
-            _moved(before[index], queue, plan=plan)
+            _moved(before[index], queue)
             for index, queue in after.items()
             if queue.leader.partition != before[index].leader.partition
         ]
@@ -145,7 +148,7 @@ class StubStatic:
     def _queue(self, index: int, queue: LogicalQueue | None) -> Row:
         basis = {"queue": index, "partition": queue_name(index)}
         if queue is None:
-            return {**basis, "state": "unserved", "segments": []}
+            return {**basis, "state": "queue_unserved", "segments": []}
         low, high = self.bounds(queue)
         segments = [self._segment(queue, segment) for segment in queue.segments]
         messages = sum(self._end(segment) for segment in queue.segments)
@@ -158,9 +161,9 @@ class StubStatic:
             "gen": segment.gen,
             "partition": segment.partition,
             "broker": segment.broker,
-            "logic_offset": segment.logic_offset if segment.is_decided else None,
+            "logic_offset": segment.logic_offset,
             "start_offset": segment.start_offset,
-            "end_offset": segment.end_offset if segment.is_sealed else None,
+            "end_offset": segment.end_offset,
             "state": "leader" if segment is queue.leader else "sealed",
         }
 
@@ -169,14 +172,14 @@ def _tuple(names: Collection[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def _moved(before: LogicalQueue, after: LogicalQueue, *, plan: bool) -> Row:
+def _moved(before: LogicalQueue, after: LogicalQueue) -> Row:
     old = after.segments[-2]
     return {
         "queue": after.index,
         "from": before.leader.broker,
         "to": after.leader.broker,
         "old_partition": old.partition,
-        "new_partition": None if plan else after.leader.partition,
+        "new_partition": after.leader.partition,
         "end_offset": old.end_offset if old.is_sealed else None,
         "logic_offset": after.leader.logic_offset if after.leader.is_decided else None,
     }

@@ -30,10 +30,10 @@ def static(stub: StubService) -> StubStatic:
 def test_static_07_a_static_topic_is_created_and_grows(admin: Admin) -> None:
     created, new = admin.put_static_topic("orders", 4, order_strategy="strict")
     assert new and created.static and created.order_strategy == "strict"
-    assert [one.broker for one in created.logical_queues] == [A, B, A, B]
+    assert [one.broker for one in created.queues] == [A, B, A, B]
     assert list(created.named) == [f"{queue}@__logical_queue_broker__" for queue in range(4)]
     grown = admin.create_static_topic("orders", 5, brokers=[B])
-    assert (grown.total_queues, grown.logical_queues[4].broker) == (5, B)
+    assert (grown.total_queues, grown.queues[4].broker) == (5, B)
     with pytest.raises(Conflict) as caught:
         admin.create_static_topic("orders", 2)
     assert caught.value.code == "queues_cannot_shrink"
@@ -45,7 +45,7 @@ def test_static_02_clients_name_queues_and_see_logical_offsets(admin: Admin, sta
     info = admin.get_topic("orders")
     assert (info.static, info.total_queues, info.messages) == (True, 2, 2)
     assert list(info.named) == [FIRST, SECOND]
-    first = info.logical_queues[0]
+    first = info.queues[0]
     assert (first.min_offset, first.max_offset, first.messages, first.holes) == (0, 10_000, 2, 9_998)
     assert info.max_offsets() == {FIRST: 10_000, SECOND: 0}
     assert info.min_offsets([SECOND]) == {SECOND: 0}
@@ -60,7 +60,7 @@ def test_static_23_a_plan_moves_nothing(admin: Admin, static: StubStatic) -> Non
     planned = admin.remap("orders", [B], plan=True)
     assert static.world.meta is before
     assert (planned.plan, planned.mode, planned.seal_ms) == (True, "strict", None)
-    assert [(one.queue, one.source, one.target, one.new_partition) for one in planned.moved] == [(0, A, B, None)]
+    assert [(one.queue, one.source, one.target, one.end_offset) for one in planned.moved] == [(0, A, B, None)]
 
 
 def test_static_08_a_remapping_tells_where_each_queue_was_sealed(admin: Admin, static: StubStatic) -> None:
@@ -68,7 +68,7 @@ def test_static_08_a_remapping_tells_where_each_queue_was_sealed(admin: Admin, s
     done = admin.remap("orders", [B], queues=[0])
     (moved,) = done.moved
     assert (moved.source, moved.target, moved.end_offset, moved.logic_offset) == (A, B, 3, 3)
-    assert moved.new_partition is not None
+    assert moved.new_partition == "orders#2@broker-b"
     assert static.remaps == [{"brokers": [B], "mode": "strict", "queues": [0]}]
     assert admin.remap("orders", [B], queues=[0]).moved == (), "it is where it belongs"
 
@@ -77,7 +77,7 @@ def test_static_10_a_queue_that_is_not_sealed_has_an_undecided_leader(admin: Adm
     static.seals = False
     (moved,) = admin.remap("orders", [B], mode="available").moved
     assert (moved.end_offset, moved.logic_offset) == (None, None)
-    leader = admin.get_topic("orders").logical_queues[0].leader
+    leader = admin.get_topic("orders").queues[0].leader
     assert leader is not None and (leader.is_decided, leader.is_sealed) == (False, False)
 
 
@@ -140,7 +140,7 @@ def test_static_22_a_queue_that_cannot_be_had_keeps_its_place(
     static.lose_mapping(A)
     info = admin.get_topic("orders")
     assert list(info.named) == [FIRST, SECOND]
-    assert (info.logical_queues[0].leader, info.logical_queues[0].broker) == (None, None)
+    assert (info.queues[0].leader, info.queues[0].broker) == (None, None)
     with pytest.raises(Unavailable) as caught:
         info.min_offsets()
     assert caught.value.code == "queue_unserved"

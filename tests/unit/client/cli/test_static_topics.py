@@ -81,7 +81,7 @@ def test_static_10_an_undecided_leader_is_shown(run: Run, static: StubStatic) ->
 def test_static_22_a_queue_that_cannot_be_had_is_shown(run: Run, static: StubStatic) -> None:
     static.lose_mapping(A)
     lines = run("topic", "show", "orders").out.splitlines()
-    assert lines[2].split() == [FIRST, "[0,512)", *"----", "0", "-", "unserved"]
+    assert lines[2].split() == [FIRST, "[0,512)", *"----", "0", "-", "queue_unserved"]
     assert lines[-1].split()[:4] == ["-", "-", "-", f"orders@{A}"], "the queue of its partition is not known"
 
 
@@ -91,7 +91,7 @@ def test_static_08_a_remapping_is_shown_before_it_is_made(run: Run, static: Stub
     lines = done.out.splitlines()
     assert lines[0] == "orders: 1 logical queue to move (strict: a short stop, no hole in the offsets)"
     assert lines[2].split() == ["0", A, B, f"orders@{A}"]
-    assert lines[3] == "moved 1 logical queue in 2 ms"
+    assert lines[3] == "moved 1 logical queue; sends to one waited for 2 ms at most"
     assert lines[5].split() == ["0", f"orders@{A}", "2", f"orders#2@{B}", "2"]
     assert [one.get("plan", False) for one in static.remaps] == [True, False]
     again = run("topic", "remap", "orders", "--broker", B)
