@@ -1,4 +1,4 @@
-"""Static topics with real processes: queues move under load in both modes, and nobody who reads or sends notices (STATIC).
+"""Static topics with real processes: queues move under load in both modes, and no reader or sender notices (STATIC).
 
 Two processes serve a broker each. All changes are made by the command line.
 """
