@@ -22,8 +22,8 @@ FETCH_BYTES: Final = 32 * MIB
 
 def served_account(endpoint: Endpoint, topic: TopicInfo) -> Account:
     """Fetch every message of `topic` and return their account; the end offsets are those of the topic's description."""
-    parts = [_rows(endpoint, topic.topic, found.partition, found.max_offset) for found in topic.partitions]
-    ends = {found.partition: found.max_offset for found in topic.partitions}
+    ends = topic.max_offsets()
+    parts = [_rows(endpoint, topic.topic, partition, end_offset) for partition, end_offset in ends.items()]
     return account_of(pa.concat_tables(parts), ends=ends, in_row_order=False)
 
 

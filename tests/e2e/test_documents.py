@@ -60,6 +60,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("README.md", "Spark SQL"),
         ("README.md", "Your own tests"),
         ("mq/client/README.md", "Order"),
+        ("mq/client/README.md", "Static topics"),
         ("mq/client/README.md", "Command line"),
         ("jobs/README.md", "Streams"),
         ("jobs/README.md", "Writing, typed tables, a catalog"),
@@ -80,7 +81,9 @@ def test_every_option_of_make_run_that_is_documented_is_one() -> None:
     assert [name for name in options if f"$({name})" not in recipe] == []
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "api/README.md", "jobs/flights/README.md", "BENCHMARKS.md"])
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, "mq/static/README.md", "api/README.md", "jobs/flights/README.md", "BENCHMARKS.md"]
+)
 def test_every_file_that_a_document_points_to_is_there(document: str) -> None:
     path = ROOT / document
     targets = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo, PartitionInfo, TopicInfo, topic_info
+from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo
 from mq.client.admin.group_admin import DeadLetter, GroupClient, GroupInfo, GroupPartition, GroupPlace, GroupTopic
-from mq.client.admin.topic_view import TopicView, fetch_view, lp_of
+from mq.client.admin.static_admin import (
+    FaultInfo,
+    MappingInfo,
+    MovedQueue,
+    RemapMode,
+    Remapping,
+    TopicCheck,
+    TopicRepair,
+)
+from mq.client.admin.topic_info import PartitionInfo, QueueInfo, SegmentInfo, TopicInfo, topic_info
+from mq.client.admin.topic_view import TopicView, broker_in, fetch_view, lp_of
 
 __all__ = [
     "Admin",
     "BrokerInfo",
     "ClusterInfo",
     "DeadLetter",
+    "FaultInfo",
     "GroupClient",
     "GroupInfo",
     "GroupPartition",
     "GroupPlace",
     "GroupTopic",
     "HostInfo",
+    "MappingInfo",
+    "MovedQueue",
     "PartitionInfo",
+    "QueueInfo",
+    "RemapMode",
+    "Remapping",
+    "SegmentInfo",
+    "TopicCheck",
     "TopicInfo",
+    "TopicRepair",
     "TopicView",
+    "broker_in",
     "fetch_view",
     "lp_of",
     "topic_info",

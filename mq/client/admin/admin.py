@@ -9,50 +9,15 @@ from typing import Final, Literal
 import msgspec
 
 from mq.client.admin.group_admin import GroupAdmin
-from mq.client.http import decoded, path_of, read_answer
+from mq.client.admin.static_admin import StaticAdmin
+from mq.client.admin.topic_info import TopicInfo, topic_info
+from mq.client.http import path_of, read_answer
 from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
 from mq.names import check_client_topic, check_topic
 
-__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "PartitionInfo", "TopicInfo", "topic_info"]
+__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo"]
 
 _CREATED: Final = 201
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionInfo:
-    """One physical partition; `max_offset` is the next offset to be written, `location` its Delta table."""
-
-    partition: str
-    broker: str
-    logical_partitions: tuple[tuple[int, int], ...]
-    min_offset: int
-    max_offset: int
-    messages: int
-    bytes: int
-    files: int
-    last_append_time: datetime | None
-    location: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicInfo:
-    """One topic: its settings, its route, and its partitions in route order."""
-
-    topic: str
-    id: str
-    order_strategy: str
-    retention_ms: int
-    message_type: str
-    flush: str | None
-    created_time: datetime
-    routes_epoch: int
-    partitions: tuple[PartitionInfo, ...]
-
-    @property
-    def messages(self) -> int:
-        """Messages stored in all partitions."""
-        return sum(p.messages for p in self.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +59,7 @@ class ClusterInfo:
     hosts: tuple[HostInfo, ...] = ()
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, StaticAdmin):
     """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters
@@ -149,7 +114,10 @@ class Admin(GroupAdmin):
         self._end(path_of("topics", check_client_topic(topic)), NotFound)
 
     def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
-        """Return for each partition the first offset appended at or after `moment`, or the end offset if none was."""
+        """Return for each partition the first offset appended at or after `moment`, or the end offset if none was.
+
+        Of a static topic, these are logical offsets of its logical queues.
+        """
         if moment.tzinfo is None:
             raise Unprocessable("time needs a time zone", field="time")
         query = {"time": moment.astimezone(UTC).isoformat().replace("+00:00", "Z")}
@@ -182,8 +150,3 @@ class _Offset(msgspec.Struct):
 
 class _Offsets(msgspec.Struct):
     offsets: list[_Offset]
-
-
-def topic_info(body: bytes) -> TopicInfo:
-    """Decode the service's description of a topic."""
-    return decoded(body, TopicInfo)

@@ -1,18 +1,29 @@
-"""A producer's copy of a topic's route and order strategy, fetched from the service."""
+"""A client's copy of a topic's route and order strategy, fetched from the service.
+
+    plain topic     key -> logical partition -> partition
+    static topic    key -> logical partition -> logical queue        a remapping changes the queue's broker alone
+
+Clients of a static topic see its logical queues; the partitions under them are known only by their brokers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from mq.client.http import Hosts, decode_as, path_of
 from mq.errors import Unknown
 from mq.names import broker_of
-from mq.routing import Route, logical_partition
+from mq.routing import Places, Route, logical_partition
+from mq.static import is_queue_name
 
-__all__ = ["TopicView", "fetch_view", "lp_of"]
+__all__ = ["TopicView", "broker_in", "fetch_view", "lp_of"]
 
 _KEYS_REMEMBERED: Final = 65_536
 
@@ -20,30 +31,105 @@ _KEYS_REMEMBERED: Final = 65_536
 lp_of = lru_cache(maxsize=_KEYS_REMEMBERED)(logical_partition)
 
 
+def broker_in(partition: str) -> str | None:
+    """Return the broker in a partition's name; None for a logical queue, whose name tells no broker."""
+    return None if is_queue_name(partition) else broker_of(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedPlaces:
+    """A route of which some logical queues cannot be had: messages without a key go to the others."""
+
+    partitions: tuple[str, ...]
+    table: NDArray[np.int16]
+    targets: tuple[int, ...]
+
+
 class TopicView:
-    """A route prepared for fast look-ups: partitions by index and by logical partition, with their brokers."""
+    """A route prepared for fast look-ups: what clients send to, by index and by logical partition.
 
-    __slots__ = ("brokers", "index_of", "partitions", "route", "strict", "table")
+    Parameters
+    ----------
+    brokers
+        The broker of each of the route's partitions, empty if unknown; by default the ones in their names.
+    stored_at
+        The brokers of all physical partitions; by default those in `brokers`.
+    unserved
+        The indexes of logical queues that cannot be had.
+    """
 
-    def __init__(self, route: Route, *, strict: bool) -> None:
+    __slots__ = (
+        "brokers",
+        "index_of",
+        "is_static",
+        "partitions",
+        "places",
+        "route",
+        "stored_at",
+        "strict",
+        "table",
+        "target_brokers",
+        "unserved",
+    )
+
+    def __init__(
+        self,
+        route: Route,
+        *,
+        strict: bool,
+        brokers: Sequence[str] | None = None,
+        stored_at: frozenset[str] | None = None,
+        unserved: frozenset[int] = frozenset(),
+    ) -> None:
         self.route = route
         self.strict = strict
         self.partitions = route.partitions
-        self.brokers: tuple[str, ...] = tuple(broker_of(name) for name in route.partitions)
+        self.is_static = is_queue_name(route.partitions[0])
+        #: The broker to whose host the messages of each partition are sent, or of each queue's leader.
+        self.brokers = tuple(broker_in(name) or "" for name in route.partitions) if brokers is None else tuple(brokers)
+        #: The brokers from which the topic is read: those of all segments of its queues.
+        self.stored_at = frozenset(self.brokers) if stored_at is None else stored_at
         self.index_of: dict[str, int] = {name: index for index, name in enumerate(route.partitions)}
         #: Index of the partition of each logical partition; a list, because numpy makes an object for each look-up.
         self.table: list[int] = route.table.tolist()
+        served = tuple(index for index in route.targets if index not in unserved)
+        #: If no queue can be had, messages without a key go to any, to be refused there.
+        self.unserved = unserved if served else frozenset()
+        #: Where messages without a key go, and the brokers there.
+        self.places: Places = _ServedPlaces(route.partitions, route.table, served) if self.unserved else route
+        self.target_brokers = tuple(self.brokers[index] for index in self.places.targets)
+
+    def broker(self, partition: str) -> str:
+        """Return the broker to whose host messages of a partition are sent; empty if unknown."""
+        index = self.index_of.get(partition)
+        return "" if index is None else self.brokers[index]
+
+
+Ranges = list[tuple[int, int]]
 
 
 class _Partition(msgspec.Struct):
     partition: str
-    logical_partitions: list[tuple[int, int]]
+    logical_partitions: Ranges
+
+
+class _Segment(msgspec.Struct):
+    partition: str
+    broker: str
+
+
+class _Queue(msgspec.Struct):
+    partition: str
+    logical_partitions: Ranges | None = None
+    segments: list[_Segment] = []
 
 
 class _Topic(msgspec.Struct):
     routes_epoch: int
     order_strategy: str
     partitions: list[_Partition]
+    static: bool = False
+    logical_queues: list[_Queue] | None = None
 
 
 def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
@@ -51,17 +137,30 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
     answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
     try:
         described = decode_as(answer.body, _Topic)
-        route = Route(
-            epoch=described.routes_epoch,
-            partitions=tuple(p.partition for p in described.partitions),
-            owners=tuple(
-                sorted(
-                    (low, high, index)
-                    for index, partition in enumerate(described.partitions)
-                    for low, high in partition.logical_partitions
-                )
-            ),
+        strict = described.order_strategy == "strict"
+        stored_at = frozenset(broker_of(one.partition) for one in described.partitions)
+        owned = {one.partition: one.logical_partitions for one in described.partitions}
+        if not described.static:
+            return TopicView(_route(described.routes_epoch, owned), strict=strict, stored_at=stored_at)
+        queues = described.logical_queues or []
+        return TopicView(
+            _route(described.routes_epoch, {queue.partition: _ranges_of(queue, owned) for queue in queues}),
+            strict=strict,
+            brokers=[queue.segments[-1].broker if queue.segments else "" for queue in queues],
+            stored_at=stored_at,
+            unserved=frozenset(index for index, queue in enumerate(queues) if not queue.segments),
         )
-        return TopicView(route, strict=described.order_strategy == "strict")
     except (msgspec.MsgspecError, ValueError) as error:
         raise Unknown(f"the description of topic {topic} is unreadable", code="answer_unreadable") from error
+
+
+def _ranges_of(queue: _Queue, owned: Mapping[str, Ranges]) -> Ranges:
+    """Return the logical partitions of a queue; a service that does not tell them gives those of its leader."""
+    if queue.logical_partitions is not None or not queue.segments:
+        return queue.logical_partitions or []
+    return owned.get(queue.segments[-1].partition, [])
+
+
+def _route(epoch: int, owned: Mapping[str, Ranges]) -> Route:
+    owners = sorted((low, high, index) for index, ranges in enumerate(owned.values()) for low, high in ranges)
+    return Route(epoch=epoch, partitions=tuple(owned), owners=tuple(owners))

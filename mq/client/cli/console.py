@@ -38,6 +38,17 @@ _REMEDIES: Final = {
     "offset_too_small": "retention has removed the offset: use --from first",
     "offset_too_large": "the log ends before the offset: use --from last",
     "partitions_cannot_shrink": "a topic can only grow; to have fewer partitions, delete it and create it anew",
+    "queues_cannot_shrink": "a static topic can only get more queues; to have fewer, delete it and create it anew",
+    "topic_static": "change it together with its number of queues: `deltamq topic create NAME --static --queues N`",
+    "topic_not_static": "it is a plain topic; a new one is made by `deltamq topic create NAME --static --queues N`",
+    "mapping_incomplete": "`deltamq topic check NAME` names all faults, `deltamq topic repair NAME` mends them",
+    "queue_unserved": "`deltamq topic check NAME` names what is missing, `deltamq topic repair NAME` mends it",
+    "remap_in_progress": "try again in a moment: an earlier remapping or expansion is not finished yet",
+    "not_sealed": "look whether their brokers are served with `deltamq cluster`, then run the same command again",
+    "unknown_broker": "`deltamq cluster` shows the brokers",
+    "broker_unavailable": "`deltamq cluster` shows the brokers, and which of them are served",
+    "unknown_queue": "`deltamq topic show NAME` shows its logical queues",
+    "physical_partition": "`deltamq topic show NAME` shows the logical queues, which are to be named",
     "not_sent": "check with `deltamq doctor` whether the service is running and reachable",
 }
 

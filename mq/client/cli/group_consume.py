@@ -3,6 +3,8 @@
 pop ──► lines written and flushed ──► acknowledged by the next pop ──► pop ...
  │                                            └── at the end by a call of its own
  └── SIGTERM, Ctrl-C, a closed pipe: messages that are not written go back to the group
+
+A pop gives messages of the brokers that the asked process serves, so the processes of the topic are asked in turn.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Final, Protocol
 
 import click
 
+from mq.client.admin import fetch_view
 from mq.client.cli.console import PATIENCE
 from mq.client.cli.message_lines import Line, write_lines
-from mq.client.http import Attempts, is_worth_retrying
+from mq.client.http import Attempts, Endpoint, is_worth_retrying
 from mq.client.messages import FailedHandle, PopBatch
 from mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
 from mq.errors import DeltaMQError
@@ -33,6 +36,8 @@ _POP_MESSAGES: Final = 256
 _WAIT_MS: Final = 15_000
 #: Milliseconds that a pop without --follow waits for the first message.
 _LOOK_MS: Final = 200
+#: Milliseconds that a pop with --follow waits at each of several processes.
+_TURN_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,10 @@ class _Printing:
         self._client = client
         self._options = options
         self._line = line
-        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
+        #: The connections to the processes that were asked; None stands for any process.
+        self._connections: dict[Endpoint | None, PopConnection] = {}
+        #: The processes to ask in turn; empty before they are known, and after a turn that brought nothing.
+        self._hosts: list[Endpoint | None] = []
         self._stopping = Event()
         #: Handles of messages that are written but not acknowledged, and of messages not written yet.
         self._written: list[str] = []
@@ -93,47 +101,82 @@ class _Printing:
     def stop(self) -> None:
         """End after the messages that are being written; safe in a signal handler."""
         self._stopping.set()
-        self._connection.cancel()
+        for connection in list(self._connections.values()):
+            connection.cancel()
 
     def run(self) -> None:
         left = self._options.max_messages
         try:
             while not self._stopping.is_set() and (left is None or left > 0):
-                batch = self._pop(left)
-                if batch is None or not (batch.messages or self._options.follow):
+                count = self._turn(left)
+                if not (count or self._options.follow):
                     break
-                self._print(batch)
-                if left is not None:
-                    left -= len(batch.messages)
+                left = None if left is None else left - count
         finally:
             self._end()
 
+    def _turn(self, left: int | None) -> int:
+        """Pop once at each process, and print what comes; returns the number of messages."""
+        self._hosts = self._hosts or self._found()
+        count = 0
+        for host in self._hosts:
+            batch = None if left is not None and count >= left else self._pop(host, left and left - count)
+            if batch is None:
+                return count
+            self._print(batch)
+            count += len(batch.messages)
+        if not count and len(self._hosts) > 1:
+            # The topic, or a logical queue of it, may be at other processes by now.
+            self._hosts = []
+        return count
+
+    def _found(self) -> list[Endpoint | None]:
+        """Return the processes that serve brokers of the topic; any if a partition is named, or only one is known."""
+        hosts = self._client.hosts
+        if self._options.partition is None and hosts.look() and hosts.are_several:
+            # The topic may not exist yet: a pop at any process tells that.
+            with suppress(DeltaMQError):
+                view = fetch_view(hosts, self._options.topic, self._client.patience.request_timeout_s)
+                return [*hosts.of(view.stored_at)]
+        return [None]
+
+    def _connection(self, host: Endpoint | None) -> PopConnection:
+        if host not in self._connections:
+            timeout_s = self._client.patience.request_timeout_s
+            self._connections[host] = PopConnection(self._client.hosts, timeout_s, host)
+        return self._connections[host]
+
     def _ask(self, left: int | None) -> PopAsk:
         options = self._options
+        wait_ms = _LOOK_MS
+        if options.follow:
+            wait_ms = _WAIT_MS if len(self._hosts) == 1 else _TURN_MS
         return self._client.ask(
             options.topic,
             _POP_MESSAGES if left is None else min(left, _POP_MESSAGES),
             invisible_ms=options.invisible_ms,
-            wait_ms=_WAIT_MS if options.follow else _LOOK_MS,
+            wait_ms=wait_ms,
             tags=options.tags,
             partition=options.partition,
             order=options.order,
             ack=self._written,
         )
 
-    def _pop(self, left: int | None) -> PopBatch | None:
-        """Return the batch of the next pop; None if the run was stopped."""
-        ask = self._ask(left)
+    def _pop(self, host: Endpoint | None, left: int | None) -> PopBatch | None:
+        """Return the batch of the next pop at a process; None if the run was stopped."""
+        ask, connection = self._ask(left), self._connection(host)
         deadline = time.monotonic() + self._client.patience.timeout_s + ask.wait_ms / 1000
         attempts = Attempts(self._client.patience, deadline=deadline, retries=self._client.patience.retries)
         while not self._stopping.is_set():
             try:
-                batch = parse_batch(ask.topic, self._connection.pop(ask).body)
+                batch = parse_batch(ask.topic, connection.pop(ask).body)
             except DeltaMQError as error:
                 if self._stopping.is_set():
                     break
                 if not is_worth_retrying(error) or not attempts.may_go_on(error):
                     raise
+                # Another process may serve the brokers of this one by now.
+                connection, self._hosts = self._connection(None), []
                 continue
             self._tell_late(batch.failed_acks)
             self._written = []
@@ -147,7 +190,8 @@ class _Printing:
 
     def _end(self) -> None:
         """Acknowledge the written messages, and give the others back."""
-        self._connection.close()
+        for connection in self._connections.values():
+            connection.close()
         # An error here must not hide the one that ended the run; unanswered messages are delivered again.
         with suppress(DeltaMQError):
             if self._written:

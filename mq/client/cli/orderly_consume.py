@@ -40,7 +40,7 @@ def is_exclusive(url: str, group: str, *, token: str | None) -> bool:
 def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, *, token: str | None) -> None:
     """Print messages until there are no more, or until told to stop."""
     with Admin(url, token=token, patience=PATIENCE) as admin:
-        ends = {one.partition: one.max_offset for one in admin.get_topic(options.topic).partitions}
+        ends = admin.get_topic(options.topic).max_offsets()
     printing = _Printing(url, group, options, line, ends, token)
     with stopped_by_sigterm(printing):
         printing.run()

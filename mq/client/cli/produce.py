@@ -66,13 +66,36 @@ def decode_line(line: bytes) -> Message:
     )
 
 
+class _Range(msgspec.Struct, omit_defaults=True):
+    """The messages sent to one partition; `undecided` ones are stored and have no offset yet (SPEC STATIC-10)."""
+
+    first_offset: int | None = None
+    last_offset: int | None = None
+    count: int = 0
+    undecided: int = 0
+
+    def add(self, offset: int) -> None:
+        self.count += 1
+        if offset < 0:
+            self.undecided += 1
+            return
+        self.first_offset = offset if self.first_offset is None else min(self.first_offset, offset)
+        self.last_offset = offset if self.last_offset is None else max(self.last_offset, offset)
+
+    def line(self) -> str:
+        """Return for people how many messages have which offsets."""
+        offsets = "" if self.first_offset is None else f" in offsets {self.first_offset}..{self.last_offset}"
+        undecided = f" ({self.undecided:,} with offsets that are not decided yet)" if self.undecided else ""
+        return f"{self.count:,}{offsets}{undecided}"
+
+
 class _Tally:
     """What became of the lines sent so far."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.duplicates = 0
-        self.ranges: dict[str, list[int]] = {}
+        self.ranges: dict[str, _Range] = {}
         self._pending: deque[tuple[int, SendFuture[Sent]]] = deque()
 
     def add(self, number: int, future: SendFuture[Sent]) -> None:
@@ -100,10 +123,7 @@ class _Tally:
             raise _at_line(error, number) from error
         self.sent += 1
         self.duplicates += sent.duplicate
-        offsets = self.ranges.setdefault(sent.partition, [sent.offset, sent.offset, 0])
-        offsets[0] = min(offsets[0], sent.offset)
-        offsets[1] = max(offsets[1], sent.offset)
-        offsets[2] += 1
+        self.ranges.setdefault(sent.partition, _Range()).add(sent.offset)
 
 
 def _at_line(error: DeltaMQError, number: int) -> DeltaMQError:
@@ -166,12 +186,8 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
 
 def _report(topic: str, tally: _Tally, *, as_json: bool) -> None:
     if as_json:
-        partitions = {
-            name: {"first_offset": first, "last_offset": last, "count": count}
-            for name, (first, last, count) in sorted(tally.ranges.items())
-        }
-        print_json({"topic": topic, "sent": tally.sent, "partitions": partitions})
+        print_json({"topic": topic, "sent": tally.sent, "partitions": dict(sorted(tally.ranges.items()))})
         return
     click.echo(f"sent {tally.sent:,} messages to {topic}")
-    for name, (first, last, count) in sorted(tally.ranges.items()):
-        click.echo(f"  {name}: {count:,} in offsets {first}..{last}")
+    for name, sent in sorted(tally.ranges.items()):
+        click.echo(f"  {name}: {sent.line()}")

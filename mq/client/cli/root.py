@@ -30,7 +30,7 @@ _INTERRUPTED: Final = 130
 
 #: The client's commands: the place of each, and its line in the help.
 _OWN: Final = {
-    "topic": ("mq.client.cli.topics:topic", "Create, list, show and delete topics."),
+    "topic": ("mq.client.cli.topics:topic", "Create, list, show, remap and delete topics."),
     "produce": ("mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
     "cluster": ("mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
     "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),

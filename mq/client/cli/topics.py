@@ -1,4 +1,4 @@
-"""`deltamq topic ...`: create, list, show and delete topics."""
+"""`deltamq topic ...`: create, list, show and delete topics; the commands of static topics alone are beside this."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ import click
 
 from mq.client.admin import Admin, TopicInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.cli.static_topics import check, print_static_topic, remap, repair, static_line
 
 __all__ = ["topic"]
 
 
 @click.group()
 def topic() -> None:
-    """Create, list, show and delete topics."""
+    """Create, list, show and delete topics; move, check and repair the logical queues of static ones."""
+
+
+for command in (remap, check, repair):
+    topic.add_command(command)
 
 
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions; can only grow.")
+@click.option("--static", is_flag=True, help="A static topic: logical queues that stay when brokers come and go.")
+@click.option("--queues", type=click.IntRange(1), help="With --static: number of logical queues; can only grow.")
+@click.option("--broker", "brokers", multiple=True, help="With --static: a broker for new queues; may be repeated.")
 @click.option(
     "--order-strategy", type=click.Choice(["best_tried", "strict"]), help="What a failed send does to later ones."
 )
@@ -30,6 +38,9 @@ def topic() -> None:
 def create(
     name: str,
     partitions: int | None,
+    static: bool,
+    queues: int | None,
+    brokers: tuple[str, ...],
     order_strategy: str | None,
     retention_ms: int | None,
     message_type: str | None,
@@ -38,21 +49,32 @@ def create(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Create topic NAME, or change it to these settings."""
+    """Create topic NAME, or change it to these settings.
+
+    A static topic keeps its settings unless its number of queues is named, too.
+    """
+    if static != (queues is not None):
+        raise click.UsageError("a static topic needs its number of queues: --static --queues N")
+    if brokers and not static:
+        raise click.UsageError("--broker goes with --static: a plain topic spreads its partitions itself")
+    if static and partitions is not None:
+        raise click.UsageError("a static topic has logical queues: --queues in place of --partitions")
+    settings = {
+        "order_strategy": order_strategy,
+        "retention_ms": retention_ms,
+        "message_type": message_type,
+        "flush": flush,
+    }
     with Admin(url, token=token, patience=PATIENCE) as admin:
-        info, created = admin.put_topic(
-            name,
-            partitions=partitions,
-            order_strategy=order_strategy,
-            retention_ms=retention_ms,
-            message_type=message_type,
-            flush=flush,
-        )
+        if queues is None:
+            info, created = admin.put_topic(name, partitions=partitions, **settings)
+        else:
+            info, created = admin.put_static_topic(name, queues, brokers=brokers or None, **settings)
     if as_json:
         print_json({"created": created, "topic": info})
         return
-    names = ", ".join(p.partition for p in info.partitions)
-    click.echo(f"{'created' if created else 'have'} {info.topic}: {names}")
+    has = static_line(info) if info.static else ", ".join(p.partition for p in info.partitions)
+    click.echo(f"{'created' if created else 'have'} {info.topic}: {has}")
 
 
 @topic.command("list")
@@ -72,7 +94,7 @@ def list_topics(url: str, token: str | None, as_json: bool) -> None:
 @click.argument("name")
 @service_options
 def show(name: str, url: str, token: str | None, as_json: bool) -> None:
-    """Print the settings, route and partitions of topic NAME."""
+    """Print the settings, route and partitions of topic NAME; of a static topic its logical queues, too."""
     with Admin(url, token=token, patience=PATIENCE) as admin:
         info = admin.get_topic(name)
     if as_json:
@@ -82,25 +104,26 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
 
 
 def _print_topic(info: TopicInfo) -> None:
+    queues = f"{len(info.queues)} logical queues in " if info.static else ""
     click.echo(
-        f"{info.topic}: {info.messages:,} messages, {len(info.partitions)} partitions, {info.order_strategy}, "
+        f"{info.topic}: {info.messages:,} messages, {queues}{len(info.partitions)} partitions, {info.order_strategy}, "
         f"kept {info.retention_ms:,} ms, routes epoch {info.routes_epoch}"
     )
+    if info.static:
+        print_static_topic(info)
+        return
     rows = [
         (
             p.partition,
             " ".join(f"[{low},{high})" for low, high in p.logical_partitions),
-            p.min_offset,
-            p.max_offset,
-            p.messages,
-            p.bytes,
-            p.files,
+            *("-" if one is None else one for one in (p.min_offset, p.max_offset, p.messages, p.bytes, p.files)),
+            p.state,
             "-" if p.last_append_time is None else p.last_append_time.isoformat(timespec="milliseconds"),
             p.location,
         )
         for p in info.partitions
     ]
-    columns = ("partition", "LPs", "min", "max", "messages", "bytes", "files", "last append", "location")
+    columns = ("partition", "LPs", "min", "max", "messages", "bytes", "files", "state", "last append", "location")
     print_table(columns, rows, right=("min", "max", "messages", "bytes", "files"))
 
 

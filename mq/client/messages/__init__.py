@@ -12,7 +12,7 @@ from mq.client.messages.received import (
     with_partition,
 )
 from mq.client.messages.result import Dead, Result, Retry
-from mq.client.messages.sent import Failure, PartlySent, Sent, SentBatch, SentRange, summed_up
+from mq.client.messages.sent import Failure, PartlySent, Sent, SentBatch, SentRange, offset_after, summed_up
 
 __all__ = [
     "Dead",
@@ -35,6 +35,7 @@ __all__ = [
     "as_messages",
     "check_message",
     "messages_of",
+    "offset_after",
     "ordered_messages_of",
     "summed_up",
     "with_partition",

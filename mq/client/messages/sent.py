@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -11,12 +12,21 @@ from numpy.typing import NDArray
 
 from mq.errors import DeltaMQError, Unknown
 
-__all__ = ["Failure", "PartlySent", "Sent", "SentBatch", "SentRange", "summed_up"]
+__all__ = ["Failure", "PartlySent", "Sent", "SentBatch", "SentRange", "offset_after", "summed_up"]
+
+#: The offset of a message in a logical queue that is moving to another broker: stored, its offset not decided yet.
+_UNDECIDED: Final = -1
+
+
+def offset_after(base_offset: int, count: int) -> int:
+    """Return the offset `count` messages after `base_offset`; undecided (-1) if that is."""
+    return base_offset + count if base_offset != _UNDECIDED else _UNDECIDED
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
     """One stored message: partition `NAME@BROKER` and offset.
 
+    The offset is -1 while it is not decided: the message's logical queue is moving to another broker (SPEC STATIC-10).
     `duplicate`: an earlier attempt had stored it. `durable`: it was fsynced before the answer.
     """
 
@@ -28,7 +38,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRange:
-    """Messages of one request in one partition: offsets `[base_offset, base_offset + count)`.
+    """Messages of one request in one partition: offsets `[base_offset, base_offset + count)`, or -1, see `Sent`.
 
     `indexes` are their positions in the batch, ascending; None means the whole batch in order. `delayed` messages wait
     there until they are due.
@@ -41,6 +51,15 @@ class SentRange:
     durable: bool = True
     delayed: bool = False
     indexes: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the messages are stored and have no offsets yet."""
+        return self.base_offset == _UNDECIDED
+
+    def offset_of(self, number: int) -> int:
+        """Return the offset of the message with this number in the range, from 0; -1 while it is not decided."""
+        return offset_after(self.base_offset, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +83,7 @@ class SentBatch:
         for r in self.ranges:
             indexes = range(r.count) if r.indexes is None else r.indexes.tolist()
             placed += [
-                (index, Sent(r.partition, r.base_offset + n, r.duplicate, r.durable)) for n, index in enumerate(indexes)
+                (index, Sent(r.partition, r.offset_of(n), r.duplicate, r.durable)) for n, index in enumerate(indexes)
             ]
         placed.sort(key=lambda pair: pair[0])
         return [sent for _, sent in placed]

@@ -1,7 +1,7 @@
 """The calls of an exclusive client, one attempt each: heartbeats, locks, commits, and messages set aside (SPEC ORDER).
 
-Heartbeats go to the host of the meta role, other calls to the host of the partition's broker. The caller decides what
-a failure means, and repeats the call.
+Heartbeats go to the host of the meta role, other calls to the host of the partition's broker; those of a logical queue
+to that of its leader, as of the last look at the topic. The caller decides what a failure means, and repeats the call.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final, Literal, Unpack
 
 import msgspec
 
-from mq.client.admin import TopicView, fetch_view
+from mq.client.admin import TopicView, broker_in, fetch_view
 from mq.client.http import META, Access, Answer, Calls, Query, path_of, read_answer
 from mq.client.orderly.work import OrderlyWork
-from mq.names import broker_of, check_client_topic, check_group
+from mq.names import check_client_topic, check_group
 from mq.order import MoveAway
 from mq.queue_limits import MAX_ATTEMPTS_MAX
 from mq.wire import (
@@ -52,6 +52,8 @@ class OrderlyCalls(Calls):
         super().__init__(url, **access)
         self.group = check_group(group)
         self.client_id = client_id
+        #: The topics as they were when last looked at.
+        self._views: dict[str, TopicView] = {}
         self.hosts.follow()
 
     def heartbeat(
@@ -79,7 +81,16 @@ class OrderlyCalls(Calls):
 
     def view(self, topic: str) -> TopicView:
         """Fetch the topic's route and order strategy."""
-        return fetch_view(self.hosts, check_client_topic(topic), self.patience.request_timeout_s)
+        view = self._views[topic] = fetch_view(self.hosts, check_client_topic(topic), self.patience.request_timeout_s)
+        return view
+
+    def broker(self, topic: str, partition: str) -> str:
+        """Return the broker whose host has the lock of a partition; empty if unknown: any host forwards."""
+        named = broker_in(partition)
+        if named is not None:
+            return named
+        view = self._views.get(topic)
+        return "" if view is None else view.broker(partition)
 
     def take(
         self, topic: str, partitions: Sequence[str], *, held: Sequence[str] = (), wait_ms: int = 0, timeout_s: float
@@ -89,7 +100,7 @@ class OrderlyCalls(Calls):
         If no lock is free, the service waits up to `wait_ms` for the first one.
         """
         body = LocksRequest(self.client_id, list(partitions), list(held), wait_ms)
-        broker = broker_of([*partitions, *held][0])
+        broker = self.broker(topic, [*partitions, *held][0])
         answer = self._once("POST", self._locks(topic), broker, body, None, timeout_s + wait_ms / 1000)
         return read_answer(answer, LocksGiven)
 
@@ -97,7 +108,7 @@ class OrderlyCalls(Calls):
         """Release a lock; with `number` None, any lock of the partition that this client may have been granted."""
         body = ReleaseRequest(self.client_id, [partition], None if number is None else {partition: number})
         timeout_s = self.patience.request_timeout_s
-        self._once("DELETE", self._locks(topic), broker_of(partition), body, None, timeout_s)
+        self._once("DELETE", self._locks(topic), self.broker(topic, partition), body, None, timeout_s)
 
     def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
         """Commit `offset` under the lock of this number; `attempts` counts failures of the message at `offset`."""

@@ -10,6 +10,7 @@ a lock is unanswered, the lock is not asked for again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,8 @@ from mq.client.http import Workers, certainly_not_applied, is_worth_retrying
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
 from mq.errors import Conflict, DeltaMQError
-from mq.names import broker_of
 from mq.order import Authorization, ClientLock, OrderlyRun, OrderlySettings, Right
+from mq.static import is_queue_name
 from mq.wire import LocksGiven
 
 __all__ = ["Rights"]
@@ -147,10 +148,10 @@ class Rights:
         """Return the partitions to ask for, by topic and broker, each of which has one request at a time."""
         if self._leaving or not self._authorization.holds(now_ms):
             return {}
-        busy = {(topic, broker_of(name)) for topic, name in self._asking}
+        busy = {(topic, self._calls.broker(topic, name)) for topic, name in self._asking}
         wanted: dict[tuple[str, str], list[str]] = {}
         for key in sorted(self._allocation - self._works.keys() - self._releases.keys()):
-            place = (key[0], broker_of(key[1]))
+            place = (key[0], self._calls.broker(*key))
             if place not in busy and self._ask_after_ms.get(key, 0) <= now_ms:
                 wanted.setdefault(place, []).append(key[1])
                 self._asking.add(key)
@@ -207,7 +208,7 @@ class Rights:
             right.allocated = key in self._allocation
             attempts = given.attempts.get(key[1], 0)
             run = OrderlyRun(right, given.offsets[key[1]], settings, now_ms, attempts=attempts)
-            work = self._works[key] = OrderlyWork(key, lock, right, run)
+            work = self._works[key] = OrderlyWork(key, lock, right, run, self._calls.broker(*key))
         log.info(
             "event=partition_begun partition=%s offset=%d lock=%d attempts=%d", key[1], run.position, number, attempts
         )
@@ -226,7 +227,10 @@ class Rights:
         self._poke()
 
     def doubt(self, work: OrderlyWork) -> None:
-        """Claim a lock that the broker does not know: if the broker was taken over, the claim restores the lock."""
+        """Claim a lock that the broker does not know: if the broker was taken over, the claim restores the lock.
+
+        So it does when the logical queue has moved to another broker.
+        """
         with self._lock:
             if work.renewing or self._works.get(work.key) is not work:
                 return
@@ -235,6 +239,7 @@ class Rights:
 
     def _renew(self, works: Sequence[OrderlyWork]) -> None:
         """Renew locks of one broker; locks that another client has are lost."""
+        self._follow(works)
         sent_ms = monotonic_ms()
         names = [work.partition for work in works]
         try:
@@ -254,6 +259,15 @@ class Rights:
                     work.lock.lose()
             if not work.lock.holds(now_ms):
                 self._wake(work)
+
+    def _follow(self, works: Sequence[OrderlyWork]) -> None:
+        """Look to which brokers logical queues have moved; without an answer, any host forwards."""
+        if not any(is_queue_name(work.partition) for work in works):
+            return
+        with contextlib.suppress(DeltaMQError):
+            self._calls.view(works[0].topic)
+        for work in works:
+            work.broker = self._calls.broker(*work.key)
 
     def _renewed(self, work: OrderlyWork, number: int, sent_ms: int, now_ms: int) -> None:
         present = self._works.get(work.key)

@@ -15,7 +15,6 @@ import threading
 import time
 
 from mq.client.messages import OrderedMessage
-from mq.names import broker_of
 from mq.order import ClientLock, OrderlyRun, Right
 
 __all__ = ["Key", "OrderlyWork", "Place", "monotonic_ms"]
@@ -62,9 +61,10 @@ class OrderlyWork:
         "topic",
     )
 
-    def __init__(self, key: Key, lock: ClientLock, right: Right, run: OrderlyRun) -> None:
+    def __init__(self, key: Key, lock: ClientLock, right: Right, run: OrderlyRun, broker: str) -> None:
         self.topic, self.partition = key
-        self.broker = broker_of(self.partition)
+        #: The broker whose host has the lock, empty if unknown; it changes when a logical queue moves.
+        self.broker = broker
         self.lock = lock
         self.right = right
         self.run = run

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mq.client.admin import broker_in
 from mq.client.messages import Result
-from mq.names import broker_of
 
 __all__ = ["Lease", "Leases", "Release", "Settlement"]
 
@@ -77,9 +77,9 @@ class Lease:
         self.renewal_lost = False
 
     @property
-    def broker(self) -> str:
-        """The broker of the message's partition."""
-        return broker_of(self.partition)
+    def broker(self) -> str | None:
+        """The broker of the message's partition; None for a logical queue, whose handles any host passes on."""
+        return broker_in(self.partition)
 
     @property
     def place(self) -> str:

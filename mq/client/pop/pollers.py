@@ -128,7 +128,7 @@ class Pollers:
             log.info("event=topic_unknown topic=%s code=%s", topic, error.code)
             self._complete = False
             return [None]
-        return self._client.hosts.of(view.brokers)
+        return self._client.hosts.of(view.stored_at)
 
     # The end ----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,6 @@ from mq.client.produce.send_errors import outcome_unknown, producer_closed, send
 from mq.client.produce.shared import Shared
 from mq.client.produce.wire import ProduceRequest, encode_request, read_ranges, tell_stored
 from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
-from mq.names import broker_of
 
 __all__ = ["Executor", "Failing", "Owner", "completing"]
 
@@ -67,7 +66,10 @@ class Owner(Protocol):
         """Move keyless `entries` to a partition on a healthier broker; returns False if there is none (SEND-2)."""
 
     def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
-        """Note a stored batch; `elsewhere`: some of it is in another partition, since keys have moved."""
+        """Note a stored batch; `elsewhere`: the route is out of date, since keys or a logical queue have moved."""
+
+    def attempt_failed(self, executor: Executor) -> None:
+        """Note a failed attempt that is retried: the logical queue may have moved to another broker."""
 
     def drained(self, executor: Executor) -> None:
         """Note that a retired executor has nothing left to do."""
@@ -83,13 +85,15 @@ class Executor:
         shared: Shared,
         owner: Owner,
         *,
+        broker: str = "",
         failing: Failing = Failing.GO_ON,
         producer_id: str | None = None,
         producer_seq: int = 0,
         held: bool = False,
     ) -> None:
         self.partition = partition
-        self.broker = "" if partition is None else broker_of(partition)
+        #: The broker to whose host requests go, empty if unknown; that of a logical queue changes when it moves.
+        self.broker = broker
         self.failing = failing
         self._path = path_of("topics", topic, "messages")
         self._shared = shared
@@ -279,6 +283,7 @@ class Executor:
                 if not uncertain and self._moved(batch, error, attempts.failures):
                     return
                 self._shared.counters.add(retries=1)
+                self._owner.attempt_failed(self)
                 log.info(
                     "event=send_retried partition=%s failures=%d code=%s",
                     self.partition,
@@ -348,7 +353,9 @@ class Executor:
             messages = sum(entry.count for entry in batch)
             self._shared.counters.add(sent=messages)
             self._shared.buffer.give_back(sum(entry.size for entry in batch), messages)
-        moved = self.partition is not None and any(r.partition != self.partition and not r.delayed for r in ranges)
+        moved = self.partition is not None and any(
+            (r.partition != self.partition and not r.delayed) or r.is_undecided for r in ranges
+        )
         self._owner.batch_sent(self, elsewhere=moved)
 
     def _give_up(self, batch: list[Entry], error: DeltaMQError, step: AfterFailure) -> None:

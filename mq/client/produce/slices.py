@@ -104,7 +104,7 @@ def _message_targets(messages: Sequence[Message], view: TopicView, draw: int) ->
 def _place_keyless(targets: NDArray[np.int64], view: TopicView, draw: int) -> None:
     """Spread the messages without a target over the partitions, in contiguous runs."""
     keyless = np.flatnonzero(targets < 0)
-    for index, low, high in spread(len(keyless), view.route, draw):
+    for index, low, high in spread(len(keyless), view.places, draw):
         targets[keyless[low:high]] = index
 
 
@@ -194,7 +194,7 @@ def split_rows(rows: pa.RecordBatch, view: TopicView | None, draw: int) -> list[
     if at < 0:
         return [
             Slice(view.partitions[index], (), rows.slice(low, high - low), np.arange(low, high))
-            for index, low, high in spread(rows.num_rows, view.route, draw)
+            for index, low, high in spread(rows.num_rows, view.places, draw)
         ]
     targets = _row_targets(rows.column(at), view, draw)
     return [

@@ -121,6 +121,7 @@ class TableSend:
         self._rows = rows
         self._state = state if state is not None else _first_state(shared, topic, rows, view)
         _check_same(self._state, topic, rows)
+        # Of the state alone, so that a resumed send splits the rows in the same way.
         self._view = TopicView(Route.from_json(self._state.route), strict=self._state.strict)
         self._starts = chunk_starts(rows, self._state.chunk_bytes, ARROW_MESSAGES_MAX)
         self._executors = [
@@ -129,6 +130,7 @@ class TableSend:
                 partition,
                 shared,
                 self,
+                broker=(view or self._view).broker(partition),
                 failing=Failing.STOP,
                 producer_id=id_,
                 producer_seq=seq,
@@ -213,6 +215,9 @@ class TableSend:
 
     def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
         """Do nothing."""
+
+    def attempt_failed(self, executor: Executor) -> None:
+        """Do nothing: any host forwards."""
 
     def drained(self, executor: Executor) -> None:
         """Do nothing."""

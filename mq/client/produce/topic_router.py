@@ -35,8 +35,8 @@ __all__ = ["TopicRouter"]
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0
-#: Minimum age, in seconds, of a route that is fetched again because messages were stored elsewhere. Messages without a
-#: key that share a request with keyed ones may be stored anywhere, which says nothing about the route.
+#: Minimum age, in seconds, of a route that is fetched again because an answer shows that it may be outdated. Messages
+#: without a key that share a request with keyed ones may be stored anywhere, which says nothing about the route.
 _STALE_S: Final = 1.0
 _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
@@ -127,9 +127,9 @@ class TopicRouter:
     def random_index(self, view: TopicView) -> int:
         """Return the index of the partition of a random LP; avoids slow and failing brokers (SEND-4)."""
         index = view.table[random.getrandbits(_LP_BITS)]
-        avoided = self._shared.health.avoided(view.brokers, time.monotonic())
-        if view.brokers[index] in avoided:
-            index = random.choice([i for i, broker in enumerate(view.brokers) if broker not in avoided])
+        avoided = self._shared.health.avoided(view.target_brokers, time.monotonic())
+        if view.brokers[index] in avoided or index in view.unserved:
+            index = random.choice([i for i in view.places.targets if view.brokers[i] not in avoided])
         return index
 
     # The route --------------------------------------------------------------------------------------------------
@@ -206,6 +206,7 @@ class TopicRouter:
                     )
                     self._executors[partition] = executor
                 executor.failing = failing
+                executor.broker = view.broker(partition)
             self._routed = tuple(self._executors[partition] for partition in view.partitions)
             self._view = view
 
@@ -274,6 +275,12 @@ class TopicRouter:
                 routed.hold()
             self._use(view)
             self._unrouted = None
+
+    def attempt_failed(self, executor: Executor) -> None:
+        """Fetch the route of a static topic again: its logical queues move between brokers (SPEC STATIC-8)."""
+        view = self._view
+        if view is not None and view.is_static:
+            self._refresh_soon()
 
     def drained(self, executor: Executor) -> None:
         """Release the routed executors once all draining executors are empty."""

@@ -20,7 +20,7 @@ from msgspec import UnsetType
 
 from mq import wire
 from mq.client.http import Body
-from mq.client.messages import Message, SentRange
+from mq.client.messages import Message, SentRange, offset_after
 from mq.client.produce.entry import Entry
 from mq.errors import Unknown
 from mq.wire import ProduceAnswer, Producer
@@ -194,7 +194,7 @@ def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
         offset = whole.base_offset
         for entry in batch:
             entry.stored_at(whole.partition, offset, whole.duplicate, whole.durable)
-            offset += entry.count
+            offset = offset_after(offset, entry.count)
     else:
         parts = shares(ranges, [entry.count for entry in batch])
         for entry, part in zip(batch, parts, strict=True):
@@ -226,7 +226,7 @@ def _cut(whole: SentRange, low: int, high: int) -> SentRange:
     indexes = whole.indexes[first:end] - low
     return SentRange(
         partition=whole.partition,
-        base_offset=whole.base_offset + int(first),
+        base_offset=whole.offset_of(int(first)),
         count=len(indexes),
         duplicate=whole.duplicate,
         durable=whole.durable,

@@ -50,8 +50,8 @@ class PullConsumer(Closing):
     url, topic
         The service, and the topic to read.
     partitions
-        `NAME@BROKER` names; by default all partitions, including those that an expansion adds later (read from their
-        first message, also by a consumer that goes on from stored offsets).
+        `NAME@BROKER` names, of a static topic those of logical queues; by default all partitions, including those that
+        an expansion adds later (read from their first message, also by a consumer that goes on from stored offsets).
     start
         `first`, `last` (only new messages), an offset, a time, or offsets by partition.
     offsets
@@ -61,7 +61,8 @@ class PullConsumer(Closing):
         `*`, or `TagA||TagB`: other messages are skipped and count as consumed.
     on_data_loss
         What to do when retention has removed messages that were not read yet, or the log ends before the position:
-        `raise` `OffsetOutOfRange`, or `skip` to the nearest offset that exists (`lost_messages` counts).
+        `raise` `OffsetOutOfRange`, or `skip` to the nearest offset that exists (`lost_messages` counts; in a logical
+        queue also the offsets of holes).
     fetch_messages, fetch_bytes
         Maximum size of one fetch.
     partitions_age_s_max
@@ -126,19 +127,22 @@ class PullConsumer(Closing):
         """
         self._start = start
         kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
-        offsets = resume_offsets(self._admin, self.topic, start, kept, whole_topic=partitions is None)
+        info = self._admin.get_topic(self.topic)
+        offsets = resume_offsets(self._admin, info, start, kept, partitions)
         chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
         unknown = [name for name in chosen if name not in offsets]
         if unknown:
             raise NotFound(
-                f"topic {self.topic} has no partition {unknown[0]!r}; it has {', '.join(offsets)}",
+                f"topic {self.topic} has no partition {unknown[0]!r}; it has {', '.join(info.named)}",
                 code="partition_not_found",
                 field="partitions",
             )
         for reader in self._readers:
             self._drop_fetch(reader)
         self._follows_route = partitions is None
-        self._readers = deque(PartitionReader(name, offsets[name], self._patience) for name in chosen)
+        self._readers = deque(
+            PartitionReader(name, offsets[name], self._patience, info.named[name].broker) for name in chosen
+        )
         self._partitions_until = time.monotonic() + self._partitions_age_s_max
 
     def partitions(self) -> tuple[str, ...]:
@@ -173,14 +177,16 @@ class PullConsumer(Closing):
     def seek(self, partition: str, to: str | int | datetime) -> None:
         """Continue reading `partition` at an offset, its first message, its end, or a time."""
         reader = self._reader(partition)
-        offset = to if isinstance(to, int) else start_offsets(self._admin, self.topic, to)[partition]
+        offset = to if isinstance(to, int) else self._offset_at(partition, to)
         self._drop_fetch(reader)
         reader.seek(offset)
 
     def end_offsets(self) -> dict[str, int]:
         """Return the current end offset of every partition that is read."""
-        ends = {p.partition: p.max_offset for p in self._admin.get_topic(self.topic).partitions}
-        return {reader.partition: ends[reader.partition] for reader in self._readers}
+        return self._admin.get_topic(self.topic).max_offsets(self.partitions())
+
+    def _offset_at(self, partition: str, to: str | datetime) -> int:
+        return start_offsets(self._admin, self._admin.get_topic(self.topic), to, [partition])[partition]
 
     def _reader(self, partition: str) -> PartitionReader:
         for reader in self._readers:
@@ -348,25 +354,30 @@ class PullConsumer(Closing):
         reader.seek(there)
 
     def _find_partitions(self) -> None:
-        """Look up, if due, partitions that an expansion added; they are read from their first message."""
+        """Look up, if due, partitions that an expansion added; they are read from their first message.
+
+        Logical queues that have moved to another broker are asked for there.
+        """
         if not self._follows_route or time.monotonic() < self._partitions_until:
             return
         self._partitions_until = time.monotonic() + self._partitions_age_s_max
-        known = {reader.partition for reader in self._readers}
         try:
             answer = self._hosts.call("GET", path_of("topics", self.topic), timeout_s=_FIND_TIMEOUT_S)
         except DeltaMQError as error:
             if not is_worth_retrying(error):
                 raise
             return
-        info = topic_info(answer.body)
-        for partition in info.partitions:
-            if partition.partition not in known:
-                self._readers.append(PartitionReader(partition.partition, partition.min_offset, self._patience))
-        there = {p.partition for p in info.partitions}
+        there = topic_info(answer.body).named
         for reader in [r for r in self._readers if r.partition not in there]:
             self._drop_fetch(reader)
             self._readers.remove(reader)
+        for reader in self._readers:
+            reader.broker = there[reader.partition].broker
+        known = {reader.partition for reader in self._readers}
+        for name, found in there.items():
+            # One that is damaged is looked at again: where it begins is not known.
+            if name not in known and found.min_offset is not None:
+                self._readers.append(PartitionReader(name, found.min_offset, self._patience, found.broker))
 
     # The end ----------------------------------------------------------------------------------------------------
 

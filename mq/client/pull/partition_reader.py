@@ -15,7 +15,6 @@ import pyarrow as pa
 from mq.client.http import Patience
 from mq.client.pull.fetch import FetchConnection, Fetched
 from mq.errors import DeltaMQError
-from mq.names import broker_of
 
 __all__ = ["PartitionReader"]
 
@@ -23,9 +22,10 @@ __all__ = ["PartitionReader"]
 class PartitionReader:
     """The reading state of one partition. Times are seconds of a monotonic clock."""
 
-    def __init__(self, partition: str, offset: int, patience: Patience) -> None:
+    def __init__(self, partition: str, offset: int, patience: Patience, broker: str | None) -> None:
         self.partition = partition
-        self.broker = broker_of(partition)
+        #: The broker to ask; that of a logical queue's leader changes when the queue moves. None: any host.
+        self.broker = broker
         self.connection: FetchConnection | None = None
         #: Whether the open fetch has no wait: then a poll waits for its answer even after the poll's own time is over.
         self.immediate = False

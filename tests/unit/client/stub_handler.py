@@ -17,6 +17,7 @@ import pyarrow as pa
 from mq.errors import DeltaMQError, NotFound
 from mq.routing import default_route
 from tests.unit.client.stub_queue import QueueFault, decoded, pop_stream
+from tests.unit.client.stub_static import StubStatic
 from tests.unit.client.stub_topics import AFTER, BEFORE, BROKERS, Fault, Post, Topic, stream_of
 
 if TYPE_CHECKING:
@@ -146,12 +147,46 @@ class _Handler(BaseHTTPRequestHandler):
             return
         name = parts[2]
         created = name not in self.stub.topics
+        if wanted.get("static"):
+            self.put_static(name, wanted)
+            return
         if created:
             self.stub.create(name, wanted.get("partitions", 2), strict=wanted.get("order_strategy") == "strict")
         elif wanted.get("partitions", 10**6) < len(self.stub.topics[name].route.partitions):
             self.problem(409, "partitions_cannot_shrink")
             return
         self.answer(201 if created else 200, self.stub.describe(self.stub.topics[name]))
+
+    def put_static(self, name: str, wanted: dict[str, Any]) -> None:
+        present = self.stub.topics.get(name)
+        if present is None:
+            self.stub.create_static(wanted["total_queues"], strict=wanted.get("order_strategy") == "strict")
+        elif present.static is None:
+            self.problem(409, "topic_not_static")
+            return
+        else:
+            try:
+                present.static.put(wanted)
+            except DeltaMQError as error:
+                self.problem(error.status, error.code)
+                return
+            present.route = present.static.route
+        self.answer(201 if present is None else 200, self.stub.describe(self.stub.topics[name]))
+
+    def static_call(self, name: str, verb: str, request: dict[str, Any]) -> None:
+        topic = self.stub.topics.get(name)
+        static = None if topic is None else topic.static
+        if static is None:
+            self.problem(404 if topic is None else 409, "topic_not_found" if topic is None else "topic_not_static")
+            return
+        try:
+            with self.stub.changed:
+                answer = static.check() if verb == "check" else getattr(static, verb)(request)
+                self.stub.changed.notify_all()
+        except DeltaMQError as error:
+            self.problem(error.status, error.code)
+            return
+        self.answer(200, answer)
 
     def do_DELETE(self) -> None:
         parts, query = self.parts()
@@ -171,6 +206,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if parts[1] == "groups":
             self.group_call("POST", parts[2:], query, decoded(body))
+            return
+        if parts[-1] in ("remap", "check", "repair"):
+            self.static_call(parts[2], parts[-1], decoded(body))
             return
         messages, producer_id, seq, expected = self.decode(body)
         with self.stub.changed:
@@ -220,6 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.problem(404, "topic_not_found")
         elif post.partition is not None and post.partition not in self.stub.topics[post.topic].route.partitions:
             self.problem(404, "partition_not_found", field="partition")
+        elif self.stub.is_unserved(post.topic, messages):
+            self.problem(503, "queue_unserved", field="partition")
         elif expected is not None and expected != len(self.stub.topics[post.topic].log(str(post.partition))):
             end = len(self.stub.topics[post.topic].log(str(post.partition)))
             self.problem(412, "offset_mismatch", end_offset=end)
@@ -368,6 +408,9 @@ class _Handler(BaseHTTPRequestHandler):
             except DeltaMQError as error:
                 self.problem(error.status, error.code, partition=partition)
                 return
+        if topic.static is not None:
+            self.fetch_queue(topic.static, partition, query)
+            return
         log = topic.log(partition)
         offset = int(query["offset"])
         low = topic.min_offsets.get(partition, 0)
@@ -382,13 +425,31 @@ class _Handler(BaseHTTPRequestHandler):
         status = "found" if kept else "no_new_message"
         if offset < low or offset > len(log):
             status, kept, rows = ("offset_too_small" if offset < low else "offset_too_large"), [], []
+        self.fetched(status, kept, offset + len(rows), (low, len(log)))
+
+    def fetch_queue(self, static: StubStatic, name: str, query: dict[str, str]) -> None:
+        offset, count = int(query["offset"]), int(query["max_messages"])
+
+        def is_news() -> bool:
+            status, _, next_offset = static.fetch(name, offset, count)
+            return self.stub.ended.is_set() or status != "no_new_message" or next_offset > offset
+
+        with self.stub.changed:
+            self.stub.changed.wait_for(is_news, int(query.get("wait_ms", 0)) / 1000)
+            status, rows, next_offset = static.fetch(name, offset, count)
+            queue = static.queue(name)
+            assert queue is not None
+            bounds = static.bounds(queue)
+        self.fetched(status, rows, next_offset, bounds)
+
+    def fetched(self, status: str, rows: list[dict[str, Any]], next_offset: int, bounds: tuple[int, int]) -> None:
         headers = {
             "Mq-Status": status,
-            "Mq-Next-Offset": str(offset + len(rows)),
-            "Mq-Min-Offset": str(low),
-            "Mq-Max-Offset": str(len(log)),
+            "Mq-Next-Offset": str(next_offset),
+            "Mq-Min-Offset": str(bounds[0]),
+            "Mq-Max-Offset": str(bounds[1]),
         }
-        self.answer_raw(200, stream_of(kept), ARROW, headers)
+        self.answer_raw(200, stream_of(rows), ARROW, headers)
         with self.stub.changed:
             self.stub.fetches_answered += 1
             self.stub.changed.notify_all()

@@ -20,6 +20,7 @@ from mq.routing import expand, new_route
 from tests.unit.client.stub_handler import handler_of
 from tests.unit.client.stub_order import StubOrder
 from tests.unit.client.stub_queue import StubQueue
+from tests.unit.client.stub_static import PLAIN, StubStatic
 from tests.unit.client.stub_topics import BROKERS, Fault, Post, Topic
 
 
@@ -37,6 +38,8 @@ class StubService:
         self.fetches_answered = 0
         #: Number of bytes after which each of the next answers is cut off.
         self.cuts: deque[int] = deque()
+        #: Partitions whose table is damaged.
+        self.damaged: set[str] = set()
         self.on_post: Callable[[Post], object] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
@@ -80,6 +83,17 @@ class StubService:
         topic = Topic(name, new_route(name, partitions, BROKERS), strict)
         self.topics[name] = topic
         return topic
+
+    def create_static(self, total_queues: int = 2, *, strict: bool = False) -> StubStatic:
+        """Create the static topic `orders`."""
+        static = StubStatic(BROKERS, total_queues, strict=strict)
+        self.topics["orders"] = Topic("orders", static.route, strict, static=static)
+        return static
+
+    def beside(self, other: StubService) -> None:
+        """Serve broker-a, and `other` broker-b of the same cluster; both know the same topics and groups."""
+        other.topics, other.queue, other.order, other.changed = self.topics, self.queue, self.order, self.changed
+        self.hosted = other.hosted = {BROKERS[0]: self, BROKERS[1]: other, "/meta": self}
 
     def expand(self, name: str, partitions: int) -> None:
         topic = self.topics[name]
@@ -128,6 +142,10 @@ class StubService:
                 ranges.append({"partition": partition, "base_offset": len(log), "count": len(indexes)})
                 if len(placed) > 1:
                     ranges[-1]["indexes"] = indexes
+                if topic.static is not None:
+                    rows = [messages[index] for index in indexes]
+                    ranges[-1]["base_offset"] = topic.static.append(partition, rows)
+                    continue
                 for index in indexes:
                     log.append({**messages[index], "offset": len(log), "append_time": datetime.now(UTC)})
                     self.queue.produced(post.topic, messages[index])
@@ -135,6 +153,12 @@ class StubService:
             self.answers[post.producer_id, post.seq] = answer
             self.changed.notify_all()
             return answer
+
+    def is_unserved(self, name: str, messages: list[dict[str, Any]]) -> bool:
+        """Return whether the mapping of a message's logical queue cannot be had."""
+        topic = self.topics[name]
+        static = topic.static
+        return static is not None and any(static.queue(self._partition(topic, one)) is None for one in messages)
 
     @staticmethod
     def _partition(topic: Topic, message: dict[str, Any]) -> str:
@@ -145,9 +169,10 @@ class StubService:
 
     def describe(self, topic: Topic) -> dict[str, Any]:
         partitions = []
-        for index, name in enumerate(topic.route.partitions):
-            owned = [[low, high] for low, high, owner in topic.route.owners if owner == index]
-            log = topic.log(name)
+        route = topic.route if topic.static is None else topic.static.world.topic.route
+        for index, name in enumerate(route.partitions):
+            owned = [[low, high] for low, high, owner in route.owners if owner == index]
+            log = topic.log(name) if topic.static is None else topic.static.rows.get(name, [])
             partitions.append(
                 {
                     "partition": name,
@@ -163,6 +188,9 @@ class StubService:
                     "version": 0,
                 }
             )
+            if name in self.damaged:
+                unknown = ("min_offset", "max_offset", "messages", "bytes", "files", "version")
+                partitions[-1] |= {"state": "corrupt", **dict.fromkeys(unknown)}
         return {
             "topic": topic.name,
             "id": "t-1",
@@ -174,6 +202,7 @@ class StubService:
             "routes_epoch": topic.route.epoch,
             "logical_partitions": 1024,
             "partitions": partitions,
+            **(PLAIN if topic.static is None else topic.static.describe()),
         }
 
 

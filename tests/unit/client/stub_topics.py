@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from mq.routing import Route
+from tests.unit.client.stub_static import StubStatic
 
 BROKERS = ("broker-a", "broker-b")
 
@@ -64,13 +65,14 @@ AFTER: dict[Fault, tuple[int, str]] = {
 
 @dataclass
 class Topic:
-    """A topic: its route and its partitions' messages."""
+    """A topic: its route and its partitions' messages; those of a static topic lie in `static`."""
 
     name: str
     route: Route
     strict: bool = False
     logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     min_offsets: dict[str, int] = field(default_factory=dict)
+    static: StubStatic | None = None
 
     def log(self, partition: str) -> list[dict[str, Any]]:
         return self.logs.setdefault(partition, [])

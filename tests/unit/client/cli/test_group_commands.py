@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -229,3 +230,32 @@ def test_a_dead_letter_that_is_not_there_is_told(run: Run, dead: StubService) ->
     assert done.err == "error: offset_out_of_range: %DLQ%billing@memory:9 was not sent back\n"
     done = run("dead-letters", "replay", "billing", "--at", "%DLQ%billing@memory=9", "--json")
     assert (done.json["failed_total"], json.loads(done.err)["error"]["code"]) == (1, "offset_out_of_range")
+
+
+# Several processes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(stub: StubService) -> Iterator[StubService]:
+    """Another process, which has messages of its own."""
+    with StubService() as other:
+        stub.create("orders", 2)
+        other.topics = stub.topics
+        stub.hosted = other.hosted = {"broker-a": stub, "broker-b": other}
+        stub.queue.fill("orders", 3)
+        other.queue.fill("orders", 2, tag="other")
+        yield other
+
+
+def test_consume_for_a_group_takes_messages_at_all_processes(run: Run, stub: StubService, beside: StubService) -> None:
+    done = run("consume", "orders", "--group", "billing")
+    assert sorted(line.split("\t")[2] for line in done.out.splitlines()) == ["", "", "", "other", "other"]
+    followed = run("consume", "orders", "--group", "audit", "--follow", "--max", "5")
+    assert len(followed.out.splitlines()) == 5
+
+
+def test_consume_for_a_group_goes_on_when_a_process_goes_away(run: Run, stub: StubService, beside: StubService) -> None:
+    beside.away = True
+    done = run("consume", "orders", "--group", "billing")
+    assert (done.status, len(done.out.splitlines())) == (0, 3)
+    assert beside.away_calls > 0

@@ -1,0 +1,288 @@
+"""`deltamq topic remap|check|repair`, and what `topic create` and `topic show` print about static topics.
+
+A remapping or a repair is shown before it is made: first the plan, then what was done. With --json only the outcome is
+printed, as one document.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import click
+from msgspec.structs import replace
+
+from mq.client.admin import (
+    Admin,
+    FaultInfo,
+    MovedQueue,
+    PartitionInfo,
+    QueueInfo,
+    RemapMode,
+    Remapping,
+    SegmentInfo,
+    TopicCheck,
+    TopicInfo,
+)
+from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.http import Patience
+from mq.client.produce import row_bar
+from mq.errors import Unavailable
+
+__all__ = ["check", "print_static_topic", "remap", "repair", "static_line"]
+
+_FAILED: Final = 1
+#: A remapping of many queues is one call, which ends when their old partitions are sealed.
+_REMAP_PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=180.0, request_timeout_s=60.0)
+#: Seconds between two looks at the queues that other processes have to seal, and the most seconds to wait for them.
+_LOOK_S: Final = 0.1
+_SEALED_S: Final = 60.0
+
+#: The columns of a physical partition.
+_PHYSICAL: Final = ("partition", "min", "max", "messages", "bytes", "files")
+
+_MODES: Final = {
+    "strict": "strict: a short stop, no hole in the offsets",
+    "available": "available: no stop, a hole in the offsets",
+}
+
+
+# Remap ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--broker", "brokers", multiple=True, required=True, help="A broker that is to lead queues; may be repeated."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(list(_MODES)),
+    default="strict",
+    show_default=True,
+    help="strict: sends to a moved queue wait a moment; available: they do not, and its offsets jump.",
+)
+@click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Only this queue; may be repeated.")
+@click.option("--plan", is_flag=True, help="Only print what would move.")
+@service_options
+def remap(
+    name: str,
+    brokers: tuple[str, ...],
+    mode: RemapMode,
+    queues: tuple[int, ...],
+    plan: bool,
+    url: str,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Move logical queues of static topic NAME, so that the named brokers lead them, evenly.
+
+    Clients go on under the same names and offsets. A remapping that was cut short is finished by running it again.
+    """
+    with Admin(url, token=token, patience=_REMAP_PATIENCE) as admin:
+        planned = admin.remap(name, brokers, mode=mode, queues=queues or None, plan=True)
+        if not as_json:
+            _print_plan(planned)
+        if not plan:
+            # Also if nothing is to be moved: this seals what an earlier remapping left open.
+            done = admin.remap(name, brokers, mode=mode, queues=queues or None)
+            info = _sealed(admin, name)
+            # A retry after a lost answer reports nothing.
+            outcome = replace(done, moved=tuple(_outcome(one, info) for one in done.moved or planned.moved))
+    if as_json:
+        print_json(planned if plan else outcome)
+    elif not plan and outcome.moved:
+        _print_outcome(outcome)
+
+
+def _print_plan(planned: Remapping) -> None:
+    if not planned.moved:
+        click.echo(f"{planned.topic}: every queue is where it belongs, nothing moves")
+        return
+    click.echo(f"{planned.topic}: {_queues(len(planned.moved))} to move ({_MODES[planned.mode]})")
+    rows = [(one.queue, one.source, one.target, one.old_partition) for one in planned.moved]
+    print_table(("queue", "from", "to", "partition until now"), rows, right=("queue",))
+
+
+def _print_outcome(done: Remapping) -> None:
+    what = "sends to one waited" if done.mode == "strict" else "the offsets of one were undecided"
+    longest = "" if done.seal_ms is None else f"; {what} for {done.seal_ms:,.0f} ms at most"
+    click.echo(f"moved {_queues(len(done.moved))}{longest}")
+    rows = [
+        (
+            one.queue,
+            one.old_partition,
+            _or_dash(one.end_offset),
+            one.new_partition,
+            _or_dash(one.logic_offset),
+        )
+        for one in done.moved
+    ]
+    columns = ("queue", "sealed partition", "its end", "new partition", "begins at logical offset")
+    print_table(columns, rows, right=("queue", "its end", "begins at logical offset"))
+
+
+def _sealed(admin: Admin, name: str) -> TopicInfo:
+    """Wait until the logical offsets of all queues are decided; a bar counts the queues that were waited for.
+
+    Raises
+    ------
+    Unavailable
+        `not_sealed`: a broker's process has not sealed its old partitions in time; it will when it is back.
+    """
+    deadline = time.monotonic() + _SEALED_S
+    info = admin.get_topic(name)
+    total = len(_undecided(info))
+    if not total:
+        return info
+    with row_bar(f"sealing queues of {name}", total) as advance:
+        while waiting := _undecided(info):
+            advance(total - len(waiting))
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the old partitions of {_queues(len(waiting))} are not sealed yet, first {waiting[0].partition}",
+                    code="not_sealed",
+                )
+            time.sleep(_LOOK_S)
+            info = admin.get_topic(name)
+        advance(total)
+    return info
+
+
+def _undecided(info: TopicInfo) -> list[QueueInfo]:
+    return [one for one in info.queues if one.leader is not None and not one.leader.is_decided]
+
+
+def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
+    """Return the move as the topic shows it now: sealed where, begun where."""
+    queue = next((one for one in info.queues if one.queue == moved.queue), None)
+    segments = () if queue is None else queue.segments
+    for old, new in pairwise(segments):
+        if old.partition == moved.old_partition:
+            return replace(moved, new_partition=new.partition, end_offset=old.end_offset, logic_offset=new.logic_offset)
+    return moved
+
+
+# Check and repair ----------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name")
+@service_options
+def check(name: str, url: str, token: str | None, as_json: bool) -> int:
+    """Check the mappings of static topic NAME on all brokers; exits 1 and names what is missing or torn."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        found = admin.check_topic(name)
+    if as_json:
+        print_json(found)
+    else:
+        _print_check(found)
+    return 0 if found.complete else _FAILED
+
+
+def _print_check(found: TopicCheck) -> None:
+    state = "complete" if found.complete else f"not complete, {len(found.faults):,} faults"
+    click.echo(f"{found.topic}: {state}: {_queues(found.total_queues)}, epoch {found.epoch}")
+    rows = [(one.broker, one.epoch, one.total_queues, one.hosted, one.copies) for one in found.mappings]
+    columns = ("broker", "epoch", "queues", "leads", "copies")
+    print_table(columns, rows, right=columns[1:])
+    _print_faults(found.faults)
+
+
+def _print_faults(faults: Sequence[FaultInfo]) -> None:
+    if not faults:
+        return
+    rows = [(one.kind, one.broker or "-", _or_dash(one.queue), one.detail) for one in faults]
+    print_table(("fault", "broker", "queue", "detail"), rows, right=("queue",))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--plan", is_flag=True, help="Only print the faults and the brokers whose mappings would be written.")
+@service_options
+def repair(name: str, plan: bool, url: str, token: str | None, as_json: bool) -> None:
+    """Write the mappings of static topic NAME anew from the copies that survive, if they have faults."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        planned = admin.repair_topic(name, plan=True)
+        if not as_json:
+            _print_faults(planned.faults)
+        done = planned if plan or not planned.faults else admin.repair_topic(name)
+        # A retry after a lost answer finds no faults.
+        outcome = replace(done if done.faults else planned, plan=plan)
+    if as_json:
+        print_json(outcome)
+    elif not outcome.faults:
+        click.echo(f"{outcome.topic}: nothing to repair")
+    else:
+        verb = "would write" if plan else "wrote"
+        click.echo(f"{verb} the mappings of {', '.join(outcome.repaired) or 'no broker'}")
+
+
+# Create and show -----------------------------------------------------------------------------------------------
+
+
+def static_line(info: TopicInfo) -> str:
+    """Return a static topic in one line: its queues and the brokers that lead them."""
+    brokers = sorted({one.broker for one in info.queues if one.broker is not None})
+    return f"{_queues(len(info.queues))} on {', '.join(brokers) or 'no broker'}"
+
+
+def print_static_topic(info: TopicInfo) -> None:
+    """Print the logical queues of a static topic, then its physical partitions beside them (SPEC STATIC-18)."""
+    rows = [
+        (
+            queue.partition,
+            " ".join(f"[{low},{high})" for low, high in queue.logical_partitions),
+            _or_dash(queue.min_offset),
+            _or_dash(queue.max_offset),
+            _or_dash(queue.messages),
+            _or_dash(queue.holes),
+            len(queue.segments),
+            queue.broker or "-",
+            queue.state,
+        )
+        for queue in info.queues
+    ]
+    columns = ("logical queue", "LPs", "min", "max", "messages", "holes", "segments", "leader on", "state")
+    print_table(columns, rows, right=("min", "max", "messages", "holes", "segments"))
+    of_queue = {one.partition: (queue, one) for queue in info.queues for one in queue.segments}
+    shown = [(partition, *of_queue.get(partition.partition, (None, None))) for partition in info.partitions]
+    # Those of queues whose mapping cannot be had come last.
+    shown.sort(key=lambda row: (len(info.queues) if row[1] is None else row[1].queue, row[2] and row[2].gen))
+    print_table(
+        ("queue", "gen", "logical offsets", *_PHYSICAL, "state", "last append", "location"),
+        [_partition_row(*row) for row in shown],
+        right=("queue", "gen", *_PHYSICAL[1:]),
+    )
+
+
+def _partition_row(one: PartitionInfo, queue: QueueInfo | None, segment: SegmentInfo | None) -> tuple[object, ...]:
+    return (
+        "-" if queue is None else queue.queue,
+        "-" if segment is None else segment.gen,
+        "-" if segment is None else _logical_range(segment),
+        one.partition,
+        *(_or_dash(number) for number in (one.min_offset, one.max_offset, one.messages, one.bytes, one.files)),
+        one.state if segment is None else segment.state,
+        "-" if one.last_append_time is None else one.last_append_time.isoformat(timespec="milliseconds"),
+        one.location,
+    )
+
+
+def _logical_range(segment: SegmentInfo) -> str:
+    """Return the logical offsets of a segment: `[400,520)`, `[400,...` of a leader, `undecided`."""
+    if not segment.is_decided:
+        return "undecided"
+    if not segment.is_sealed:
+        return f"[{segment.logic_offset},..."
+    return f"[{segment.logic_offset},{segment.logic_offset + segment.end_offset - segment.start_offset})"
+
+
+def _queues(count: int) -> str:
+    return f"{count:,} logical queue{'' if count == 1 else 's'}"
+
+
+def _or_dash(number: int | None) -> object:
+    return "-" if number is None else number
