@@ -134,6 +134,11 @@ class QueueReader:
                 continue  # retention has removed the beginning of the segment meanwhile
             if gate is not None:
                 found = await gate.cut(found, segment.partition)
+            following = queue.after(segment) if segment.is_sealed else None
+            if found.status is FetchStatus.NO_NEW_MESSAGE and following and found.next_offset >= segment.end_offset:
+                # No message up to the segment's end has one of the tags.
+                query = replace(query, offset=following.logic_offset)
+                continue
             end = segment.logical(found.max_offset) if segment is newest else await self._end(topic, newest)
             return _shown(found, queue, segment, low, end)
 
