@@ -6,6 +6,8 @@ until the group is done with the partition where the keys were before (SPEC ROUT
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from api.order.pull_locks import Locks
 from api.queue import Lanes, MovedProgress
 from api.wire import first_held_back
@@ -65,15 +67,17 @@ class Gate:
             lane = LaneKey(self._topic.id, self._group.name, False, segment or self._partition)
             self._lanes.consumed(lane, self._lanes.logs.now_ms())
 
-    async def cut(self, found: Fetched, segment: str | None = None) -> Fetched:
+    async def cut(self, found: Fetched, segment: str | None = None, earlier: Collection[str] = ()) -> Fetched:
         """Cut what was found before the first message of a key that must wait.
 
-        If the partition is a logical queue, `segment` is the physical partition that was read.
+        If the partition is a logical queue, `segment` is the physical partition that was read, and `earlier` are those
+        before it, which the client has read: it reads a queue in order.
         """
         self.holds_back = False
         if found.status is not FetchStatus.FOUND or not found.rows.num_rows:
             return found
-        blocked = await self._moved.blocked(self._topic, self._group, segment or self._partition, pop=False)
+        read = segment or self._partition
+        blocked = await self._moved.blocked(self._topic, self._group, read, pop=False, done=earlier)
         count = first_held_back(blocked, found.rows)
         if count == found.rows.num_rows:
             return found

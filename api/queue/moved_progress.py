@@ -9,12 +9,13 @@ A process whose view of the metadata or of a group's progress is old makes a gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from api.host import HostedMeta
 from api.queue.group_start import bounds_at
 from api.queue.lanes import Lanes
+from mq.limits import OFFSET_MAX
 from mq.meta import Blocked, Group, Topic
 from mq.names import broker_of
 from mq.queue import Committed, LaneKey, first_position
@@ -47,16 +48,22 @@ class MovedProgress:
         self._loop = asyncio.get_running_loop()
         self._others: dict[str, _Other] = {}
 
-    async def blocked(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> Blocked | None:
+    async def blocked(
+        self, topic: Topic, group: Group, partition: str, *, pop: bool, done: Collection[str] = ()
+    ) -> Blocked | None:
         """Return the logical partitions whose messages the group may not have yet in this partition; None for none.
 
-        `pop`: whether a group that has not begun will begin by a pop (see `first_position`).
+        `pop`: whether a group that has not begun will begin by a pop (see `first_position`). `done` are partitions with
+        which the group is done, whatever it has committed there.
         """
         moved = self._meta.now.moved_keys(topic.id)
         sources = moved.sources(partition) if moved.moves else ()
         if not sources:
             return None
-        positions = {name: await self.position(topic, group, name, pop=pop) for name in sorted(sources)}
+        positions = {
+            name: OFFSET_MAX if name in done else await self.position(topic, group, name, pop=pop)
+            for name in sorted(sources)
+        }
         return moved.blocked(partition, positions)
 
     async def position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:

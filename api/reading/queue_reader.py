@@ -133,7 +133,8 @@ class QueueReader:
             if found.status is FetchStatus.OFFSET_TOO_SMALL:
                 continue  # retention has removed the beginning of the segment meanwhile
             if gate is not None:
-                found = await gate.cut(found, segment.partition)
+                earlier = {one.partition for one in queue.segments if one.gen < segment.gen}
+                found = await gate.cut(found, segment.partition, earlier)
             following = queue.after(segment) if segment.is_sealed else None
             if found.status is FetchStatus.NO_NEW_MESSAGE and following and found.next_offset >= segment.end_offset:
                 # No message up to the segment's end has one of the tags.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -118,11 +118,17 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     queues, lanes = _named(service.topics, group, found, wanted, "offsets", from_peer=is_forwarded(call.headers))
     if max(epochs.values(), default=0) > service.meta.now.groups.epoch:
         await service.meta.refresh()
+    ends = await _ends(service, found, queues)
+    if any(offset > ends[queue] for queue, offset in queues.items()):
+        # Another process may have told the client of a segment that is not known here yet.
+        await service.meta.refresh()
+        queues, lanes = _named(service.topics, group, found, wanted, "offsets", from_peer=is_forwarded(call.headers))
+        ends = await _ends(service, found, queues)
     # Check all of them before any is stored.
     await _check(service, topic, lanes, epochs)
     for queue, offset in queues.items():
         check_epoch(queue.name, epochs.get(queue.name), service.progress.epoch_of(found, group, queue) or 0)
-        check_offset(queue.name, offset, await service.progress.end(found, queue), "offsets")
+        check_offset(queue.name, offset, ends[queue], "offsets")
     ours, theirs = _by_owner(service.owners, {lane: broker_of(lane.partition) for lane in lanes}, call)
     our_queues, their_queues = _by_owner(service.owners, {queue: queue.leader.broker for queue in queues}, call)
     # Where a static topic's lane is named by itself, the process of its queue's leader has checked the lock.
@@ -167,6 +173,10 @@ async def _check(service: Service, topic: str, lanes: Mapping[LaneKey, int], epo
     for lane, offset in lanes.items():
         bounds = await lane_bounds(service.lanes, lane, topic) or _EMPTY
         check_offset(lane.partition, offset, bounds.end_offset, "offsets")
+
+
+async def _ends(service: Service, topic: Topic, queues: Iterable[LogicalQueue]) -> dict[LogicalQueue, int]:
+    return {queue: await service.progress.end(topic, queue) for queue in queues}
 
 
 def _by_owner(owners: Owners, brokers: Mapping[K, str], call: Call) -> tuple[list[K], dict[Peer, list[K]]]:
@@ -248,6 +258,8 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
     target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
     await service.groups.require(group)
     found = (await service.topics.require(topic)).topic
+    if found.static is not None:
+        await service.meta.refresh()  # the newest segments count
     offsets, shown = await _targets(service, group, found, target)
     if drop:
         offsets |= await _past_retries(service.lanes, group, found)

@@ -237,6 +237,7 @@ async def offsets_by_time(
 
 async def _queue_offsets(service: Service, hosted: HostedTopic, time_us: int) -> list[dict[str, object]]:
     """Return for each logical queue the first logical offset at or after a time (SPEC STATIC-15)."""
+    await service.meta.refresh()  # the newest segments count
     queues = [service.topics.require_queue(hosted, name, "topic") for name in hosted.topic.client_partitions]
     return [
         {"partition": queue.name, "offset": await service.progress.offset_at(hosted.topic, queue, time_us)}

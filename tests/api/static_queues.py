@@ -125,4 +125,3 @@ class StaticTopic:
             found += [(message["offset"], message["body"]) for message in answer["messages"]]
             offset = answer["next_offset"]
         return found
-

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from mq.errors import Unavailable
+from mq.meta.static_events import MappingRemoved
 from mq.queue.checkpoint import LaneKey
 from tests.api.routes.test_group_offsets import commit, path_of, reset
 from tests.api.routes.test_groups import put_group
@@ -94,12 +96,13 @@ def test_static_15_messages_without_a_logical_offset_are_lag_already(api: Api, m
 
 
 def test_static_22_a_queue_that_cannot_be_had_keeps_its_place(api: Api, moved: StaticTopic) -> None:
-    from mq.meta.static_events import MappingRemoved
-
     removed = MappingRemoved(topic_id=moved.id, holder=A)
     on_loop(api, api.service.meta.submit_any(lambda _: (removed,)))
     found = shown(api, moved.name)
-    assert [(name, view["lag"], view["end_offset"]) for name, view in found.items()] == [(Q0, None, None), (Q1, None, None)]
+    assert [(name, view["lag"], view["end_offset"]) for name, view in found.items()] == [
+        (Q0, None, None),
+        (Q1, None, None),
+    ]
     refused = commit(api, moved.name, moved.name, {Q0: 1})
     assert (refused.status, refused.json["code"]) == (503, "queue_unserved")
 
@@ -193,3 +196,23 @@ def test_pop_18_a_commit_of_offsets_read_before_a_reset_is_refused(api: Api, mov
     epochs = api.call("GET", path_of(moved.name, moved.name)).json["epochs"]
     again = commit(api, moved.name, moved.name, {Q0: 10_002}, epochs={Q0: epochs[Q0]})
     assert (again.status, again.json["offsets"]) == (200, {Q0: 10_002})
+
+
+@pytest.mark.parametrize(("fails", "position"), [(1, 3), (2, 10_000)])
+def test_static_16_a_commit_that_is_cut_short_is_not_beyond_what_was_committed(
+    api: Api, moved: StaticTopic, monkeypatch: pytest.MonkeyPatch, fails: int, position: int
+) -> None:
+    """The lanes of older segments come first; here the process of one of the lanes stops serving it."""
+    commit(api, moved.name, moved.name, {Q0: 1})
+    lost, store = moved.queue().segments[fails].partition, api.service.lanes.commit
+
+    async def failing(lane: LaneKey, *arguments: Any, **more: Any) -> Any:
+        if lane.partition == lost:
+            raise Unavailable("it is being taken over", code="broker_unavailable")
+        return await store(lane, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api.service.lanes, "commit", failing)
+        assert commit(api, moved.name, moved.name, {Q0: 10_001}).status == 503
+    assert offsets(api, moved.name) == {Q0: position}, "behind the segments whose lanes were moved to their ends"
+    assert commit(api, moved.name, moved.name, {Q0: 10_001}).json["offsets"] == {Q0: 10_001}
