@@ -12,11 +12,11 @@ from api.front import Front, HotCalls
 from api.openapi import describe
 from api.order import Gates
 from api.ports import REAL, Ports
+from api.reading import PartitionReader, QueueReader
 from api.routes import (
     ROUTERS,
     FetchEndpoint,
     HandlesEndpoint,
-    PartitionReader,
     PopEndpoint,
     PopForwarder,
     ProduceEndpoint,
@@ -117,10 +117,12 @@ def _hot_calls(service: Service) -> HotCalls:
         within_ms=settings.request_ms,
         now_ms=service.now_ms,
     )
+    reader = PartitionReader(service.partitions, service.hosting, refresh_s=settings.refresh_ms / 1000)
     fetch = FetchEndpoint(
         service.topics,
         service.groups,
-        PartitionReader(service.partitions, service.hosting, refresh_s=settings.refresh_ms / 1000),
+        reader,
+        QueueReader(reader, service.topics, service.meta, service.partitions),
         Gates(service.locks, service.lanes, service.moved),
         peers=service.peers,
         partitions=service.partitions,

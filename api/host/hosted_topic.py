@@ -32,9 +32,9 @@ from mq.meta import (
     decide_put_topic,
     moves_of,
 )
-from mq.names import check_topic
+from mq.names import broker_of, check_topic
 from mq.routing import Route
-from mq.static import TopicMappings, TopicQueues
+from mq.static import LogicalQueue, TopicMappings, TopicQueues
 from tables.delta import PartitionNotFound
 from tables.log import REMEMBERED_MS, PartitionLog
 from tables.paths import Space
@@ -226,6 +226,37 @@ class Topics:
     def queues(self, hosted: HostedTopic) -> TopicQueues | None:
         """Return the logical queues of a static topic, as far as this process knows; None for a plain topic."""
         return hosted.queues(self._meta.now)
+
+    def queues_of(self, topic: Topic) -> TopicQueues | None:
+        """Return the logical queues of this life of a static topic; None for a plain topic."""
+        if topic.static is None:
+            return None
+        hosted = self._hosted.get(topic.id) or HostedTopic(topic, self._partitions)
+        return hosted.queues(self._meta.now)
+
+    def require_queue(self, hosted: HostedTopic, name: str, field: str) -> LogicalQueue:
+        """Return the logical queue of a static topic that a client names; raises what `TopicQueues.require` does."""
+        queues = self.queues(hosted)
+        assert queues is not None, "the topic is static"
+        return queues.require(name, hosted.name, field)
+
+    def queue_name(self, topic_id: str, partition: str) -> str | None:
+        """Return the name of the logical queue of a physical partition; None if it is of none, or the topic is over."""
+        hosted = self._hosted.get(topic_id)
+        queues = None if hosted is None else self.queues(hosted)
+        place = None if queues is None else queues.of_partition(partition)
+        return None if place is None else place.queue.name
+
+    def broker_of(self, topic: Topic, partition: str) -> str:
+        """Return the broker whose process grants locks of a partition as clients see it: a queue's leader's broker.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: the mapping of the logical queue cannot be had.
+        """
+        queues = self.queues_of(topic)
+        return broker_of(partition) if queues is None else queues.require(partition, topic.name).leader.broker
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)

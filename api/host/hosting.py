@@ -129,6 +129,11 @@ class Hosting:
         """The lease of this life."""
         return self._life.lease
 
+    @property
+    def lease_ms(self) -> int:
+        """The length of leases: no process that serves a role knows less of the metadata than what is this old."""
+        return self._times.lease_ms
+
     def holds(self) -> bool:
         """Whether the lease holds, by this process's clock."""
         return self._life.lease.holds(self.now_ms())

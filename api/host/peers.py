@@ -68,6 +68,12 @@ class Call(NamedTuple):
         target = scope["raw_path"] + (b"?" + query if query else b"")
         return cls(scope["method"], target, scope["headers"], bytes(body), TIMEOUT_S + wait_ms / 1000)
 
+    @classmethod
+    def on_behalf(cls, method: str, target: str, headers: Collection[Header]) -> Call:
+        """Return a request of this process for a client, with the headers of the client's request and no body yet."""
+        kept = [one for one in headers if one[0] not in (FORWARDED, META_OFFSET) and not one[0].startswith(b"content-")]
+        return cls(method, target.encode("ascii"), [*kept, (b"content-type", b"application/json")], b"")
+
 
 def is_forwarded(headers: Collection[Header]) -> bool:
     """Whether another process forwarded the request."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.routes import ARROW_TYPE, EVENTS_TYPE, JSON_TYPE, NDJSON_TYPE
+from api.reading import EVENTS_TYPE
+from api.routes import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
 from api.wire import REF, TOPIC_PATTERN, Json, header, name_in_path, problem, query, whole
 from mq.limits import (
     FETCH_BYTES_DEFAULT,

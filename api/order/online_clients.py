@@ -78,14 +78,14 @@ class _Waiter(NamedTuple):
 
 
 class RoutedTopics(Mapping[str, TopicPartitions]):
-    """The present routes of all topics; a view, because a heartbeat looks at one topic of thousands."""
+    """The partitions of all topics as clients see them; a view, because a heartbeat looks at one topic of thousands."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
 
     def __getitem__(self, name: str) -> TopicPartitions:
         topic = self._topics[name]
-        return TopicPartitions(topic.id, topic.route.partitions)
+        return TopicPartitions(topic.id, topic.client_partitions)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._topics)

@@ -6,6 +6,8 @@ until the group is done with the partition where the keys were before (SPEC ROUT
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from api.order.pull_locks import Locks
 from api.queue import Lanes, MovedProgress
 from api.wire import first_held_back
@@ -30,6 +32,7 @@ class Gate:
         partition: str,
         client: str | None,
     ) -> None:
+        """`partition` is one as clients see it."""
         self._locks = locks
         self._lanes = lanes
         self._moved = moved
@@ -58,18 +61,23 @@ class Gate:
         if self.is_owners:
             self._locks.check_pull(self._group, self._topic, self._partition, self._client)
 
-    def took(self) -> None:
-        """Note that messages are sent to the client, which has the lock."""
+    def took(self, segment: str | None = None) -> None:
+        """Note that messages are sent to the client, which has the lock; `segment` as for `cut`."""
         if self.is_owners:
-            lane = LaneKey(self._topic.id, self._group.name, False, self._partition)
+            lane = LaneKey(self._topic.id, self._group.name, False, segment or self._partition)
             self._lanes.consumed(lane, self._lanes.logs.now_ms())
 
-    async def cut(self, found: Fetched) -> Fetched:
-        """Cut what was found before the first message of a key that must wait."""
+    async def cut(self, found: Fetched, segment: str | None = None, earlier: Collection[str] = ()) -> Fetched:
+        """Cut what was found before the first message of a key that must wait.
+
+        If the partition is a logical queue, `segment` is the physical partition that was read, and `earlier` are those
+        before it, which the client has read: it reads a queue in order.
+        """
         self.holds_back = False
         if found.status is not FetchStatus.FOUND or not found.rows.num_rows:
             return found
-        blocked = await self._moved.blocked(self._topic, self._group, self._partition, pop=False)
+        read = segment or self._partition
+        blocked = await self._moved.blocked(self._topic, self._group, read, pop=False, done=earlier)
         count = first_held_back(blocked, found.rows)
         if count == found.rows.num_rows:
             return found

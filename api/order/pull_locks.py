@@ -11,36 +11,28 @@ notified at its next pull, and a pull that waits for messages ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from api.host import HostedMeta, Hosting
+from api.host import HostedMeta, Hosting, Topics
 from api.log import Partitions
-from api.queue import Lanes, begin, bounds_at
+from api.order.lock_moves import reallocated, remapped
+from api.order.lock_starts import LockRequest, LockStarts
+from api.progress import QueueProgress
+from api.queue import Lanes
 from api.wire import Client
-from mq.errors import Conflict, DeltaMQError
+from mq.errors import Conflict, DeltaMQError, Unavailable
 from mq.meta import META_ROLE, Group, Meta, Seat, Topic
 from mq.names import broker_of
 from mq.order import PullLocks
-from mq.queue import Committed, LaneKey, StartKind, first_position
-from mq.queue_limits import MAX_ATTEMPTS_MAX
+from mq.queue import LaneKey
 from tables.clock import Clock
 
-__all__ = ["LockRequest", "Locks", "LocksTaken"]
+__all__ = ["Locks", "LocksTaken"]
 
 #: Seconds after which a request that waits for a lock looks again: locks end by time, too.
 _LOOK_S: Final = 1.0
-
-
-class LockRequest(NamedTuple):
-    """A client's request for locks; `held` are partitions whose locks it has had without a break."""
-
-    group: Group
-    topic: Topic
-    client: str
-    partitions: tuple[str, ...]
-    held: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -71,15 +63,18 @@ class Locks:
         self,
         meta: HostedMeta,
         hosting: Hosting,
+        topics: Topics,
         lanes: Lanes,
         partitions: Partitions,
+        progress: QueueProgress,
         *,
         clock: Clock,
     ) -> None:
         """`clock` is the lease's clock."""
         self._meta = meta
+        self._topics = topics
+        self._starts = LockStarts(meta, topics, lanes, progress)
         self._hosting = hosting
-        self._lanes = lanes
         self._partitions = partitions
         self._clock = clock
         #: The locks of each broker.
@@ -134,9 +129,9 @@ class Locks:
         Unavailable
             A broker is not ours, or was lost meanwhile.
         """
-        epochs = {broker: self._of(broker)[0] for broker in _brokers(asked.partitions)}
         if not all(self._is_renewal(asked, partition) for partition in asked.partitions):
             await self._meta.refresh()
+        epochs = {broker: self._of(broker)[0] for broker in self._brokers(asked)}
         taken = LocksTaken()
         for partition in asked.partitions:
             number = self._take(asked, partition)
@@ -148,7 +143,12 @@ class Locks:
             await self._add_offset(asked, partition, number, taken)
         for broker, epoch in epochs.items():
             self._hosting.check(broker, epoch)
+        if asked.topic.static is not None and self._brokers(asked) != epochs.keys():
+            raise Unavailable("a logical queue was remapped meanwhile; ask again", code="not_owner")
         return taken
+
+    def _brokers(self, asked: LockRequest) -> set[str]:
+        return {self._topics.broker_of(asked.topic, partition) for partition in asked.partitions}
 
     def _is_renewal(self, asked: LockRequest, partition: str) -> bool:
         lane, seat, locks = self._place(asked.group, asked.topic, partition)
@@ -159,7 +159,7 @@ class Locks:
         return locks.take(lane, asked.client, seat, self._clock.boot_ms(), held=partition in asked.held)
 
     def _place(self, group: Group, topic: Topic, partition: str) -> tuple[LaneKey, Seat, PullLocks]:
-        _, locks = self._of(broker_of(partition))
+        _, locks = self._of(self._topics.broker_of(topic, partition))
         seat = self._meta.now.online.seat(group.name, topic.name, partition)
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
@@ -167,7 +167,8 @@ class Locks:
         """Add to `taken` where the group goes on in a partition; if that cannot be found out, take a new lock back."""
         lane = LaneKey(asked.topic.id, asked.group.name, False, partition)
         try:
-            taken.offsets[partition], attempts = await self._start(lane, asked.topic, asked.group)
+            _, _, locks = self._place(asked.group, asked.topic, partition)
+            taken.offsets[partition], attempts = await self._starts.of(asked, lane, locks)
             if attempts:
                 taken.attempts[partition] = attempts
         except DeltaMQError:
@@ -175,45 +176,6 @@ class Locks:
                 self._release(lane, asked.topic, asked.client, number)
             del taken.numbers[partition]
             taken.unanswered.append(partition)
-
-    async def _start(self, lane: LaneKey, topic: Topic, group: Group) -> tuple[int, int]:
-        """Return where the group goes on, and how often the message there was tried.
-
-        That is the committed position, else the start by the group's settings, which is stored (SPEC CONS-2).
-        """
-        committed = await self._lanes.committed(lane)
-        if committed is not None:
-            committed = await self._counted(lane, topic, committed)
-            return committed.offset, committed.attempts
-        return await self._first(lane, topic, group), 0
-
-    async def _counted(self, lane: LaneKey, topic: Topic, committed: Committed) -> Committed:
-        """Return the progress; if a client died there, first store one more attempt of the message (SPEC ORDER-8)."""
-        _, locks = self._of(broker_of(lane.partition))
-        if not locks.is_abandoned(lane):
-            return committed
-        opened = await self._lanes.partition_of(lane, topic.name).look()
-        if opened is not None and committed.offset < opened.end_offset:
-            attempts = min(committed.attempts + 1, MAX_ATTEMPTS_MAX)
-            committed = await self._lanes.commit(lane, topic.name, committed.offset, committed.epoch, attempts=attempts)
-        locks.counted(lane)
-        return committed
-
-    async def _first(self, lane: LaneKey, topic: Topic, group: Group) -> int:
-        """Return where a group begins that never consumed this partition, and store that position."""
-        epoch = self._lanes.groups.epoch_of(lane)
-        await begin(self._meta, topic, group)
-        partition = self._lanes.partition_of(lane, topic.name)
-        start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
-        opened = await partition.opened()
-        await partition.refresh()
-        offset = first_position(start, await bounds_at(self._partitions.run, opened, start.time_ms), pop=False)
-        if start.kind is not StartKind.FIRST:
-            await self._lanes.commit(lane, topic.name, offset)
-        elif epoch is not None:
-            # After a crash the same position is found again; messages that retention takes from now on count as lost.
-            self._lanes.logs.offsets.note(lane, topic.name, Committed(epoch, offset))
-        return offset
 
     async def take_or_wait(self, asked: LockRequest, wait_ms: int, client: Client) -> LocksTaken:
         """Take locks; while none is granted, wait until one is. A client that held locks is answered at once."""
@@ -254,7 +216,7 @@ class Locks:
         ]
 
     def _release(self, lane: LaneKey, topic: Topic, client: str, number: int | None) -> bool:
-        _, locks = self._of(broker_of(lane.partition))
+        _, locks = self._of(self._topics.broker_of(topic, lane.partition))
         released = locks.release(lane, client, number=number)
         if released:
             self._wake(_Place(lane.group, topic.name, lane.partition))
@@ -263,9 +225,18 @@ class Locks:
     def void(self, lanes: Iterable[LaneKey]) -> None:
         """Void the locks of lanes whose epoch is over: holders must ask again where the group goes on (SPEC POP-18)."""
         for lane in lanes:
-            locks = self._locks.get(broker_of(lane.partition))
-            if locks is not None and not lane.retry:
+            if lane.retry:
+                continue
+            name = self._topics.queue_name(lane.topic_id, lane.partition)
+            if name is not None:
+                lane = lane._replace(partition=name)
+            # A logical queue has no lock but at its leader's broker.
+            for locks in self._locks.values() if name is not None else self._at(broker_of(lane.partition)):
                 locks.void(lane, self._clock.boot_ms())
+
+    def _at(self, broker: str) -> list[PullLocks]:
+        found = self._locks.get(broker)
+        return [] if found is None else [found]
 
     # Gates.
 
@@ -309,6 +280,8 @@ class Locks:
 
     def _follow(self, before: Meta, after: Meta) -> None:
         """Follow the online clients: wake requests that wait for locks, and pulls of holders that must hand over."""
+        if before.topics is not after.topics:
+            self._follow_remaps(before, after)
         if before.online is after.online:
             return
         self._sweep()
@@ -316,10 +289,32 @@ class Locks:
             was, now = before.online.seat(*place), after.online.seat(*place)
             if was.owner != now.owner or not was.clients.keys() <= now.clients.keys():
                 self._wake(place)
-        for topic, partition in _moved(before, after):
+        for topic, partition in reallocated(before, after):
             found = after.topics.topics.get(topic)
-            if found is not None and broker_of(partition) in self._locks:
-                self._partitions.get(found, partition).wake()
+            read = None if found is None else self._read_partition(found, partition)
+            if found is not None and read is not None:
+                self._partitions.get(found, read).wake()
+
+    def _read_partition(self, topic: Topic, partition: str) -> str | None:
+        """Return the physical partition at which pulls under our locks wait; None if the locks are not ours."""
+        queues = self._topics.queues_of(topic)
+        if queues is None:
+            return partition if broker_of(partition) in self._locks else None
+        queue = queues.find(partition)
+        return queue.newest_readable.partition if queue is not None and queue.leader.broker in self._locks else None
+
+    def _follow_remaps(self, before: Meta, after: Meta) -> None:
+        """Take in logical queues that came to our brokers, and answer the requests that wait for their locks."""
+        moved = list(remapped(before, after))
+        for topic, name, broker in moved:
+            locks = self._locks.get(broker)
+            if locks is not None:
+                now_ms, late_ms = self._clock.boot_ms(), 0 if self._hosting.alone else self._hosting.lease_ms
+                locks.arrive(topic.id, name, now_ms, online_epoch=after.online.epoch, late_ms=late_ms)
+        changed = {(topic.name, name) for topic, name, _ in moved}
+        for place in self._waiters if changed else ():
+            if (place.topic, place.partition) in changed:
+                self._wake(place)
 
     def _wake(self, place: _Place) -> None:
         for waiter in self._waiters.get(place, ()):
@@ -336,10 +331,6 @@ class Locks:
         self._wake_all()
 
 
-def _brokers(partitions: Iterable[str]) -> set[str]:
-    return {broker_of(partition) for partition in partitions}
-
-
 def _named(client: str | None, partition: str) -> str:
     """Return the client's name; raise `not_lock_holder` if the request gives none."""
     if client is None:
@@ -350,18 +341,3 @@ def _named(client: str | None, partition: str) -> str:
             extra={"partition": partition},
         )
     return client
-
-
-def _moved(before: Meta, after: Meta) -> Iterator[tuple[str, str]]:
-    """Yield topic and partition of each partition whose owner in some group has changed."""
-    for name, group in before.online.groups.items():
-        now = after.online.group(name)
-        if now is group:
-            continue
-        for topic, allocation in group.topics.items():
-            there = now.topics.get(topic)
-            if there is allocation:
-                continue
-            for partition, owner in allocation.owner.items():
-                if there is None or there.owner.get(partition) != owner:
-                    yield topic, partition

@@ -9,12 +9,13 @@ A process whose view of the metadata or of a group's progress is old makes a gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from api.host import HostedMeta
 from api.queue.group_start import bounds_at
 from api.queue.lanes import Lanes
+from mq.limits import OFFSET_MAX
 from mq.meta import Blocked, Group, Topic
 from mq.names import broker_of
 from mq.queue import Committed, LaneKey, first_position
@@ -47,30 +48,41 @@ class MovedProgress:
         self._loop = asyncio.get_running_loop()
         self._others: dict[str, _Other] = {}
 
-    async def blocked(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> Blocked | None:
+    async def blocked(
+        self, topic: Topic, group: Group, partition: str, *, pop: bool, done: Collection[str] = ()
+    ) -> Blocked | None:
         """Return the logical partitions whose messages the group may not have yet in this partition; None for none.
 
-        `pop`: whether a group that has not begun will begin by a pop (see `first_position`).
+        `pop`: whether a group that has not begun will begin by a pop (see `first_position`). `done` are partitions with
+        which the group is done, whatever it has committed there.
         """
         moved = self._meta.now.moved_keys(topic.id)
         sources = moved.sources(partition) if moved.moves else ()
         if not sources:
             return None
-        positions = {name: await self._position(topic, group, name, pop=pop) for name in sorted(sources)}
+        positions = {
+            name: OFFSET_MAX if name in done else await self.position(topic, group, name, pop=pop)
+            for name in sorted(sources)
+        }
         return moved.blocked(partition, positions)
 
-    async def _position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
+    async def position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
         """Return the first offset in a partition that the group is not done with."""
         lane = LaneKey(topic.id, group.name, False, partition)
-        committed = await self._committed(lane)
+        committed = await self.committed(lane)
         source = self._lanes.partition_of(lane, topic.name)
         log = await source.opened()
         if committed is not None:
             return max(committed.offset, log.min_offset)
-        start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
+        newest = self._meta.now.topics.topics.get(topic.name, topic)  # a new segment is not in the caller's route
+        start = self._meta.now.groups.start_in(lane, group, newest.route.partitions)
         return first_position(start, await bounds_at(self._lanes.logs.run, log, start.time_ms), pop=pop)
 
-    async def _committed(self, lane: LaneKey) -> Committed | None:
+    async def committed(self, lane: LaneKey, since_s: float = 0.0) -> Committed | None:
+        """Return the group's progress in a lane of any process; None if it has not begun there.
+
+        All that was committed before `since_s` (time of the loop) is known; otherwise the answer may be a moment old.
+        """
         broker = broker_of(lane.partition)
         if self._hosts(broker):
             self._others.pop(broker, None)
@@ -79,9 +91,10 @@ class MovedProgress:
         if other is None:
             other = self._others[broker] = _Other(self._follow(broker))
         async with other.lock:
-            if self._loop.time() - other.refreshed_at >= self._refresh_s:
+            now_s = self._loop.time()
+            if now_s - other.refreshed_at >= self._refresh_s or other.refreshed_at < since_s:
                 await self._lanes.logs.run(other.follower.refresh)
-                other.refreshed_at = self._loop.time()
+                other.refreshed_at = now_s
         return self._meta.now.groups.committed_in(lane, other.follower.committed.get(lane))
 
 

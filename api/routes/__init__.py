@@ -21,19 +21,15 @@ from api.routes.handles import CALLS, HandlesEndpoint
 from api.routes.pop import PopEndpoint
 from api.routes.pop_elsewhere import PopForwarder
 from api.routes.produce import JSON_TYPE, NDJSON_TYPE, ProduceEndpoint
-from api.routes.read import PartitionReader
-from api.routes.sse import EVENTS_TYPE
 
 __all__ = [
     "ARROW_TYPE",
     "CALLS",
-    "EVENTS_TYPE",
     "JSON_TYPE",
     "NDJSON_TYPE",
     "ROUTERS",
     "FetchEndpoint",
     "HandlesEndpoint",
-    "PartitionReader",
     "PopEndpoint",
     "PopForwarder",
     "ProduceEndpoint",

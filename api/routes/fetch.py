@@ -7,6 +7,7 @@ are encoded on a work thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from functools import partial
 from typing import Final
@@ -16,9 +17,9 @@ import msgspec
 from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics
 from api.log import Metrics, Partitions
 from api.order import Gate, Gates
+from api.reading import EVENTS_TYPE, FetchQuery, PartitionReader, QueueReader, stream_events
 from api.routes.order_request import check_client
-from api.routes.read import FetchQuery, PartitionReader, parse_tags
-from api.routes.sse import EVENTS_TYPE, stream_events
+from api.routes.read import parse_tags
 from api.wire import (
     Admission,
     Answer,
@@ -44,7 +45,6 @@ from mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from mq.names import broker_of
 from mq.wire import FetchAnswer
 from tables.log import Fetched
 
@@ -74,6 +74,7 @@ class FetchEndpoint:
         topics: Topics,
         groups: Groups,
         reader: PartitionReader,
+        queues: QueueReader,
         gates: Gates,
         *,
         peers: Peers,
@@ -85,6 +86,7 @@ class FetchEndpoint:
         self._topics = topics
         self._groups = groups
         self._reader = reader
+        self._queues = queues
         self._gates = gates
         self._peers = peers
         self._partitions = partitions
@@ -108,10 +110,11 @@ class FetchEndpoint:
         parameters = parse_query(scope["query_string"], _PARAMETERS)
         query = _parse(parameters)
         topic = await self._topics.require(topic_name)
-        if partition_name not in topic.route.partitions:
+        if topic.topic.static is not None:
+            self._topics.require_queue(topic, partition_name, "partition")
+        elif partition_name not in topic.route.partitions:
             detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
             raise NotFound(detail, code="partition_not_found", field="partition")
-        partition = topic.partition(partition_name)
         headers = headers_of(scope)
         events = accepts(headers, EVENTS_TYPE)
         client = Client(receive)
@@ -119,14 +122,18 @@ class FetchEndpoint:
             gate = await self._gate(topic, partition_name, parameters)
             if gate is not None and gate.is_owners and not events:
                 call = Call.of(scope, wait_ms=query.wait_ms)
-                elsewhere = await self._peers.elsewhere(broker_of(partition_name), call, client)
+                broker = self._topics.broker_of(topic.topic, partition_name)
+                elsewhere = await self._peers.elsewhere(broker, call, client)
                 if elsewhere is not None:
                     return elsewhere
             if events:
                 resumed = header_text(headers, b"last-event-id")
-                await stream_events(self._reader, partition, query, resumed, client, send, gate)
+                read = partial(self._read, topic, partition_name, client=client, gate=gate)
+                await stream_events(
+                    read, partition_name, query, resumed, client, send, lambda: self._partitions.stopping
+                )
                 return None
-            found = await self._reader.read(partition, query, client, gate)
+            found = await self._read(topic, partition_name, query, client=client, gate=gate)
         except GONE as error:
             raise await self._topics.explained(topic, error) from error
         finally:
@@ -137,6 +144,14 @@ class FetchEndpoint:
         self._metrics.fetched_bytes[topic_name] += answer.size
         self._metrics.fetch_seconds.observe(time.perf_counter() - began)
         return answer
+
+    def _read(
+        self, topic: HostedTopic, name: str, query: FetchQuery, *, client: Client, gate: Gate | None
+    ) -> Awaitable[Fetched]:
+        """Read a partition or a logical queue (SPEC STATIC-2)."""
+        if topic.topic.static is not None:
+            return self._queues.read(topic, name, query, client, gate)
+        return self._reader.read(topic.partition(name), query, client, gate)
 
     async def _gate(self, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
         """Return the checks of a group's fetch; None if the fetch names no group."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from api.host import Call, Groups, HostedMeta, Hosting, Owners, Peer, Topics, is_forwarded, together
+from api.host import Call, Groups, HostedMeta, Owners, Peer, Topics, is_forwarded, together
+from api.progress import check_offset
 from api.queue import Lanes, begin, bounds_at
 from api.routes.groups import GroupName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.routes.order_request import check_named
 from api.routes.topics import Running, TopicName
+from api.service import Service
 from api.wire import JsonBody, problems
-from mq.errors import Conflict, NotFound, Unprocessable
-from mq.meta import Topic, lanes_of
+from mq.errors import Conflict, NotFound
+from mq.meta import Group, Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, reset_position
+from mq.static import LogicalQueue
 from mq.wire import CommitRequest, ResetRequest
 
 __all__ = [
@@ -30,6 +33,8 @@ router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["gr
 
 _EMPTY: Final = Bounds(0, 0)
 
+#: A lane or a logical queue.
+K = TypeVar("K")
 
 _COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
 _RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
@@ -78,7 +83,9 @@ async def show_offsets(group: GroupName, topic: TopicName, service: Running, req
         others = Others()
         for answer in await ask_others(service.owners, _brokers(found), call, all_of_them=True):
             others.add(topic, answer["partitions"])
-    views = await lane_views(service.lanes, service.hosting, group, found, consumed=False, others=others)
+    views = await lane_views(
+        service.lanes, service.hosting, service.topics, service.moved, group, found, consumed=False, others=others
+    )
     offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
     epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
     place = {"group": group, "topic": topic, "topic_id": found.id}
@@ -107,18 +114,35 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
         raise Conflict(
             f"group {group} is shared: pops count its attempts", code="group_not_exclusive", field="attempts"
         )
-    lanes = _named_lanes(group, found, wanted, "offsets")
-    await _check_epochs(service.meta, lanes, epochs)
+    call = Call.of(request.scope)
+    queues, lanes = _named(service.topics, group, found, wanted, "offsets", from_peer=is_forwarded(call.headers))
+    if max(epochs.values(), default=0) > service.meta.now.groups.epoch:
+        await service.meta.refresh()
+    ends = await _ends(service, found, queues)
+    if any(offset > ends[queue] for queue, offset in queues.items()):
+        # Another process may have told the client of a segment that is not known here yet.
+        await service.meta.refresh()
+        queues, lanes = _named(service.topics, group, found, wanted, "offsets", from_peer=is_forwarded(call.headers))
+        ends = await _ends(service, found, queues)
     # Check all of them before any is stored.
-    for lane, offset in lanes.items():
-        _check_offset(lane, offset, await lane_bounds(service.lanes, lane, topic) or _EMPTY, "offsets")
-    ours, theirs = _by_owner(service.owners, lanes, Call.of(request.scope))
-    for lane in ours:
+    await _check(service, topic, lanes, epochs)
+    for queue, offset in queues.items():
+        check_epoch(queue.name, epochs.get(queue.name), service.progress.epoch_of(found, group, queue) or 0)
+        check_offset(queue.name, offset, ends[queue], "offsets")
+    ours, theirs = _by_owner(service.owners, {lane: broker_of(lane.partition) for lane in lanes}, call)
+    our_queues, their_queues = _by_owner(service.owners, {queue: queue.leader.broker for queue in queues}, call)
+    # Where a static topic's lane is named by itself, the process of its queue's leader has checked the lock.
+    locked = [] if found.static is not None else [lane for lane in ours if not lane.retry]
+    for lane in [*locked, *(LaneKey(found.id, group, False, queue.name) for queue in our_queues)]:
         number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
         service.locks.check_commit(its_group, found, lane, asked.client_id, number, where)
     await begin(service.meta, found, its_group)
-    asking = [_commit_elsewhere(service.owners, peer, part, request, asked) for peer, part in theirs.items()]
-    done = await together([_commit_here(service.lanes, service.hosting, topic, ours, epochs, attempts), *asking])
+    asking: list[Awaitable[dict[str, Committed]]] = [
+        service.commits.there(peer, call, _part(asked, names)) for peer, names in _names(theirs, their_queues).items()
+    ]
+    here = service.commits.here(topic, {lane: lanes[lane] for lane in ours}, epochs, attempts)
+    in_queues = _commit_queues(service, found, its_group, {queue: queues[queue] for queue in our_queues}, asked, call)
+    done = await together([here, in_queues, *asking])
     committed = {name: at for part in done for name, at in part.items()}
     offsets = {name: committed[name].offset for name in wanted}
     place = {"group": group, "topic": topic, "topic_id": found.id}
@@ -142,65 +166,83 @@ async def _topic_meant(topics: Topics, meta: HostedMeta, name: str, topic_id: st
     return found
 
 
-async def _check_epochs(meta: HostedMeta, lanes: Iterable[LaneKey], epochs: Mapping[str, int]) -> None:
-    """Check all epochs before any offset is stored, as far as this process knows; each lane's owner checks again."""
-    if max(epochs.values(), default=0) > meta.now.groups.epoch:
-        await meta.refresh()
+async def _check(service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int]) -> None:
+    """Check epochs and offsets of lanes, as far as this process knows; each lane's owner checks the epochs again."""
     for lane in lanes:
-        check_epoch(lane.partition, epochs.get(lane.partition), meta.now.groups.epoch_of(lane) or 0)
-
-
-def _by_owner(
-    owners: Owners, lanes: Mapping[LaneKey, int], call: Call
-) -> tuple[dict[LaneKey, int], dict[Peer, dict[str, int]]]:
-    """Return the offsets of our lanes, and of those that other processes serve, by process."""
-    ours: dict[LaneKey, int] = {}
-    theirs: dict[Peer, dict[str, int]] = {}
+        check_epoch(lane.partition, epochs.get(lane.partition), service.meta.now.groups.epoch_of(lane) or 0)
     for lane, offset in lanes.items():
-        peer = owners.of(broker_of(lane.partition), call)
+        bounds = await lane_bounds(service.lanes, lane, topic) or _EMPTY
+        check_offset(lane.partition, offset, bounds.end_offset, "offsets")
+
+
+async def _ends(service: Service, topic: Topic, queues: Iterable[LogicalQueue]) -> dict[LogicalQueue, int]:
+    return {queue: await service.progress.end(topic, queue) for queue in queues}
+
+
+def _by_owner(owners: Owners, brokers: Mapping[K, str], call: Call) -> tuple[list[K], dict[Peer, list[K]]]:
+    """Return what this process serves, and what others serve, by process; `brokers` has the broker of each."""
+    ours: list[K] = []
+    theirs: dict[Peer, list[K]] = {}
+    for one, broker in brokers.items():
+        peer = owners.of(broker, call)
         if peer is None:
-            ours[lane] = offset
+            ours.append(one)
         else:
-            theirs.setdefault(peer, {})[lane.partition] = offset
+            theirs.setdefault(peer, []).append(one)
     return ours, theirs
 
 
-async def _commit_here(
-    hosted: Lanes,
-    hosting: Hosting,
-    topic: str,
-    lanes: Mapping[LaneKey, int],
-    epochs: Mapping[str, int],
-    attempts: Mapping[str, int],
-) -> dict[str, Committed]:
-    held = {broker: hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
-
-    def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
-        tried = attempts.get(lane.partition, 0)
-        return hosted.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
-
-    done = await together([commit(lane, at) for lane, at in lanes.items()])
-    for broker, epoch in held.items():
-        hosting.check(broker, epoch)
-    now_ms = hosted.logs.now_ms()
-    for lane in lanes:
-        hosted.consumed(lane, now_ms)
-    return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
+def _names(lanes: Mapping[Peer, list[LaneKey]], queues: Mapping[Peer, list[LogicalQueue]]) -> dict[Peer, set[str]]:
+    """Return the names of what each process serves."""
+    return {
+        peer: {*(lane.partition for lane in lanes.get(peer, ())), *(queue.name for queue in queues.get(peer, ()))}
+        for peer in {*lanes, *queues}
+    }
 
 
-async def _commit_elsewhere(
-    owners: Owners, peer: Peer, offsets: dict[str, int], request: Request, asked: CommitRequest
-) -> dict[str, Committed]:
-    """Let another process commit the offsets of its brokers' partitions, under the locks that it granted."""
+def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
+    """Return the part of a request that concerns these partitions."""
 
     def its(numbers: Mapping[str, int] | None) -> dict[str, int]:
-        return {name: number for name, number in (numbers or {}).items() if name in offsets}
+        return {name: number for name, number in (numbers or {}).items() if name in names}
 
-    part = msgspec.structs.replace(
-        asked, offsets=offsets, locks=its(asked.locks), epochs=its(asked.epochs), attempts=its(asked.attempts)
+    return msgspec.structs.replace(
+        asked,
+        offsets=its(asked.offsets),
+        locks=its(asked.locks),
+        epochs=its(asked.epochs),
+        attempts=its(asked.attempts),
     )
-    answer = await owners.ask(peer, Call.of(request.scope, msgspec.json.encode(part)))
-    return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
+
+
+async def _commit_queues(
+    service: Service,
+    topic: Topic,
+    group: Group,
+    queues: Mapping[LogicalQueue, int],
+    asked: CommitRequest,
+    call: Call,
+) -> dict[str, Committed]:
+    """Commit logical offsets of queues that this process leads, in lanes of any process (SPEC STATIC-16)."""
+    held = {queue.leader.broker: service.hosting.epoch(queue.leader.broker) for queue in queues}
+    epochs, attempts = asked.epochs or {}, asked.attempts or {}
+    done = await together(
+        [
+            service.progress.store(
+                topic,
+                group,
+                queue,
+                offset,
+                meant=epochs.get(queue.name),
+                attempts=attempts.get(queue.name, 0),
+                headers=call.headers,
+            )
+            for queue, offset in queues.items()
+        ]
+    )
+    for broker, epoch in held.items():
+        service.hosting.check(broker, epoch)
+    return {queue.name: committed for queue, committed in zip(queues, done, strict=True)}
 
 
 @router.post(
@@ -216,7 +258,9 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
     target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
     await service.groups.require(group)
     found = (await service.topics.require(topic)).topic
-    offsets = await _targets(service.lanes, group, found, target)
+    if found.static is not None:
+        await service.meta.refresh()  # the newest segments count
+    offsets, shown = await _targets(service, group, found, target)
     if drop:
         offsets |= await _past_retries(service.lanes, group, found)
     epoch, ends = await _reset(service.groups, group, found, offsets)
@@ -230,7 +274,7 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
         "group": group,
         "topic": topic,
         "epoch": epoch,
-        "offsets": {lane.partition: offset for lane, offset in offsets.items()},
+        "offsets": shown | {lane.partition: at for lane, at in offsets.items() if found.static is None or lane.retry},
     }
 
 
@@ -246,45 +290,68 @@ async def _reset(
 # Named partitions -----------------------------------------------------------------------------------------------------
 
 
-def _named_lanes(group: str, topic: Topic, wanted: Mapping[str, int], field: str) -> dict[LaneKey, int]:
-    """Return the lanes of the named partitions, which may be retry partitions, too."""
-    lanes = {lane.partition: lane for lane in lanes_of(group, topic)}
-    for partition in wanted:
-        if partition not in lanes:
+def _named(
+    topics: Topics, group: str, topic: Topic, wanted: Mapping[str, int], field: str, *, from_peer: bool = False
+) -> tuple[dict[LogicalQueue, int], dict[LaneKey, int]]:
+    """Return what a request names: logical queues of a static topic, and lanes, which may be retry partitions.
+
+    Another process (`from_peer`) names the lanes of single segments, too.
+    """
+    queues = topics.queues_of(topic)
+    lanes = {lane.partition: lane for lane in lanes_of(group, topic) if queues is None or from_peer or lane.retry}
+    in_queues: dict[LogicalQueue, int] = {}
+    in_lanes: dict[LaneKey, int] = {}
+    for partition, offset in wanted.items():
+        lane = lanes.get(partition)
+        if lane is not None:
+            in_lanes[lane] = offset
+        elif queues is not None:
+            in_queues[queues.require(partition, topic.name, f"{field}.{partition}")] = offset
+        else:
             raise NotFound(
                 f"{field}: topic {topic.name} has no partition {partition!r}",
                 code="partition_not_found",
                 field=f"{field}.{partition}",
             )
-    return {lanes[partition]: offset for partition, offset in wanted.items()}
-
-
-def _check_offset(lane: LaneKey, offset: int, bounds: Bounds, field: str) -> None:
-    if offset > bounds.end_offset:
-        raise Unprocessable(
-            f"{field}: {offset} is beyond the end offset {bounds.end_offset} of {lane.partition}",
-            code="offset_out_of_range",
-            field=f"{field}.{lane.partition}",
-            extra={"end_offset": bounds.end_offset},
-        )
+    return in_queues, in_lanes
 
 
 # Where a reset goes ---------------------------------------------------------------------------------------------------
 
 
-async def _targets(hosted: Lanes, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
-    """Return the new offset of each lane to be reset."""
-    if isinstance(target, Start):
-        lanes = [lane for lane in lanes_of(group, topic) if not lane.retry]
-        return {
-            lane: reset_position(target, await _bounds_at(hosted, lane, topic.name, target.time_ms)) for lane in lanes
-        }
-    offsets = {}
-    for lane, offset in _named_lanes(group, topic, target, "to").items():
-        bounds = await lane_bounds(hosted, lane, topic.name) or _EMPTY
-        _check_offset(lane, offset, bounds, "to")
-        offsets[lane] = reset_position(offset, bounds)
-    return offsets
+async def _targets(
+    service: Service, group: str, topic: Topic, target: Start | Mapping[str, int]
+) -> tuple[dict[LaneKey, int], dict[str, int]]:
+    """Return the new offset of each lane to be reset, and the logical one of each queue of a static topic."""
+    if not isinstance(target, Start):
+        wanted, lanes = _named(service.topics, group, topic, target, "to")
+        offsets = {}
+        for lane, offset in lanes.items():
+            bounds = await lane_bounds(service.lanes, lane, topic.name) or _EMPTY
+            check_offset(lane.partition, offset, bounds.end_offset, "to")
+            offsets[lane] = reset_position(offset, bounds)
+        in_queues, shown = await _queue_targets(service, group, topic, wanted)
+        return offsets | in_queues, shown
+    queues = service.topics.queues_of(topic)
+    if queues is not None:
+        all_of_them = {queues.require(name, topic.name): target for name in queues.names}
+        return await _queue_targets(service, group, topic, all_of_them)
+    lanes_there = [lane for lane in lanes_of(group, topic) if not lane.retry]
+    return {
+        lane: reset_position(target, await _bounds_at(service.lanes, lane, topic.name, target.time_ms))
+        for lane in lanes_there
+    }, {}
+
+
+async def _queue_targets(
+    service: Service, group: str, topic: Topic, targets: Mapping[LogicalQueue, Start | int]
+) -> tuple[dict[LaneKey, int], dict[str, int]]:
+    lanes: dict[LaneKey, int] = {}
+    shown: dict[str, int] = {}
+    for queue, target in targets.items():
+        its, shown[queue.name] = await service.progress.reset_lanes(topic, group, queue, target, "to")
+        lanes |= its
+    return lanes, shown
 
 
 async def _bounds_at(hosted: Lanes, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:

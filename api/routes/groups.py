@@ -10,9 +10,9 @@ from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
 from pydantic import BaseModel, WithJsonSchema
 
-from api.host import Call, HostedMeta, Hosting, Owners, is_forwarded
+from api.host import Call, HostedMeta, Hosting, Owners, Topics, is_forwarded
 from api.order import OnlineClients
-from api.queue import Lanes, SeenClients
+from api.queue import Lanes, MovedProgress, SeenClients
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.routes.lane_views import LaneView, Others, ask_others, lane_views
 from api.routes.topics import Running, rfc3339
@@ -128,6 +128,8 @@ class GroupViews:
         lanes: Lanes,
         hosting: Hosting,
         owners: Owners,
+        topics: Topics,
+        moved: MovedProgress,
         *,
         online: OnlineClients,
         seen: SeenClients,
@@ -136,6 +138,8 @@ class GroupViews:
         self._lanes = lanes
         self._hosting = hosting
         self._owners = owners
+        self._topics = topics
+        self._moved = moved
         self._online = online
         self._seen = seen
 
@@ -156,7 +160,14 @@ class GroupViews:
             try:
                 consumed = topic.name not in wanted
                 lanes = await lane_views(
-                    self._lanes, self._hosting, group.name, topic, consumed=consumed, others=others
+                    self._lanes,
+                    self._hosting,
+                    self._topics,
+                    self._moved,
+                    group.name,
+                    topic,
+                    consumed=consumed,
+                    others=others,
                 )
             except NotFound:  # the topic was deleted meanwhile
                 continue
@@ -191,6 +202,8 @@ async def _views_of(service: Running) -> GroupViews:
         service.lanes,
         service.hosting,
         service.owners,
+        service.topics,
+        service.moved,
         online=service.online,
         seen=service.seen,
     )

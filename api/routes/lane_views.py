@@ -12,13 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from api.host import Call, Hosting, Owners, Peer, Relayed, together
-from api.queue import Lanes, settle_overdue
+from api.host import Call, Hosting, Owners, Peer, Relayed, Topics, together
+from api.queue import Lanes, MovedProgress, settle_overdue
 from api.routes.topics import rfc3339
 from mq.errors import Corrupt, Unavailable, Unknown
-from mq.meta import Topic, lanes_of
+from mq.meta import Group, Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, lag_messages
+from mq.static import LogicalQueue, position_of
 
 __all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
 
@@ -46,14 +47,24 @@ class LaneView(BaseModel):
 
 
 async def lane_views(
-    hosted: Lanes, hosting: Hosting, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
+    hosted: Lanes,
+    hosting: Hosting,
+    topics: Topics,
+    moved: MovedProgress,
+    group: str,
+    topic: Topic,
+    *,
+    consumed: bool,
+    others: Others | None = None,
 ) -> list[LaneView]:
     """Return all partitions of a topic in route order, retries last; with `consumed`, none if the group touched none.
 
     A retry partition that does not exist yet is left out. `others` has the lanes of other processes' brokers; without
-    it, only the lanes of this process are returned.
+    it, only the lanes of this process are returned. Of a static topic the logical queues are returned, but to another
+    process the lanes of their segments.
     """
-    lanes = lanes_of(group, topic)
+    queues = topics.queues_of(topic)
+    lanes = lanes_of(group, topic if queues is None else hosted.topic(topic.name) or topic)
     await settle_overdue(hosted, lanes)
     if others is None:
         lanes = [lane for lane in lanes if hosting.hosts(_broker(lane))]
@@ -66,11 +77,59 @@ async def lane_views(
     if consumed and not any(map(_is_touched, begun)):
         return []
     bounds = await asyncio.gather(*(_readable_bounds(hosted, lane, topic.name) for lane in lanes))
-    return [
+    views = [
         _with_bounds(view, found)
         for view, found in zip(begun, bounds, strict=True)
         if found is not None or not view.retry or _is_touched(view)
     ]
+    if queues is None or others is None:
+        return views
+    by_partition = {view.partition: view for view in views}
+    its_group = hosted.groups.group(group)
+    shown = [await _queue_view(moved, topic, its_group, name, queues.find(name), by_partition) for name in queues.names]
+    return [*shown, *(view for view in views if view.retry)]
+
+
+async def _queue_view(
+    moved: MovedProgress,
+    topic: Topic,
+    group: Group,
+    name: str,
+    queue: LogicalQueue | None,
+    views: Mapping[str, LaneView],
+) -> LaneView:
+    """Return a logical queue as the group sees it, from the views of its segments' lanes (SPEC STATIC-15, 16).
+
+    Its lag is the number of messages in all segments. A queue that cannot be had is shown without numbers.
+    """
+    shown = LaneView(partition=name, retry=False, committed_offset=None, in_flight=0, last_consume_time=None)
+    if queue is None:
+        return shown
+    lanes = [views[segment.partition] for segment in queue.segments]
+    positions = {lane.partition: lane.committed_offset for lane in lanes}
+    if any(at is not None for at in positions.values()):
+        for lane in lanes:
+            if lane.committed_offset is None:
+                positions[lane.partition] = await moved.position(topic, group, lane.partition, pop=False)
+        known = {partition: at for partition, at in positions.items() if at is not None}
+        shown.committed_offset = position_of(queue, known)
+    lags = [_lag(lane, positions[lane.partition]) for lane in lanes]
+    first, newest = views[queue.readable[0].partition], views[queue.newest_readable.partition]
+    if first.min_offset is not None and newest.end_offset is not None:
+        shown.min_offset = queue.readable[0].logical(first.min_offset)
+        shown.end_offset = queue.newest_readable.logical(newest.end_offset)
+    shown.lag = None if None in lags else sum(lag for lag in lags if lag is not None)
+    shown.in_flight = sum(lane.in_flight for lane in lanes)
+    shown.last_consume_time = max((lane.last_consume_time for lane in lanes if lane.last_consume_time), default=None)
+    shown.epoch = max((lane.epoch for lane in lanes if lane.epoch is not None), default=None)
+    return shown
+
+
+def _lag(lane: LaneView, position: int | None) -> int | None:
+    """Return how many messages the group has not consumed in a lane; None if the lane's bounds are not known."""
+    if lane.min_offset is None or lane.end_offset is None:
+        return None
+    return lag_messages(position, Bounds(lane.min_offset, lane.end_offset))
 
 
 class Others:

@@ -22,7 +22,6 @@ from api.routes.topics import Running, TopicName
 from api.wire import Client, problems
 from mq.errors import Conflict, Unavailable, Unknown
 from mq.meta import Group, Topic
-from mq.names import broker_of
 from mq.wire import LocksGiven
 
 __all__ = ["router"]
@@ -84,13 +83,13 @@ class _Share(NamedTuple):
 async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await LOCKS.read(request)
     found, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
-    asked = locks_of(body, hosted)
-    shares, nobody = _shares(service.owners, asked.partitions, Call.of(request.scope))
+    asked = locks_of(body, hosted, service.topics.queues_of(hosted))
+    shares, nobody = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
     wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
     client = Client(request.receive)
     try:
         parts: list[Awaitable[LocksTaken]] = [
-            _take_here(service.locks, found, hosted, asked, share, wait_ms, client)
+            _take_here(service.locks, found, hosted, asked, share, wait_ms, client, request)
             if share.owner is None
             else _take_there(service.peers, request, asked, share, share.owner, wait_ms, client)
             for share in shares
@@ -110,8 +109,8 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
 async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await RELEASE.read(request)
     _, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
-    asked = release_of(body, hosted)
-    shares, nobody = _shares(service.owners, asked.partitions, Call.of(request.scope))
+    asked = release_of(body, hosted, service.topics.queues_of(hosted))
+    shares, nobody = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
     released: set[str] = set()
     for share in shares:
         if share.owner is None:
@@ -137,13 +136,15 @@ async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: st
     return found, hosted.topic
 
 
-def _shares(owners: Owners, partitions: Iterable[str], call: Call) -> tuple[list[_Share], list[str]]:
+def _shares(
+    topics: Topics, owners: Owners, topic: Topic, partitions: Iterable[str], call: Call
+) -> tuple[list[_Share], list[str]]:
     """Return the partitions by the process that serves them, and those that no process serves."""
     by_owner: dict[Peer | None, list[str]] = {}
     nobody: list[str] = []
     for partition in partitions:
         try:
-            by_owner.setdefault(owners.of(broker_of(partition), call), []).append(partition)
+            by_owner.setdefault(owners.of(topics.broker_of(topic, partition), call), []).append(partition)
         except Unavailable:
             if is_forwarded(call.headers):
                 raise
@@ -155,9 +156,17 @@ def _shares(owners: Owners, partitions: Iterable[str], call: Call) -> tuple[list
 
 
 async def _take_here(
-    locks: Locks, group: Group, topic: Topic, asked: LocksAsked, share: _Share, wait_ms: int, client: Client
+    locks: Locks,
+    group: Group,
+    topic: Topic,
+    asked: LocksAsked,
+    share: _Share,
+    wait_ms: int,
+    client: Client,
+    request: Request,
 ) -> LocksTaken:
-    here = LockRequest(group, topic, asked.client, share.partitions, asked.held.intersection(share.partitions))
+    held, headers = asked.held.intersection(share.partitions), request.scope["headers"]
+    here = LockRequest(group, topic, asked.client, share.partitions, held, headers)
     try:
         return await locks.take_or_wait(here, wait_ms, client)
     except Unavailable:

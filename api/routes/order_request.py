@@ -12,6 +12,7 @@ from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
 from mq.meta import Subscription, Topic
 from mq.names import check_client_topic
+from mq.static import TopicQueues
 from mq.wire import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
 
 __all__ = [
@@ -93,31 +94,36 @@ def _subscription(topic: str, asked: SubscriptionRequest) -> Subscription:
     return Subscription(order=asked.order is True, tags="*" if asked.tags is None else asked.tags)
 
 
-def locks_of(asked: LocksRequest, topic: Topic) -> LocksAsked:
-    """Return the checked request for locks; a partition in both lists counts as held."""
+def locks_of(asked: LocksRequest, topic: Topic, queues: TopicQueues | None) -> LocksAsked:
+    """Return the checked request for locks; a partition in both lists counts as held.
+
+    `queues` are the logical queues of a static topic.
+    """
     client = check_client(asked.client_id)
-    held = _partitions(asked.held or (), "held", topic)
-    wanted = _partitions(asked.partitions or (), "partitions", topic)
+    held = _partitions(asked.held or (), "held", topic, queues)
+    wanted = _partitions(asked.partitions or (), "partitions", topic, queues)
     if not held and not wanted:
         raise Unprocessable("partitions must name at least one partition", field="partitions")
     wait_ms = check_wait(asked.wait_ms or 0)
     return LocksAsked(client, tuple(dict.fromkeys((*held, *wanted))), frozenset(held), wait_ms)
 
 
-def release_of(asked: ReleaseRequest, topic: Topic) -> LocksReleased:
+def release_of(asked: ReleaseRequest, topic: Topic, queues: TopicQueues | None) -> LocksReleased:
     """Return the checked request to give locks back."""
     client = check_client(asked.client_id)
-    partitions = _partitions(asked.partitions, "partitions", topic)
+    partitions = _partitions(asked.partitions, "partitions", topic, queues)
     numbers = asked.locks or {}
     check_named(numbers, "locks", partitions)
     return LocksReleased(client, partitions, numbers)
 
 
-def _partitions(names: Collection[str], field: str, topic: Topic) -> tuple[str, ...]:
-    """Return the names, each once; refuse one that is not a partition of the topic."""
-    there = set(topic.route.partitions)
+def _partitions(names: Collection[str], field: str, topic: Topic, queues: TopicQueues | None) -> tuple[str, ...]:
+    """Return the names, each once; refuse one that is not a partition of the topic as clients see it."""
+    there = set(topic.client_partitions)
     for partition in names:
         if partition not in there:
+            if queues is not None:
+                queues.require(partition, topic.name, field)
             raise NotFound(
                 f"{field}: topic {topic.name} has no partition {partition!r}", code="partition_not_found", field=field
             )

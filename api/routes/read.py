@@ -1,45 +1,13 @@
-"""Reading a partition for a client: with a tag filter, and waiting for messages that are not there yet.
-
-    offset ──> log.read ──tags──> rows? ── yes ──> answer
-                  ^                 |no
-                  '── commit ── wait until wait_ms
-
-Rows in memory are read on the event loop, since a thread would cost more than the read; rows on disk on a work thread.
-"""
+"""The tag filter of requests that read messages."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
-
 import pyarrow as pa
 
-from api.host import Hosting
-from api.log import Partition, Partitions, scan_tags
-from api.order import Gate
-from api.queue import HELD_BACK_S
-from api.wire import Client, ClientDisconnected
 from mq.errors import Unprocessable
 from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
-from tables.log import Fetched, FetchStatus, PartitionLog
 
-__all__ = ["FetchQuery", "PartitionReader", "parse_tags"]
-
-#: Maximum age, in seconds, of the end offset that a reader far before the end is told; meanwhile it is followed.
-_FOLLOWED_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class FetchQuery:
-    """The parameters of one fetch; `tags` None takes every message."""
-
-    offset: int
-    max_messages: int
-    max_bytes: int
-    wait_ms: int
-    tags: pa.Array | None
+__all__ = ["parse_tags"]
 
 
 def parse_tags(text: str | None) -> pa.Array | None:
@@ -56,107 +24,3 @@ def parse_tags(text: str | None) -> pa.Array | None:
         detail = f"tags: a tag has at most {TAG_BYTES_MAX} bytes"
         raise Unprocessable(detail, code="invalid_tag_filter", field="tags", extra={"limit": TAG_BYTES_MAX})
     return pa.array(tags, pa.string())
-
-
-class PartitionReader:
-    """Reads partitions for clients; used on the event loop."""
-
-    def __init__(self, partitions: Partitions, hosting: Hosting, *, refresh_s: float) -> None:
-        """A reader near the end may be told an end offset that is `refresh_s` old."""
-        self._partitions = partitions
-        self._hosting = hosting
-        self._refresh_s = refresh_s
-        self._loop = partitions.loop
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the service stops, so that no reader waits any longer."""
-        return self._partitions.stopping
-
-    async def read(self, partition: Partition, query: FetchQuery, client: Client, gate: Gate | None = None) -> Fetched:
-        """Read the partition from `query.offset` on, waiting up to `query.wait_ms` for the first message.
-
-        `gate` is checked before the first read and after each one, before its messages may be sent.
-        """
-        if gate is not None:
-            gate.check()
-        log = await partition.opened()
-        deadline = self._loop.time() + query.wait_ms / 1000
-        offset = query.offset
-        while True:
-            found = await self._look(partition, log, query, offset)
-            if gate is not None:
-                found = await gate.cut(found)
-                gate.check()
-                if found.rows.num_rows:
-                    gate.took()
-            if found.status is not FetchStatus.NO_NEW_MESSAGE or self.stopping:
-                return found
-            offset = found.next_offset
-            if self._loop.time() >= deadline:
-                return found
-            if gate is not None and gate.holds_back:
-                await _later(min(HELD_BACK_S, deadline - self._loop.time()), client)
-            elif not await _more(partition, log, offset, deadline - self._loop.time(), client):
-                return found
-
-    async def _look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-        """Read once without waiting, after `_brought_up` has refreshed the log."""
-        await self._brought_up(partition, log, query, offset)
-        if query.tags is not None:
-            return await self._partitions.run(partial(_filtered, log, query, offset))
-        work = partial(log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
-        return work() if log.in_memory(offset) else await self._partitions.run(work)
-
-    async def _brought_up(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> None:
-        """See other processes' commits before the answer says where the log ends.
-
-        Jobs append to any partition, and so do processes that serve other brokers. A reader near the end waits for a
-        refresh, so that it gets the newest messages. A reader far from the end is told a recent end without waiting.
-        """
-        now, end = self._loop.time(), log.end_offset
-        age_s = now - partition.refreshed_at
-        if offset >= end:
-            # Beyond the end: another process that is ahead of this one must have told the client this offset.
-            is_due = offset > end or not self._hosting.alone or age_s >= self._refresh_s
-        elif query.tags is not None or offset + query.max_messages >= end:
-            is_due = age_s >= self._refresh_s
-        else:
-            partition.follow(now + _FOLLOWED_S)
-            is_due = age_s >= _FOLLOWED_S
-        if is_due:
-            await partition.refresh()
-
-
-def _filtered(log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-    """Return rows with one of the tags; rows that are passed over count as consumed (SPEC CONS-3)."""
-    scanned = scan_tags(log, offset, query.tags, max_messages=query.max_messages, max_bytes=query.max_bytes)
-    found = scanned.last
-    assert found is not None, "a scan without a limit reads"
-    if found.status is not FetchStatus.FOUND:
-        return found
-    kept = found.rows.slice(0, 0) if scanned.kept is None else scanned.kept
-    next_offset = scanned.reached if scanned.rest is None else scanned.rest
-    return Fetched(FetchStatus.FOUND, kept, next_offset, found.min_offset, found.max_offset)
-
-
-async def _later(wait_s: float, client: Client) -> None:
-    """Wait for `wait_s`, for an event elsewhere to unblock the reader. A client that goes away ends the wait."""
-    await asyncio.wait({client.gone}, timeout=wait_s)
-    if client.gone.done():
-        raise ClientDisconnected
-
-
-async def _more(partition: Partition, log: PartitionLog, offset: int, timeout_s: float, client: Client) -> bool:
-    """Wait for a commit; return False after `timeout_s`. A client that goes away ends the wait."""
-    waiter = partition.waiter()
-    if log.end_offset > offset:
-        partition.forget(waiter)
-        return True
-    try:
-        await asyncio.wait({waiter, client.gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        partition.forget(waiter)
-    if client.gone.done():
-        raise ClientDisconnected
-    return waiter.done()

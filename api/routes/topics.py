@@ -281,6 +281,9 @@ async def offsets_by_time(
 ) -> Any:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
+    if hosted.topic.static is not None:
+        offsets = await _queue_offsets(service, hosted, time_us)
+        return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
     logs = await brought_up(hosted, service.settings.refresh_ms)
     offsets = []
     for name in hosted.route.partitions:
@@ -289,6 +292,16 @@ async def offsets_by_time(
         offset = await service.partitions.run(partial(logs[name].offset_at, time_us))
         offsets.append({"partition": name, "offset": offset})
     return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
+
+
+async def _queue_offsets(service: Service, hosted: HostedTopic, time_us: int) -> list[dict[str, object]]:
+    """Return for each logical queue the first logical offset at or after a time (SPEC STATIC-15)."""
+    await service.meta.refresh()  # the newest segments count
+    queues = [service.topics.require_queue(hosted, name, "topic") for name in hosted.topic.client_partitions]
+    return [
+        {"partition": queue.name, "offset": await service.progress.offset_at(hosted.topic, queue, time_us)}
+        for queue in queues
+    ]
 
 
 async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, PartitionLog]:

@@ -16,6 +16,7 @@ from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, P
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
+from api.progress import LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
 from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
@@ -83,6 +84,8 @@ class Service:
         self.hosting.hooks.lost.append(self.lanes.drop)
         follow = partial(ProgressFollower, warehouse, cluster)
         self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=refresh_s)
+        self.commits = LaneCommits(self.lanes, self.hosting, self.owners)
+        self.progress = QueueProgress(self.lanes, self.moved, self.commits)
         blocked = partial(self.moved.blocked, pop=True)
         pops = LanePops(self.lanes, blocked, partial(begin, self.meta), busy_ms=ports.lane_busy_ms)
         self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=refresh_s, bytes_max=ports.pop_bytes_max)
@@ -94,7 +97,9 @@ class Service:
         self.online = OnlineClients(
             self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
         )
-        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions, clock=clock)
+        self.locks = Locks(
+            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, clock=clock
+        )
 
         # Delayed messages.
         self.delays = Delays(self.partitions, cluster, _brokers(settings, meta))

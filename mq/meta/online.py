@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 class TopicPartitions(NamedTuple):
-    """The partitions of a topic that can be allocated, in route order, with the topic's id."""
+    """The partitions of a topic that can be allocated, in route order, or its logical queues, with the topic's id."""
 
     topic_id: str
     partitions: tuple[str, ...]

@@ -21,6 +21,7 @@ from mq.errors import Conflict, Corrupt, NotFound
 from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.names import check_client_topic
 from mq.routing import DEFAULT_PARTITIONS, Range, Route, default_route, expand, new_route
+from mq.static import queue_names
 from mq.stored_json import Form, form, forms_of
 
 __all__ = [
@@ -76,6 +77,11 @@ class Topic:
     generation: int = 0
     #: Its logical queues; None for a plain topic.
     static: StaticQueues | None = None
+
+    @property
+    def client_partitions(self) -> tuple[str, ...]:
+        """The partitions as clients see them: those of the route in its order, or all logical queues (STATIC-2)."""
+        return self.route.partitions if self.static is None else queue_names(self.static.total)
 
     def leaders(self) -> dict[int, str]:
         """Return the partition that the route sends each logical queue's messages to; empty for a plain topic."""

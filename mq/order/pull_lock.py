@@ -18,6 +18,10 @@ Locks are only in the memory of the broker, and a crash loses them. That is safe
 - Meanwhile a holder *claims* its lock (`held`), so a run in progress goes on. No other client can have the lock: the
   previous broker renewed it for one client only, and no longer serves.
 
+The lock of a logical queue is at the broker of its leader, and moves there when the queue is remapped. For this queue
+that is as if the broker had been taken over just then (`arrive`). The previous broker's process refuses as soon as it
+knows of the remapping; until then it may still renew the lock, so a contested one waits for that time, too.
+
 A client repeats a release until it is answered (else the next owner waits for the expiry), and does not ask for that
 partition meanwhile. So a client that goes without a release has died, or has lost the lock. The message that it was
 processing may be the cause, and counts as tried (`is_abandoned`, SPEC ORDER-8).
@@ -26,7 +30,7 @@ processing may be the cause, and counts as tried (`is_abandoned`, SPEC ORDER-8).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq.errors import Conflict
 from mq.meta import Seat
@@ -34,6 +38,13 @@ from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS,
 from mq.queue import LaneKey
 
 __all__ = ["ClientLock", "PullLocks"]
+
+
+class _Arrival(NamedTuple):
+    """When a broker, or one queue there, came to this process; see `PullLocks.__init__` and `arrive`."""
+
+    settled_ms: int
+    online_epoch: int
 
 
 @dataclass(slots=True)
@@ -52,15 +63,16 @@ class PullLocks:
     Call it only while the host's own lease holds, and check the lease again before an answer leaves.
     """
 
-    __slots__ = ("_abandoned", "_given", "_locks", "_next_number", "_online_epoch", "_settled_ms", "_void")
+    __slots__ = ("_abandoned", "_arrivals", "_given", "_locks", "_next_number", "_taken", "_void")
 
     def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
         """Begin at `taken_ms`, when the broker was taken in `epoch`; lock numbers exceed those of earlier epochs.
 
         `online_epoch` is `mq.meta.online.OnlineState.epoch` of that time, or a later one.
         """
-        self._settled_ms = taken_ms + PULL_LOCK_SETTLE_MS
-        self._online_epoch = online_epoch
+        self._taken = _Arrival(taken_ms + PULL_LOCK_SETTLE_MS, online_epoch)
+        #: Queues that came to the broker later, by topic id and name.
+        self._arrivals: dict[tuple[str, str], _Arrival] = {}
         self._next_number = epoch << _NUMBER_BITS
         self._locks: dict[LaneKey, _Lock] = {}
         #: Lanes whose locks this broker has granted, so that no lock from before the takeover is left.
@@ -73,6 +85,24 @@ class PullLocks:
     def __len__(self) -> int:
         """Return the number of locks that were granted and not released or swept."""
         return len(self._locks)
+
+    def arrive(self, topic_id: str, queue: str, now_ms: int, *, online_epoch: int, late_ms: int) -> None:
+        """Note that a remapping brought a logical queue to the broker; locks of an earlier stay here are void.
+
+        `late_ms` is how long the process of its previous broker may not know of that. `online_epoch` is as in
+        `__init__`.
+        """
+        self._arrivals[topic_id, queue] = _Arrival(now_ms + late_ms + PULL_LOCK_SETTLE_MS, online_epoch)
+        for lane in [one for one in self._locks if (one.topic_id, one.partition) == (topic_id, queue)]:
+            del self._locks[lane]
+        for lanes in (self._given, self._void, self._abandoned):
+            lanes.difference_update([one for one in lanes if (one.topic_id, one.partition) == (topic_id, queue)])
+
+    def _arrival(self, lane: LaneKey) -> _Arrival:
+        """Return since when the lane's locks are given here."""
+        if not self._arrivals:
+            return self._taken
+        return self._arrivals.get((lane.topic_id, lane.partition), self._taken)
 
     def has(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> bool:
         """Return whether the client has the lock now: then a renewal does not change the holder."""
@@ -97,7 +127,7 @@ class PullLocks:
             return lock.number
         if lock is None and not self._may_take(lane, client, seat, now_ms, held):
             return None
-        if now_ms < self._settled_ms:
+        if now_ms < self._arrival(lane).settled_ms:
             self._given.add(lane)
         if lane in self._locks and not held:
             self._abandoned.add(lane)
@@ -107,11 +137,12 @@ class PullLocks:
 
     def _may_take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
         """Return whether the client may have a lock that is free, as far as this broker knows."""
-        settled = now_ms >= self._settled_ms or lane in self._given
+        settled_ms, online_epoch = self._arrival(lane)
+        settled = now_ms >= settled_ms or lane in self._given
         if held:
             # This is a late renewal of a lock that is over, or a claim. A broker accepts claims only after a takeover.
             return not settled and lane not in self._void and (client == seat.owner or client in seat.earlier)
-        before = {one for one in seat.earlier if seat.clients[one].joined <= self._online_epoch}
+        before = {one for one in seat.earlier if seat.clients[one].joined <= online_epoch}
         return client == seat.owner and (settled or before <= {client})
 
     def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
@@ -166,14 +197,15 @@ class PullLocks:
         """Void the lock, because the group's offset was changed: its holder must ask for both again (SPEC POP-18)."""
         self._locks.pop(lane, None)
         self._abandoned.discard(lane)
-        if now_ms < self._settled_ms:
+        if now_ms < self._arrival(lane).settled_ms:
             self._void.add(lane)
 
     def sweep(self, now_ms: int) -> None:
         """Forget locks that were not renewed in time, and state of the takeover; may be called at any time."""
-        if now_ms >= self._settled_ms:
-            self._given.clear()
-            self._void.clear()
+        self._arrivals = {queue: one for queue, one in self._arrivals.items() if now_ms < one.settled_ms}
+        if now_ms >= self._taken.settled_ms:
+            for lanes in (self._given, self._void):
+                lanes.intersection_update([lane for lane in lanes if now_ms < self._arrival(lane).settled_ms])
         over = {lane for lane, lock in self._locks.items() if now_ms - lock.renewed_ms >= PULL_LOCK_MS}
         for lane in over:
             del self._locks[lane]

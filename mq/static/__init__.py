@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.logical_queue import LogicalQueue, is_queue_name, queue_name
+from mq.static.logical_queue import LogicalQueue, is_queue_name, queue_name, queue_names
 from mq.static.placement import plan_remap, spread_queues
+from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps, unfinished
 from mq.static.queue_mapping import QueueMapping, mappings_of
+from mq.static.reading import Place, next_after, place_of
 from mq.static.segment import UNDECIDED, Segment
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from mq.static.topic_queues import TopicQueues
@@ -13,19 +15,29 @@ from mq.static.topic_queues import TopicQueues
 __all__ = [
     "NO_MAPPINGS",
     "UNDECIDED",
+    "Found",
     "LogicalQueue",
     "MappingFault",
+    "Place",
     "QueueMapping",
     "Sealed",
     "Segment",
     "TopicMappings",
     "TopicQueues",
+    "commit_steps",
     "faults_of",
     "is_queue_name",
     "mappings_of",
+    "next_after",
+    "offset_at_time",
+    "place_of",
     "plan_remap",
+    "position_of",
     "queue_name",
+    "queue_names",
+    "reset_steps",
     "served_queues",
     "spread_queues",
     "surviving_queues",
+    "unfinished",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -20,7 +20,7 @@ from mq.limits import PARTITIONS_MAX
 from mq.static.jump import jump_above
 from mq.static.segment import Segment
 
-__all__ = ["LOGICAL_BROKER", "LogicalQueue", "is_queue_name", "queue_index", "queue_name"]
+__all__ = ["LOGICAL_BROKER", "LogicalQueue", "is_queue_name", "queue_index", "queue_name", "queue_names"]
 
 #: The broker of every logical queue's name; no process serves it.
 LOGICAL_BROKER: Final = "__logical_queue_broker__"
@@ -31,6 +31,12 @@ def queue_name(index: int) -> str:
     """Return the name under which clients see a logical queue: `3@__logical_queue_broker__` (SPEC STATIC-2)."""
     assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
     return f"{index}@{LOGICAL_BROKER}"
+
+
+@lru_cache(maxsize=64)
+def queue_names(total: int) -> tuple[str, ...]:
+    """Return the names of the queues of a topic with `total` of them, in order."""
+    return tuple(map(queue_name, range(total)))
 
 
 def queue_index(name: str) -> int | None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mq.errors import NotFound, Unavailable, Unprocessable
-from mq.static.logical_queue import LogicalQueue, queue_index, queue_name
+from mq.static.logical_queue import LogicalQueue, queue_index, queue_names
 from mq.static.segment import UNDECIDED, Segment
 
 __all__ = ["SegmentOf", "TopicQueues"]
@@ -33,10 +33,10 @@ class TopicQueues:
     total: int
     served: Mapping[int, LogicalQueue]
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of all queues, those that cannot be had included, so that their number stays (SPEC STATIC-22)."""
-        return tuple(map(queue_name, range(self.total)))
+        return queue_names(self.total)
 
     @cached_property
     def _by_partition(self) -> Mapping[str, SegmentOf]:

@@ -15,7 +15,22 @@ ROOT = Path(__file__).parents[2]
 LAYERS = ("api", "jobs", "mq", "tables")
 #: Packages whose lists are pinned. `mq.testing` is for users' tests, and `mq.client` has a test of its own.
 ROOMS = (
-    *(f"api.{room}" for room in ("host", "log", "openapi", "order", "queue", "routes", "sending", "service", "wire")),
+    *(
+        f"api.{room}"
+        for room in (
+            "host",
+            "log",
+            "openapi",
+            "order",
+            "progress",
+            "queue",
+            "reading",
+            "routes",
+            "sending",
+            "service",
+            "wire",
+        )
+    ),
     *(f"jobs.{room}" for room in ("cli", "export", "merge", "queue", "read", "run", "setup", "sink", "spark", "tasks")),
     *(f"mq.{room}" for room in ("jobs", "meta", "order", "queue", "static", "testing", "wire")),
     *(f"mq.client.{room}" for room in ("admin", "http", "messages", "orderly", "pop", "produce", "pull")),

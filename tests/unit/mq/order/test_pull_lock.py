@@ -281,3 +281,54 @@ def test_order_08_who_claims_its_lock_after_a_takeover_has_not_died() -> None:
     locks = PullLocks(0, epoch=4, online_epoch=2)
     assert locks.take(LANE, "a", A, 1, held=True) is not None
     assert not locks.is_abandoned(LANE)
+
+
+# Logical queues that come to the broker (SPEC STATIC) -----------------------------------------------------------------
+
+QUEUE = LaneKey("id-1", "billing", False, "0@__logical_queue_broker__")
+LATE_MS = 10_000
+
+
+def arrive(locks: PullLocks, now_ms: int = 0, online_epoch: int = 2) -> None:
+    locks.arrive("id-1", QUEUE.partition, now_ms, online_epoch=online_epoch, late_ms=LATE_MS)
+
+
+def test_order_04_who_holds_a_queue_that_moved_here_claims_it_and_goes_on(locks: PullLocks) -> None:
+    arrive(locks)
+    assert locks.take(QUEUE, "a", A, 1, held=True) is not None
+    assert locks.take(LANE, "a", A, 1, held=True) is None, "of other partitions there are no claims"
+    locks.pull(QUEUE, "a", A, 2)
+
+
+def test_order_05_a_contested_queue_waits_for_who_may_hold_it_at_its_previous_broker(locks: PullLocks) -> None:
+    arrive(locks)
+    settled_ms = PULL_LOCK_SETTLE_MS + LATE_MS
+    assert locks.take(QUEUE, "b", B, settled_ms - 1) is None, "its process may not know of the move yet"
+    assert locks.take(LANE, "b", B, 1) is not None, "other partitions do not wait"
+    assert locks.take(QUEUE, "b", B, settled_ms) is not None
+    assert locks.take(QUEUE, "a", B, settled_ms, held=True) is None
+
+
+def test_order_05_nobody_waits_for_a_client_that_joined_after_the_queue_moved(locks: PullLocks) -> None:
+    arrive(locks, online_epoch=1)
+    later = seat("b", "a", joined={"a": 2, "b": 1})
+    assert locks.take(QUEUE, "b", later, 1) is not None
+
+
+def test_order_05_a_queue_that_comes_back_has_none_of_its_earlier_locks(locks: PullLocks) -> None:
+    number = locks.take(QUEUE, "a", A, 0)
+    arrive(locks, 10)
+    refusal = pytest.raises(Conflict, match="does not hold")
+    with refusal:
+        locks.check_commit(QUEUE, "a", A, 11, number=number)
+    assert locks.take(QUEUE, "b", B, 12) is None, "the client may have it from the broker between"
+    assert locks.take(QUEUE, "a", A, 12, held=True) not in (None, number)
+
+
+def test_pop_18_a_reset_after_the_move_voids_claims_of_the_queue(locks: PullLocks) -> None:
+    arrive(locks)
+    locks.void(QUEUE, 1)
+    assert locks.take(QUEUE, "a", A, 2, held=True) is None
+    assert locks.take(QUEUE, "a", A, 2) is not None
+    locks.sweep(PULL_LOCK_SETTLE_MS + LATE_MS)
+    locks.pull(QUEUE, "a", A, PULL_LOCK_SETTLE_MS + LATE_MS)

@@ -9,14 +9,13 @@ The stream ends when the service stops; the browser's EventSource connects again
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from api.log import Partition
-from api.order import Gate
-from api.routes.read import FetchQuery, PartitionReader
+from api.reading.partition_reader import FetchQuery
 from api.wire import Client, ClientDisconnected, Send, stored_messages
 from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import OFFSET_MAX
@@ -36,31 +35,33 @@ _HEADERS: Final = [
 
 
 async def stream_events(
-    reader: PartitionReader,
-    partition: Partition,
+    read: Callable[[FetchQuery], Awaitable[Fetched]],
+    partition: str,
     query: FetchQuery,
     last_event_id: str | None,
     client: Client,
     send: Send,
-    gate: Gate | None = None,
+    is_stopping: Callable[[], bool],
 ) -> None:
     """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
 
+    `read` reads the partition, or the logical queue, with this name for the client.
+
     If the client may not read any more, the last event says why.
     """
-    offset = _resumed(last_event_id, partition.name)
+    offset = _resumed(last_event_id, partition)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
     # The first read comes before the headers, so that a refusal still has its own status.
-    found = await reader.read(partition, replace(query, wait_ms=0), client, gate)
+    found = await read(replace(query, wait_ms=0))
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
     while not client.gone.done():
-        await _piece(send, _text(partition.name, found), last=False)
-        if reader.stopping or found.status is FetchStatus.OFFSET_TOO_LARGE:
+        await _piece(send, _text(partition, found), last=False)
+        if is_stopping() or found.status is FetchStatus.OFFSET_TOO_LARGE:
             break
         query = replace(query, offset=found.next_offset)
         try:
-            found = await reader.read(partition, query, client, gate)
+            found = await read(query)
         except ClientDisconnected:
             return
         except (Conflict, Unavailable) as error:

@@ -1,0 +1,8 @@
+"""The progress of groups: commits in lanes of all processes, and what they mean in the queues of static topics."""
+
+from __future__ import annotations
+
+from api.progress.lane_commits import LaneCommits
+from api.progress.queue_progress import QueueProgress, check_offset
+
+__all__ = ["LaneCommits", "QueueProgress", "check_offset"]

@@ -1,0 +1,77 @@
+"""Commits of clients in lanes, which may be those of several processes: each is stored by the process that serves it.
+
+lanes --by broker--> ours: stored here     theirs: sent on as commits of their partitions     --> one result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Mapping
+from urllib.parse import quote
+
+import msgspec
+
+from api.host import Call, Hosting, Owners, Peer, together
+from api.queue import Lanes
+from api.wire import Header
+from mq.names import broker_of
+from mq.queue import Committed, LaneKey
+from mq.wire import CommitRequest
+
+__all__ = ["LaneCommits"]
+
+
+class LaneCommits:
+    """Stores commits of clients; used on the event loop."""
+
+    def __init__(self, lanes: Lanes, hosting: Hosting, owners: Owners) -> None:
+        self._lanes = lanes
+        self._hosting = hosting
+        self._owners = owners
+
+    async def here(
+        self, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int], attempts: Mapping[str, int]
+    ) -> dict[str, Committed]:
+        """Store commits in lanes of this process; `epochs` that are meant and `attempts` are by partition.
+
+        Raises
+        ------
+        Unavailable
+            A broker is not ours, or was lost meanwhile.
+        DeltaMQError
+            What `Lanes.commit` raises.
+        """
+        held = {broker: self._hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
+
+        def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
+            tried = attempts.get(lane.partition, 0)
+            return self._lanes.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
+
+        done = await together([commit(lane, at) for lane, at in lanes.items()])
+        for broker, epoch in held.items():
+            self._hosting.check(broker, epoch)
+        now_ms = self._lanes.logs.now_ms()
+        for lane in lanes:
+            self._lanes.consumed(lane, now_ms)
+        return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
+
+    async def there(self, peer: Peer, call: Call, asked: CommitRequest) -> dict[str, Committed]:
+        """Let another process commit `asked`, which is a part of what `call` asks."""
+        answer = await self._owners.ask(peer, call._replace(body=msgspec.json.encode(asked)))
+        return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
+
+    async def anywhere(
+        self, topic: str, lane: LaneKey, offset: int, *, meant: int | None, attempts: int, headers: Collection[Header]
+    ) -> Committed:
+        """Store one commit in a lane of any process; `headers` are those of the client's request.
+
+        Another process takes the partition's name from this one only, so what clients may do is checked before.
+        """
+        name = lane.partition
+        target = f"/v1/groups/{quote(lane.group, safe='')}/topics/{quote(topic, safe='')}/offsets"
+        call = Call.on_behalf("PUT", target, headers)
+        peer = self._owners.of(broker_of(name), call)
+        epochs, tried = {} if meant is None else {name: meant}, {name: attempts} if attempts else {}
+        if peer is None:
+            return (await self.here(topic, {lane: offset}, epochs, tried))[name]
+        asked = CommitRequest(offsets={name: offset}, epochs=epochs, attempts=tried, topic_id=lane.topic_id)
+        return (await self.there(peer, call, asked))[name]

@@ -1,0 +1,9 @@
+"""Reads for clients: of partitions, of the logical queues of static topics, and as event streams."""
+
+from __future__ import annotations
+
+from api.reading.partition_reader import FetchQuery, PartitionReader
+from api.reading.queue_reader import QueueReader
+from api.reading.sse import EVENTS_TYPE, stream_events
+
+__all__ = ["EVENTS_TYPE", "FetchQuery", "PartitionReader", "QueueReader", "stream_events"]

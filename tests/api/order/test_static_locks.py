@@ -1,0 +1,280 @@
+"""Exclusive groups on static topics: queues are allocated and locked by name, also while they move (SPEC STATIC)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from api.ports import Ports
+from mq.order_limits import PULL_LOCK_SETTLE_MS
+from tests.api.exclusive import Member, exclusive_group
+from tests.api.routes.test_group_offsets import reset
+from tests.api.running import Api, config_for, running, until
+from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
+from tests.set_clock import SetClock
+
+A, B = "broker-a", "broker-b"
+#: While the time of locks passes, no lease ends and no authorization.
+PATIENT = {"lease_ms": 60_000, "authorization_ms": 600_000}
+
+
+def bodies(reply_json: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [message["body"] for message in reply_json["messages"]]
+
+
+# One process ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service that seals only when a test asks for it."""
+    with running(config_for(tmp_path_factory.mktemp("warehouse"))) as found:
+        hold_seals(found)
+        yield found
+
+
+@pytest.fixture
+def made(api: Api, topic: str) -> StaticTopic:
+    """A topic with two queues on broker-a, and an exclusive group of the same name."""
+    exclusive_group(api, topic)
+    found = StaticTopic(api, topic).put(2, A)
+    found.send(0, "a0", "a1", "a2")
+    return found
+
+
+def member(made: StaticTopic, name: str) -> Member:
+    return Member(made.api, made.name, made.name, name)
+
+
+def test_static_02_queues_are_allocated_and_locked_by_name(made: StaticTopic) -> None:
+    one, other = member(made, "c0"), member(made, "c1")
+    assert one.allocated() == [Q0, Q1]
+    other.beat()
+    assert sorted([*one.allocated(), *other.allocated()]) == [Q0, Q1]
+    (mine,) = one.allocated()
+    assert one.take(Q0, Q1)["partitions"] == [mine]
+    assert one.take(Q0, Q1)["refused"] == [({Q0, Q1} - {mine}).pop()]
+    assert one.release(Q0, Q1) == [mine]
+
+
+def test_static_22_segments_are_not_locked_by_name(made: StaticTopic) -> None:
+    client = member(made, "c0")
+    client.beat()
+    partition = made.queue().leader.partition
+    for field in ("partitions", "held"):
+        refused = client.send_take(**{field: [partition]}) if field == "held" else client.send_take(partition)
+        assert (refused.status, refused.json["code"]) == (422, "physical_partition")
+
+
+def test_order_04_a_queue_is_read_and_committed_under_its_lock(made: StaticTopic) -> None:
+    client, stranger = member(made, "c0"), member(made, "c1")
+    client.beat()
+    assert client.fetch(Q0).json["code"] == "not_lock_holder"
+    numbers = client.take(Q0)["locks"]
+    assert bodies(client.fetch(Q0).json) == ["a0", "a1", "a2"]
+    assert client.commit(Q0, 2, locks=numbers).json["offsets"] == {Q0: 2}
+    assert stranger.commit(Q0, 3).json["code"] == "not_lock_holder"
+    client.release(Q0)
+    assert client.take(Q0)["offsets"] == {Q0: 2}
+
+
+def test_static_16_the_start_of_a_lock_is_a_logical_offset(made: StaticTopic) -> None:
+    client = member(made, "c0")
+    client.beat()
+    client.take(Q0)
+    client.commit(Q0, 3)
+    made.remap(B, mode="available", queues=[0])
+    made.send(0, "b0", "b1")
+    assert client.take(held=[Q0])["offsets"] == {Q0: 10_000}, "the old segment is consumed"
+    client.commit(Q0, 10_001)
+    assert client.take(held=[Q0])["offsets"] == {Q0: 10_001}
+
+
+def test_order_04_the_holder_claims_a_queue_that_moved_to_another_broker(made: StaticTopic) -> None:
+    holder, stranger = member(made, "c0"), member(made, "c1")
+    holder.beat()
+    before = holder.take(Q0)["locks"][Q0]
+    made.remap(B, queues=[0])
+    made.send(0, "b0")
+    assert holder.fetch(Q0).json["code"] == holder.commit(Q0, 1).json["code"] == "not_lock_holder"
+    stranger.beat()
+    assert stranger.take(held=[Q0])["refused"] == stranger.take(Q0)["refused"] == [Q0]
+    claimed = holder.take(held=[Q0])
+    assert claimed["offsets"] == {Q0: 0} and claimed["locks"][Q0] != before
+    assert holder.commit(Q0, 2, locks={Q0: before}).json["code"] == "not_lock_holder"
+    assert bodies(holder.fetch(Q0).json) == ["a0", "a1", "a2"]
+    assert holder.commit(Q0, 3, locks=claimed["locks"]).status == 200
+    assert bodies(holder.fetch(Q0, "&offset=3").json) == ["b0"]
+
+
+def test_order_08_the_attempts_of_a_message_in_an_old_segment_are_kept(made: StaticTopic) -> None:
+    client = member(made, "c0")
+    client.beat()
+    client.take(Q0)
+    client.commit(Q0, 1, attempts={Q0: 3})
+    made.remap(B, queues=[0])
+    assert client.take(held=[Q0])["attempts"] == {Q0: 3}
+    assert client.take(Q0)["attempts"] == {Q0: 4}, "it went without a release: the message counts as tried"
+
+
+def test_pop_18_a_reset_voids_the_lock_of_a_queue(made: StaticTopic) -> None:
+    client = member(made, "c0")
+    client.beat()
+    client.take(Q0)
+    client.commit(Q0, 2)
+    reset(made.api, made.name, made.name, {Q0: 1})
+    assert client.fetch(Q0).json["code"] == "not_lock_holder"
+    assert client.take(Q0)["offsets"] == {Q0: 1}
+
+
+@pytest.mark.parametrize(("start", "offset"), [("first", 0), ("last", 4)])
+def test_cons_02_a_group_begins_in_a_queue_by_its_settings(api: Api, topic: str, start: str, offset: int) -> None:
+    exclusive_group(api, topic, consume_from=start)
+    made = StaticTopic(api, topic).put(1, A)
+    made.send(0, "a0", "a1", "a2")
+    made.remap(B)
+    made.send(0, "b0")
+    client = member(made, "c0")
+    client.beat()
+    assert client.take(Q0)["offsets"] == {Q0: offset}
+    made.remap(A)
+    made.send(0, "c0")
+    assert client.take(Q0)["offsets"] == {Q0: offset}, "it is stored: what came since is not passed over"
+
+
+def test_order_03_a_waiting_pull_ends_when_its_queue_moves(made: StaticTopic) -> None:
+    client = member(made, "c0")
+    client.beat()
+    client.take(Q0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.fetch, Q0, "&offset=3&wait_ms=20000")
+        found = made.api.service.topics.find(made.name)
+        assert found is not None
+        partition = found.partition(made.queue().leader.partition)
+        until(lambda: partition._waiters)
+        made.remap(B, queues=[0])
+        assert waiting.result(10).json["code"] == "not_lock_holder"
+
+
+# Two processes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Two:
+    """Two processes of one warehouse with an exclusive group `billing`; the second can be ended."""
+
+    one: Api
+    other: Api
+    made: StaticTopic
+    second_life: ExitStack
+    #: By which the first one tells leases and locks.
+    clock: SetClock
+
+    def see(self) -> None:
+        """Let both know the same segments."""
+        for api in (self.one, self.other):
+            on_loop(api, api.service.meta.refresh())
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    """The queue is on broker-b, which the second process serves; the first has broker-a and the meta role."""
+    with ExitStack() as first_life, ExitStack() as second_life:
+        clock = SetClock()
+        config = config_for(tmp_path, brokers=(A,), **PATIENT)
+        one = first_life.enter_context(running(config, Ports(lease_clock=clock)))
+        other = second_life.enter_context(running(config_for(tmp_path, brokers=(B,), **PATIENT)))
+        until(lambda: one.service.meta.now.brokers.available == (A, B) and other.service.hosting.hosts(B))
+        hold_seals(one, other)
+        exclusive_group(one, "billing")
+        made = StaticTopic(one, "orders").put(1, B)
+        made.send(0, "b0", "b1", "b2")
+        found = Two(one, other, made, second_life, clock)
+        found.see()
+        yield found
+
+
+def test_order_05_work_in_progress_survives_a_remapping_to_another_process(two: Two) -> None:
+    holder = Member(two.other, "billing", "orders", "c0")
+    holder.beat()
+    before = holder.take(Q0)["locks"]
+    assert bodies(holder.fetch(Q0).json) == ["b0", "b1", "b2"]
+    assert holder.commit(Q0, 1, locks=before).status == 200
+    two.made.begin_remap(A)
+    two.see()
+    for api in (two.one, two.other):
+        assert Member(api, "billing", "orders", "c0").commit(Q0, 2, locks=before).json["code"] == "not_lock_holder"
+    claimed = holder.take(held=[Q0])
+    assert claimed["offsets"] == {Q0: 1}, "the commit at the other process is known"
+    assert holder.commit(Q0, 2, locks=claimed["locks"]).json["offsets"] == {Q0: 2}, "stored by the old one's process"
+    two.made.seal()
+    two.made.send(0, "a0")
+    assert bodies(holder.fetch(Q0, "&offset=2").json) == ["b2"]
+    assert holder.commit(Q0, 4, locks=claimed["locks"]).status == 200
+    holder.release(Q0)
+    assert holder.take(Q0)["offsets"] == {Q0: 4}
+    for api in (two.one, two.other):
+        view = api.call("GET", "/v1/groups/billing/topics/orders/offsets").json["partitions"][0]
+        assert (view["partition"], view["committed_offset"], view["lag"]) == (Q0, 4, 0)
+
+
+def test_order_05_the_next_owner_waits_for_who_holds_the_queue_elsewhere(two: Two) -> None:
+    old, new = Member(two.other, "billing", "orders", "c0"), Member(two.other, "billing", "orders", "c1")
+    old.beat()
+    old.take(Q0)
+    new.beat()
+    two.made.remap(A)
+    two.see()
+    old.leave()
+    assert new.allocated() == [Q0]
+    assert new.take(Q0)["refused"] == [Q0], "the other may be at work"
+    claimed = old.take(held=[Q0])["locks"]
+    assert old.commit(Q0, 2, locks=claimed).status == 200
+    assert old.release(Q0, locks=claimed) == [Q0]
+    assert new.take(Q0)["offsets"] == {Q0: 2}, "no message is heard by both"
+
+
+def pass_ms(two: Two, ms: int) -> None:
+    """Let time pass for the first process, which renews its lease meanwhile."""
+    step_ms = PATIENT["lease_ms"] // 2
+    for passed in range(0, ms, step_ms):
+        two.clock.advance_ms(min(step_ms, ms - passed))
+        hosting = two.one.service.hosting
+        until(lambda: hosting.lease.until_ms - two.clock.boot_ms() > step_ms)  # noqa: B023
+
+
+def test_order_05_a_queue_is_free_when_nobody_claimed_it(two: Two) -> None:
+    old, new = Member(two.one, "billing", "orders", "c0"), Member(two.one, "billing", "orders", "c1")
+    old.beat()
+    old.take(Q0)
+    new.beat()
+    two.made.remap(A)
+    two.see()
+    old.leave()
+    pass_ms(two, PULL_LOCK_SETTLE_MS + PATIENT["lease_ms"] - 1)
+    assert new.take(Q0)["refused"] == [Q0]
+    pass_ms(two, 1)
+    assert new.take(Q0)["offsets"] == {Q0: 0}
+    assert old.take(held=[Q0])["refused"] == [Q0], "it came too late"
+
+
+def test_meta_01_a_takeover_during_a_remapping_loses_no_progress(two: Two) -> None:
+    holder = Member(two.one, "billing", "orders", "c0")
+    holder.beat()
+    assert holder.commit(Q0, 2, locks=holder.take(Q0)["locks"]).status == 200
+    two.made.begin_remap(A)
+    two.second_life.close()
+    until(lambda: two.one.service.hosting.hosts(B))
+    claimed = holder.take(held=[Q0])
+    assert claimed["offsets"] == {Q0: 2}
+    two.made.send(0, "b3")
+    two.made.seal()
+    two.made.send(0, "a0")
+    assert bodies(holder.fetch(Q0, "&offset=2").json) == ["b2", "b3"]
+    assert bodies(holder.fetch(Q0, "&offset=4").json) == ["a0"]
+    assert holder.commit(Q0, 5, locks=claimed["locks"]).json["offsets"] == {Q0: 5}
