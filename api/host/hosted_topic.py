@@ -196,6 +196,13 @@ class Topics:
         """Return the logical queues of a static topic, as far as this process knows; None for a plain topic."""
         return hosted.queues(self._meta.now)
 
+    def queues_of(self, topic: Topic) -> TopicQueues | None:
+        """Return the logical queues of this life of a topic; None for a plain topic, or if the life is over."""
+        if topic.static is None:
+            return None
+        hosted = self.find(topic.name)
+        return None if hosted is None or hosted.topic.id != topic.id else self.queues(hosted)
+
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)
         if hosted is None:

@@ -83,8 +83,16 @@ class Service:
         follow = partial(ProgressFollower, warehouse, cluster)
         self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=refresh_s)
         blocked = partial(self.moved.blocked, pop=True)
-        pops = LanePops(self.lanes, blocked, partial(begin, self.meta), busy_ms=ports.lane_busy_ms)
-        self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=refresh_s, bytes_max=ports.pop_bytes_max)
+        queues_of = self.topics.queues_of
+        pops = LanePops(self.lanes, blocked, partial(begin, self.meta), queues_of, busy_ms=ports.lane_busy_ms)
+        self.popper = Popper(
+            self.lanes,
+            pops,
+            self.hosting,
+            queues_of,
+            refresh_s=refresh_s,
+            bytes_max=ports.pop_bytes_max,
+        )
         self.handles = HandleCalls(self.lanes, self.hosting)
 
         # Clients of groups, and the exclusive ones' pull locks.
@@ -160,6 +168,7 @@ class Service:
         """Forget what memory knows of these lanes: their epoch is over."""
         ended = list(lanes)
         self.lanes.forget(ended)
+        self.moved.forget(ended)
         self.locks.void(ended)
 
     async def stop(self) -> None:

@@ -8,7 +8,7 @@ from mq.static.placement import plan_remap, spread_queues
 from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.segment import UNDECIDED, Segment
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
-from mq.static.topic_queues import TopicQueues
+from mq.static.topic_queues import SegmentOf, TopicQueues
 
 __all__ = [
     "NO_MAPPINGS",
@@ -18,6 +18,7 @@ __all__ = [
     "QueueMapping",
     "Sealed",
     "Segment",
+    "SegmentOf",
     "TopicMappings",
     "TopicQueues",
     "faults_of",
