@@ -34,7 +34,7 @@ from mq.meta import (
 )
 from mq.names import check_topic
 from mq.routing import Route
-from mq.static import TopicMappings, TopicQueues
+from mq.static import SegmentOf, TopicMappings, TopicQueues
 from tables.delta import PartitionNotFound
 from tables.log import PartitionLog
 from tables.paths import Space
@@ -202,6 +202,12 @@ class Topics:
             return None
         hosted = self.find(topic.name)
         return None if hosted is None or hosted.topic.id != topic.id else self.queues(hosted)
+
+    def place_of(self, topic: str, partition: str) -> SegmentOf | None:
+        """Return the place of a partition in a static topic's logical queues, as far as this process knows."""
+        present = self.state.topics.get(topic)
+        queues = None if present is None else self.queues_of(present)
+        return None if queues is None else queues.of_partition(partition)
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)
