@@ -11,7 +11,7 @@ from api.queue.logs import Dying
 from api.queue.moved_progress import HELD_BACK_S, MovedProgress
 from api.queue.overdue import settle_overdue
 from api.queue.pop_requests import Taken, TopicPopRequest
-from api.queue.popped import ARROW_TYPE, arrow_answer, json_answer
+from api.queue.popped import ARROW_TYPE, arrow_answer, json_answer, shown
 from api.queue.popper import Popped, Popper
 from api.queue.seen_clients import SeenClients
 from api.queue.waiting import Waiting
@@ -37,5 +37,6 @@ __all__ = [
     "bounds_at",
     "json_answer",
     "settle_overdue",
+    "shown",
     "split_shares",
 ]

@@ -1,12 +1,15 @@
 """A group in a topic: its lanes, the partitions that they read, and the pops that wait for messages there.
 
 orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        one visit each
+
+Of a static topic, the segments of each logical queue are lanes. A closed segment with which the group is done is left
+out of all later visits, so a pop costs as much as the segments that may have messages (SPEC STATIC-20).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -14,6 +17,7 @@ from api.log import Partition, Partitions
 from mq.meta import Group, Topic
 from mq.names import broker_of
 from mq.queue import LaneKey, RetryTopic, visits
+from mq.static import TopicQueues
 from tables.queue import retry_ref
 
 __all__ = ["GroupTopic", "LanePartition", "Waiters"]
@@ -25,12 +29,14 @@ _FOLLOWED_S: Final = 5.0
 class LanePartition:
     """One lane and the partition that it reads."""
 
-    __slots__ = ("broker", "key", "partition")
+    __slots__ = ("broker", "end_offset", "key", "partition")
 
     def __init__(self, key: LaneKey, partition: Partition) -> None:
         self.key = key
         self.broker = broker_of(key.partition)
         self.partition = partition
+        #: Where a closed segment of a logical queue ends; None for partitions that are still written.
+        self.end_offset: int | None = None
 
 
 class Waiters:
@@ -79,6 +85,11 @@ class GroupTopic:
             ref = retry_ref(group.name, group.epoch, topic.name, topic.generation, broker)
             self._retries[broker] = LanePartition(key, partitions.of(ref))
         self._all = (tuple(self._normal.values()), tuple(self._retries.values()))
+        self._queues: TopicQueues | None = None
+        #: The segments of each logical queue that may have messages for the group, oldest first, by the queue's name.
+        self._open: dict[str, list[LanePartition]] = {}
+        #: The closed segments with which the group is done.
+        self._finished: set[str] = set()
 
     def _places(self, partition: str | None) -> tuple[Sequence[LanePartition], Sequence[LanePartition]]:
         """Return the lanes of the partitions that a pop reads, and those of their retry partitions."""
@@ -90,11 +101,81 @@ class GroupTopic:
     def visits(self, partition: str | None, *, draw: int) -> list[LanePartition]:
         """Return the lanes that a pop visits, in order (SPEC POP-1): of one partition and its retries, or of all."""
         normal, retries = self._places(partition)
+        return visits(normal, self._followed(retries), draw=draw)
+
+    def _followed(self, retries: Sequence[LanePartition]) -> Sequence[LanePartition]:
         until = self._loop.time() + _FOLLOWED_S
         for visit in retries:
             visit.partition.follow(until)
-        return visits(normal, retries, draw=draw)
+        return retries
 
     def lanes(self, partition: str | None) -> Iterable[LanePartition]:
         """Return the lanes that a pop may visit, retries included."""
         return chain(*self._places(partition))
+
+    # Static topics.
+
+    def segment_visits(
+        self,
+        queues: TopicQueues,
+        queue: str | None,
+        brokers: Collection[str],
+        is_finished: Callable[[LaneKey, int], bool],
+        *,
+        in_order: bool,
+        draw: int,
+    ) -> list[LanePartition]:
+        """Return the lanes that a pop visits at a process that serves `brokers`: of one logical queue, or of all.
+
+        Those of one queue come oldest first. With `in_order`, only its oldest segment that is not finished is visited:
+        the later ones wait for it. `is_finished` says whether the group is done with a lane up to an offset.
+        """
+        chains, retries = self._segments(queues, queue)
+        normal: list[LanePartition] = []
+        for found in chains:
+            for visit in [visit for visit in found if visit.broker in brokers]:
+                if visit.end_offset is not None and is_finished(visit.key, visit.end_offset):
+                    self.finish(visit)
+                    continue
+                normal.append(visit)
+                if in_order:
+                    break
+        followed = [visit for visit in self._followed(retries) if visit.broker in brokers]
+        return visits(normal, followed, draw=draw, as_given=queue is not None)
+
+    def segment_lanes(self, queues: TopicQueues, queue: str | None) -> Iterable[LanePartition]:
+        """Return the lanes of a logical queue, or of all, that may have messages, retries included."""
+        chains, retries = self._segments(queues, queue)
+        return chain(*chains, retries)
+
+    def finish(self, visit: LanePartition) -> None:
+        """Leave a closed segment with which the group is done out of later visits; it stays so until a reset."""
+        self._finished.add(visit.key.partition)
+        place = None if self._queues is None else self._queues.of_partition(visit.key.partition)
+        if place is not None and visit in (those := self._open[place.queue.name]):
+            those.remove(visit)
+
+    def _segments(
+        self, queues: TopicQueues, queue: str | None
+    ) -> tuple[Iterable[list[LanePartition]], Sequence[LanePartition]]:
+        """Return the open segments of each of the queues, and the retry partitions of all their brokers."""
+        self._see(queues)
+        if queue is None:
+            return self._open.values(), self._all[1]
+        found = queues.find(queue)
+        brokers = dict.fromkeys(segment.broker for segment in found.segments) if found is not None else ()
+        return (self._open.get(queue, []),), [self._retries[one] for one in brokers if one in self._retries]
+
+    def _see(self, queues: TopicQueues) -> None:
+        """Learn of remappings and seals. Segments without logical offsets are not popped (SPEC STATIC-10)."""
+        if queues is self._queues:
+            return
+        self._queues, self._open = queues, {}
+        for _, queue in sorted(queues.served.items()):
+            those = self._open[queue.name] = list[LanePartition]()
+            for segment in queue.readable:
+                visit = self._normal.get(segment.partition)
+                if visit is None or segment.partition in self._finished or segment.end_offset == 0:
+                    continue
+                visit.end_offset = segment.end_offset if segment.is_sealed else None
+                those.append(visit)

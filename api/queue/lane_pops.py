@@ -16,6 +16,7 @@ from api.queue.turns import Turns
 from api.queue.unordered_pop import MustStore
 from mq.meta import Blocked, Group, Topic
 from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position
+from mq.static import TopicQueues
 
 __all__ = ["LanePops"]
 
@@ -28,14 +29,16 @@ class LanePops:
         lanes: Lanes,
         blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]],
         begin: Callable[[Topic, Group], Awaitable[None]],
+        queues: Callable[[Topic], TopicQueues | None],
         *,
         busy_ms: int,
     ) -> None:
         """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6).
 
-        `begin` notes that a group begins in a topic (see `api.queue.group_start`). A pop may be at work in a lane for
-        `busy_ms` when another pop wants the lane.
+        `begin` notes that a group begins in a topic (see `api.queue.group_start`). `queues` returns the logical queues
+        of a static topic. A pop may be at work in a lane for `busy_ms` when another pop wants the lane.
         """
+        self._queues = queues
         self._lanes = lanes
         self._begin_in = begin
         self._blocked = blocked
@@ -55,7 +58,7 @@ class LanePops:
             return Empty.NOTHING
         must_store: MustStore = ()
         async with self._turns.take(key):
-            blocked = None if key.retry else await self._blocked(request.topic, request.group, key.partition)
+            blocked = await self._blocked(request.topic, request.group, key.partition) if _may_wait(request) else None
             if request.order is False:
                 found, must_store = await self._take_unordered(request, blocked)
             else:
@@ -138,9 +141,35 @@ class LanePops:
         if start.kind is StartKind.LAST:
             await self._lanes.logs.run(request.log.refresh)
         bounds = await bounds_at(self._lanes.logs.run, request.log, start.time_ms)
-        committed = Committed(epoch, first_position(start, bounds, pop=True))
+        # The last message of a logical queue is in one of its segments alone.
+        pop = start.kind is not StartKind.LAST or not await self._is_followed(request)
+        committed = Committed(epoch, first_position(start, bounds, pop=pop))
         if start.kind is StartKind.FIRST:
             # After a crash the same position is found again.
             self._lanes.logs.offsets.note(key, request.topic.name, committed)
         else:
             await self._lanes.logs.offsets.store(key, request.topic.name, committed)
+
+    async def _is_followed(self, request: LanePopRequest) -> bool:
+        """Whether later segments of the partition's logical queue have messages."""
+        queues = self._queues(request.topic)
+        place = None if queues is None else queues.of_partition(request.lane.partition)
+        if place is None:
+            return False
+        segments = place.queue.segments
+        later = segments[segments.index(place.segment) + 1 :]
+        if any(segment.end_offset > 0 for segment in later):
+            return True
+        if not later or not later[-1].is_decided:
+            return False
+        leader = request.lane._replace(partition=later[-1].partition)
+        log = await self._lanes.partition_of(leader, request.topic.name).look()
+        return log is not None and log.end_offset > 0
+
+
+def _may_wait(request: LanePopRequest) -> bool:
+    """Whether some of the lane's messages may have to wait for those of another partition.
+
+    In a static topic without order, a group takes messages from all segments of a queue at once.
+    """
+    return not request.lane.retry and (request.topic.static is None or request.whole.keeps_order)

@@ -135,6 +135,14 @@ class Lanes:
 
     async def committed(self, lane: LaneKey) -> Committed | None:
         """Return the group's progress in its present epoch, memory included; None if it has not begun there."""
+        return self._progress(lane)
+
+    def is_finished(self, lane: LaneKey, end_offset: int) -> bool:
+        """Whether the group is done with a lane that gets no messages behind `end_offset`."""
+        progress = self._progress(lane)
+        return progress is not None and progress.offset >= end_offset
+
+    def _progress(self, lane: LaneKey) -> Committed | None:
         known = self.known(lane)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if known is not None and held is not None and held.epoch == known.epoch:
@@ -293,6 +301,12 @@ class Lanes:
         found = self._group_topics.get((group, topic_id))
         if found is not None:
             found.waiters.wake()
+
+    def wake_all(self, topic_id: str) -> None:
+        """Let all groups' waiting pops of a topic look again: it has other partitions to read."""
+        for (_, its_topic), found in self._group_topics.items():
+            if its_topic == topic_id:
+                found.waiters.wake()
 
     def open(self, key: LaneKey) -> Lane | None:
         """Return the lane from memory, or opened from the tables; None if the group has not begun there."""

@@ -4,19 +4,21 @@
     others                    their offsets logs, read on when a group waits for them
 
 A process whose view of the metadata or of a group's progress is old makes a group wait longer, never shorter.
+
+In a static topic the messages of a segment wait for those of the segments before it (SPEC STATIC-20).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from api.host import HostedMeta
 from api.queue.group_start import bounds_at
+from api.queue.group_topic import LanePartition
 from api.queue.lanes import Lanes
-from mq.limits import OFFSET_MAX
-from mq.meta import Blocked, Group, Topic
+from mq.meta import Blocked, Group, Meta, Move, Topic
 from mq.names import broker_of
 from mq.queue import Committed, LaneKey, first_position
 from tables.queue import ProgressFollower
@@ -47,6 +49,9 @@ class MovedProgress:
         self._refresh_s = refresh_s
         self._loop = asyncio.get_running_loop()
         self._others: dict[str, _Other] = {}
+        #: The partitions in which a group waits for nothing any more, by the names of groups and the ids of topics.
+        self._passed: dict[tuple[str, str], set[str]] = {}
+        meta.follow(self._wake)
 
     async def blocked(
         self, topic: Topic, group: Group, partition: str, *, pop: bool, done: Collection[str] = ()
@@ -57,14 +62,56 @@ class MovedProgress:
         which the group is done, whatever it has committed there.
         """
         moved = self._meta.now.moved_keys(topic.id)
-        sources = moved.sources(partition) if moved.moves else ()
-        if not sources:
+        if not moved.moves:
             return None
-        positions = {
-            name: OFFSET_MAX if name in done else await self.position(topic, group, name, pop=pop)
-            for name in sorted(sources)
-        }
-        return moved.blocked(partition, positions)
+        # A reset meanwhile takes this set out of use, so that what is added to it then counts for nothing.
+        passed = self._passed.setdefault((group.name, topic.id), set())
+        if done:
+            passed = {*done, *passed}
+        if partition in passed:
+            return None
+        asking = moved.inquire(partition, passed)
+        try:
+            move = next(asking)
+            while True:
+                move = asking.send(move.source in done or await self._is_done(topic, group, move, pop=pop))
+        except StopIteration as end:
+            blocked: Blocked | None = end.value
+        if blocked is None:
+            passed.add(partition)
+        return blocked
+
+    def forget(self, lanes: Iterable[LaneKey]) -> None:
+        """Forget what groups have passed in the topics of lanes whose epoch is over (SPEC POP-18)."""
+        for group, topic_id in {(lane.group, lane.topic_id) for lane in lanes}:
+            self._passed.pop((group, topic_id), None)
+
+    async def is_left(self, visit: LanePartition) -> bool:
+        """Whether the group may get messages in a closed segment or a retry partition that any process serves."""
+        committed = await self.committed(visit.key)
+        if visit.end_offset is not None:
+            return committed is None or committed.offset < visit.end_offset
+        partition = visit.partition
+        if self._loop.time() - partition.refreshed_at >= self._refresh_s:
+            await partition.look()
+        log = partition.log
+        return log is not None and max(log.min_offset, committed.offset if committed else 0) < log.end_offset
+
+    async def _is_done(self, topic: Topic, group: Group, move: Move, *, pop: bool) -> bool:
+        """Whether the group has consumed the source of a sealed move up to its end."""
+        if move.end_offset == 0:
+            return True
+        assert move.end_offset is not None, "the move is sealed"
+        committed = await self.committed(LaneKey(topic.id, group.name, False, move.source))
+        if committed is not None and committed.offset >= move.end_offset:
+            return True
+        return await self.position(topic, group, move.source, pop=pop) >= move.end_offset
+
+    def _wake(self, before: Meta, after: Meta) -> None:
+        """Follow remappings and their seals: what groups wait for may be in another partition from now on."""
+        for topic_id, mappings in after.static.items():
+            if before.static.get(topic_id) is not mappings:
+                self._lanes.wake_all(topic_id)
 
     async def position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
         """Return the first offset in a partition that the group is not done with."""

@@ -27,11 +27,16 @@ class TopicPopRequest:
     wait_ms: int
     #: The tags wanted; None for every message (SPEC CONS-3).
     tags: pa.Array | None
-    #: The partition to pop; None for all.
+    #: The partition to pop, or the logical queue of a static topic; None for all.
     partition: str | None
     order: Ordering
     #: Whether to take only messages that are delivered again.
     retries_only: bool = False
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether messages of a logical queue's segment must wait for those of the segments before it."""
+        return self.order is not False or self.topic.settings.order_strategy == "strict"
 
 
 class LanePopRequest(NamedTuple):
@@ -81,6 +86,13 @@ class Taken(NamedTuple):
     attempts: Attempts
     #: Approximate bytes of the rows.
     nbytes: int
+    #: The logical queue in which a client sees the messages; None for those of the partition that was popped.
+    shown_in: str | None = None
+
+    @property
+    def partition(self) -> str:
+        """The partition as a client sees it."""
+        return self.shown_in or self.pop.partition
 
 
 class Empty(enum.Enum):

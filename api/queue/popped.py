@@ -1,4 +1,8 @@
-"""A pop's answer: the rows of each lane with their handles, as JSON messages or as Arrow columns."""
+"""A pop's answer: the rows of each lane with their handles, as JSON messages or as Arrow columns.
+
+Of a static topic, a message is shown in its logical queue with its logical offset, while its handle names the partition
+that has it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,12 @@ import msgspec
 import pyarrow as pa
 
 from api.queue.pop_requests import Taken
-from api.wire import Answer, ArrowPieces, json_columns
+from api.wire import Answer, ArrowPieces, json_columns, shown_offsets, shown_origins
+from mq.static import TopicQueues
 from mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["ARROW_TYPE", "arrow_answer", "json_answer"]
+__all__ = ["ARROW_TYPE", "arrow_answer", "json_answer", "shown"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _SCHEMA: Final = pa.schema(
@@ -36,6 +41,18 @@ def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def shown(taken: Sequence[Taken], queues: TopicQueues | None) -> Sequence[Taken]:
+    """Return what was taken as a client sees it; `queues` are those of a static topic."""
+    return taken if queues is None else [_shown(one, queues) for one in taken]
+
+
+def _shown(one: Taken, queues: TopicQueues) -> Taken:
+    place = queues.of_partition(one.pop.partition)
+    if place is None:  # a retry partition
+        return one._replace(rows=shown_origins(one.rows, lambda _, partition: queues.of_partition(partition)))
+    return one._replace(rows=shown_offsets(one.rows, place), shown_in=place.queue.name)
+
+
 def json_answer(
     taken: Sequence[Taken], *, pop_time_ms: int, invisible_ms: int, rest: int, failed: list[FailedHandle]
 ) -> Answer:
@@ -44,7 +61,7 @@ def json_answer(
     for one in taken:
         attempts = repeat(one.attempts) if isinstance(one.attempts, int) else one.attempts
         columns = json_columns(one.rows)
-        messages += map(PoppedMessage, repeat(one.pop.partition), one.handles, attempts, *columns)
+        messages += map(PoppedMessage, repeat(one.partition), one.handles, attempts, *columns)
     answer = PopAnswer(messages, _time(pop_time_ms), invisible_ms, rest, failed)
     body = msgspec.json.encode(answer)
     return Answer.of_json(body)
@@ -91,7 +108,7 @@ def _batches(one: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
         else:
             attempts = pa.array(attempts[at : at + count], pa.int32())
         columns = [
-            pa.repeat(pa.scalar(one.pop.partition, pa.string()), count),
+            pa.repeat(pa.scalar(one.partition, pa.string()), count),
             *batch.columns,
             pa.array(one.handles[at : at + count], pa.string()),
             attempts,

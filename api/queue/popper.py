@@ -1,6 +1,6 @@
 """Pops of a topic: visit lane after lane until there is enough, or wait if there is nothing (SPEC POP-1, POP-15).
 
-visit the lanes --found--> answer
+visit the lanes --found--> answer                    of a static topic: the segments of its logical queues
     |nothing
 look for other processes' commits, visit again
     |nothing, wait_ms left
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from api.host import Hosting
-from api.queue.group_topic import GroupTopic, LanePartition
+from api.queue.group_topic import LanePartition
 from api.queue.lane_pops import LanePops
 from api.queue.lanes import Lanes
 from api.queue.moved_progress import HELD_BACK_S
@@ -22,6 +23,8 @@ from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.turns import TurnOver
 from api.wire import Client, ClientDisconnected
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
+from mq.meta import Topic
+from mq.static import TopicQueues
 
 __all__ = ["Popped", "Popper"]
 
@@ -41,16 +44,31 @@ class Popped:
     empty: set[Empty] = field(default_factory=set)
     #: The visited brokers, with the epoch since which this process serves each.
     epochs: dict[str, int] = field(default_factory=dict)
+    #: The logical queues of a static topic, in whose terms the messages are shown.
+    queues: TopicQueues | None = None
 
 
 class Popper:
     """Pops through all lanes of a topic; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, pops: LanePops, hosting: Hosting, *, refresh_s: float, bytes_max: int) -> None:
-        """A pop visits lanes of the brokers that `hosting` serves, until its answer has `bytes_max` or more."""
+    def __init__(
+        self,
+        lanes: Lanes,
+        pops: LanePops,
+        hosting: Hosting,
+        queues: Callable[[Topic], TopicQueues | None],
+        *,
+        refresh_s: float,
+        bytes_max: int,
+    ) -> None:
+        """A pop visits lanes of the brokers that `hosting` serves, until its answer has `bytes_max` or more.
+
+        `queues` returns the logical queues of a static topic, None for a plain one.
+        """
         self._lanes = lanes
         self._pops = pops
         self._hosting = hosting
+        self._queues = queues
         self._refresh_s = refresh_s
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
@@ -83,14 +101,19 @@ class Popper:
         """Return the request under the present metadata: a waiting pop may outlive its topic or group."""
         topic, group = self._lanes.topic(request.topic.name), self._lanes.groups.group(request.group.name)
         if topic is None or topic.id != request.topic.id:
-            raise NotFound(f"topic {request.topic.name} was deleted", code="topic_not_found", field="topic")
+            raise _deleted(request.topic)
         return (
             request if topic is request.topic and group is request.group else replace(request, topic=topic, group=group)
         )
 
-    def rest(self, request: TopicPopRequest) -> int:
+    def rest(self, request: TopicPopRequest, queues: TopicQueues | None) -> int:
         """Return how many messages the group has not got in the partitions that this pop visits, from memory alone."""
-        visits = self._lanes.group_topic(request.topic, request.group).lanes(request.partition)
+        group_topic = self._lanes.group_topic(request.topic, request.group)
+        visits: Iterable[LanePartition]
+        if queues is None:
+            visits = group_topic.lanes(request.partition)
+        else:
+            visits = group_topic.segment_lanes(queues, request.partition)
         taking = self._hosting.taking()
         mine = [visit for visit in visits if visit.broker in taking and (visit.key.retry or not request.retries_only)]
         return sum(map(self._lanes.left, mine))
@@ -99,25 +122,53 @@ class Popper:
         """Let the group's waiting pops look again, since messages are left (SPEC POP-15)."""
         self._lanes.wake(request.group.name, request.topic.id)
 
-    def _visits(self, group_topic: GroupTopic, request: TopicPopRequest) -> list[LanePartition]:
+    def _queues_of(self, topic: Topic) -> TopicQueues | None:
+        """Return the logical queues of a static topic, None for a plain one; raise `NotFound` if it was deleted."""
+        if topic.static is None:
+            return None
+        queues = self._queues(topic)
+        if queues is None:
+            raise _deleted(topic)
+        return queues
+
+    def _visits(self, request: TopicPopRequest, queues: TopicQueues | None) -> list[LanePartition]:
+        group_topic = self._lanes.group_topic(request.topic, request.group)
         draw = self._random.getrandbits(_DRAW_BITS)
-        visits = group_topic.visits(request.partition, draw=draw)
         taking = self._hosting.taking()
-        here = [visit for visit in visits if visit.broker in taking]
+        if queues is None:
+            here = [visit for visit in group_topic.visits(request.partition, draw=draw) if visit.broker in taking]
+        else:
+            here = group_topic.segment_visits(
+                queues,
+                request.partition,
+                taking,
+                self._lanes.is_finished,
+                in_order=request.keeps_order,
+                draw=draw,
+            )
         if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
         return [visit for visit in here if visit.key.retry or not request.retries_only]
 
     async def _round(self, request: TopicPopRequest) -> Popped:
-        found = Popped()
-        for visit in self._visits(self._lanes.group_topic(request.topic, request.group), request):
-            try:
-                await self._visit(visit, request, found)
-            except DeltaMQError as error:
-                # A damaged partition, or one popped in another order, does not hold back messages of the others.
-                found.error = found.error or error
-            if found.count >= request.max_messages or found.nbytes >= self._bytes_max:
+        queues = self._queues_of(request.topic)
+        found = Popped(queues=queues)
+        left = self._visits(request, queues)
+        seen: set[LanePartition] = set()
+        while left:
+            for visit in left:
+                try:
+                    await self._visit(visit, request, found)
+                except DeltaMQError as error:
+                    # A damaged partition, or one popped in another order, does not hold back messages of the others.
+                    found.error = found.error or error
+                if found.count >= request.max_messages or found.nbytes >= self._bytes_max:
+                    return found
+            if queues is None or not request.keeps_order:
                 break
+            # The group may be done with a segment by now, and then the next one has its turn.
+            seen.update(left)
+            left = [visit for visit in self._visits(request, queues) if visit not in seen]
         return found
 
     async def _visit(self, visit: LanePartition, request: TopicPopRequest, found: Popped) -> None:
@@ -146,7 +197,7 @@ class Popper:
     async def _refreshed(self, request: TopicPopRequest) -> bool:
         """Refresh partitions that were not refreshed within `refresh_s`; return True if there were any."""
         oldest = self._loop.time() - self._refresh_s
-        visits = self._visits(self._lanes.group_topic(request.topic, request.group), request)
+        visits = self._visits(request, self._queues_of(request.topic))
         stale = [visit.partition for visit in visits if visit.partition.refreshed_at < oldest]
         # A damaged partition raises its error when it is visited.
         await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
@@ -155,7 +206,7 @@ class Popper:
     async def _wait(self, request: TopicPopRequest, deadline: float, client: Client) -> Popped:
         """Visit the lanes; if they have nothing, wait for an event."""
         group_topic = self._lanes.group_topic(request.topic, request.group)
-        visits = self._visits(group_topic, request)
+        visits = self._visits(request, self._queues_of(request.topic))
         waiter: asyncio.Future[None] = self._loop.create_future()
         # Watch before the visit, so that no commit after it is missed.
         group_topic.waiters.add(waiter)
@@ -192,3 +243,7 @@ class Popper:
 def _is_final(error: DeltaMQError | None) -> bool:
     """Whether a waiting pop gives up: not because one partition is damaged, or is popped in another order."""
     return error is not None and not isinstance(error, Corrupt | Conflict)
+
+
+def _deleted(topic: Topic) -> NotFound:
+    return NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")

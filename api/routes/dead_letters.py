@@ -18,7 +18,7 @@ from api.log import Partitions
 from api.routes.groups import GroupName
 from api.routes.replay import Replayer
 from api.routes.topics import Running
-from api.wire import JsonBody, dead_letters, problems
+from api.wire import JsonBody, dead_letters, problems, shown_origins
 from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX
 from mq.meta import Group
@@ -93,7 +93,8 @@ async def list_dead_letters(
     with service.answers.enter() as ticket:
         rows = await service.partitions.run(partial(_read, logs, offset, limit, here=partition is not None))
         ticket.grow(sum(page.nbytes for _, page in rows))
-        messages = [letter for name, page in rows for letter in dead_letters(name, page)]
+        place_of = service.topics.place_of
+        messages = [letter for name, page in rows for letter in dead_letters(name, shown_origins(page, place_of))]
         following = _following(logs, offset, len(messages), messages, here=partition is not None)
         answer = DeadLetters(group, total, messages, following)
         return Response(msgspec.json.encode(answer), media_type="application/json")
@@ -179,7 +180,7 @@ async def replay_dead_letters(group: GroupName, service: Running, request: Reque
                 chosen[log] = np.unique(np.array(offsets, dtype=np.int64))
             else:
                 failed += [_failure(partition, offset, "offset_out_of_range") for offset in sorted(set(offsets))]
-    replayer = Replayer(service.topics, service.partitions, service.meta, service.fencing)
+    replayer = Replayer(service.topics, service.partitions, service.meta, service.fencing, service.sealer)
     done = await replayer.replay(found, chosen, asked.to or "origin")
     return {
         "replayed": done.replayed,

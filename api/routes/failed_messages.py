@@ -3,13 +3,17 @@
 The holder of a partition's pull lock reports failed messages: they are copied to the group's dead letters or to its
 retry topic, and the client goes on behind them. It commits after the copies are stored. A repeated request, by any
 client, stores nothing twice.
+
+In a static topic the client names a logical queue and logical offsets, and holds the lock of the queue. The copies tell
+the partitions that have the messages (SPEC STATIC-18).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
@@ -23,7 +27,9 @@ from mq.errors import Conflict, NotFound, Unprocessable
 from mq.meta import Group, Topic
 from mq.names import broker_of
 from mq.queue import LaneKey, RetryTopic, check_reason
+from mq.static import LogicalQueue, SegmentOf, TopicQueues
 from mq.wire import AsideRequest
+from tables.log import PartitionLog
 
 __all__ = ["router"]
 
@@ -66,54 +72,99 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     reason = _REASON if asked.reason is None else check_reason(asked.reason)
     found = (await service.topics.require(topic)).topic
     its_group = await service.groups.require(group)
-    _check_allowed(its_group, found, asked)
-    broker = broker_of(asked.partition)
+    queue = _check_allowed(its_group, found, service.topics.queues_of(found), asked)
+    broker = broker_of(asked.partition if queue is None else queue.leader.partition)
     elsewhere: Response | None = await service.peers.elsewhere_as_response(broker, request)
     if elsewhere is not None:
         return elsewhere
     epoch = service.hosting.epoch(broker)
     lane = LaneKey(found.id, group, False, asked.partition)
     service.locks.check_commit(its_group, found, lane, asked.client_id, asked.lock, "partition")
-    moved = await _move(service.lanes, its_group, found, lane, asked, reason)
+    moved = await _move(service.lanes, its_group, found, _parts(lane, queue, asked.offsets), asked, reason)
     service.hosting.check(broker, epoch)
     return {"moved": moved}
 
 
-def _check_allowed(group: Group, topic: Topic, asked: AsideRequest) -> None:
+def _check_allowed(group: Group, topic: Topic, queues: TopicQueues | None, asked: AsideRequest) -> LogicalQueue | None:
+    """Return the logical queue that the client names in a static topic; refuse what is not allowed."""
     if group.settings.consume_strategy != "exclusive":
         raise Conflict(
             f"group {group.name} is shared: use its messages' handles", code="group_not_exclusive", field="group"
         )
-    if asked.partition not in topic.route.partitions:
+    queue = None if queues is None else queues.require(asked.partition, topic.name)
+    if queue is None and asked.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {asked.partition!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
     if asked.to == "retry" and topic.settings.order_strategy == "strict":
         raise Conflict(
             f"topic {topic.name} is strict: nothing may overtake a message that failed", code="topic_strict", field="to"
         )
+    return queue
 
 
-async def _move(lanes: Lanes, group: Group, topic: Topic, lane: LaneKey, asked: AsideRequest, reason: str) -> int:
+class _Part(NamedTuple):
+    """The messages of a request that one partition has."""
+
+    lane: LaneKey
+    offsets: list[int]
+    #: The partition's place in a logical queue.
+    place: SegmentOf | None = None
+
+
+def _parts(lane: LaneKey, queue: LogicalQueue | None, offsets: Sequence[int]) -> list[_Part]:
+    """Return the messages at these offsets by the partitions that have them; `lane` is of the partition named.
+
+    Messages of segments that retention dropped are left out.
+    """
+    if queue is None:
+        return [_Part(lane, list(offsets))]
+    parts: dict[str, _Part] = {}
+    for offset in offsets:
+        segment = queue.segment_at(offset)
+        if offset < segment.logic_offset:
+            continue
+        new = _Part(lane._replace(partition=segment.partition), [], SegmentOf(queue, segment))
+        parts.setdefault(segment.partition, new).offsets.append(segment.physical(offset))
+    return list(parts.values())
+
+
+async def _log_of(lanes: Lanes, topic: Topic, part: _Part) -> PartitionLog:
+    """Return the log that has the messages; raise `Unprocessable` (`offset_out_of_range`) if one is not there."""
+    partition = lanes.partition_of(part.lane, topic.name)
+    log = await partition.opened()
+    if max(part.offsets) >= log.end_offset:
+        log = await partition.look() or log
+    beyond = next((offset for offset in part.offsets if offset >= log.end_offset), None)
+    if beyond is None:
+        return log
+    end_offset, name = log.end_offset, part.lane.partition
+    if part.place is not None:
+        beyond, end_offset = part.place.shown(beyond), part.place.shown(end_offset)
+        name = part.place.queue.name
+    raise Unprocessable(
+        f"offsets: {beyond} is not before the end offset {end_offset} of {name}",
+        code="offset_out_of_range",
+        field="offsets",
+        extra={"end_offset": end_offset},
+    )
+
+
+async def _move(
+    lanes: Lanes, group: Group, topic: Topic, parts: Sequence[_Part], asked: AsideRequest, reason: str
+) -> int:
     """Copy each message; return how many were copied."""
-    log = await lanes.partition_of(lane, topic.name).opened()
-    beyond = next((offset for offset in asked.offsets if offset >= log.end_offset), None)
-    if beyond is not None:
-        raise Unprocessable(
-            f"offsets: {beyond} is not before the end offset {log.end_offset} of {lane.partition}",
-            code="offset_out_of_range",
-            field="offsets",
-            extra={"end_offset": log.end_offset},
-        )
-    lane_epoch = lanes.groups.epoch_of(lane)
+    logs = [await _log_of(lanes, topic, part) for part in parts]
     moved = 0
-    for offset in asked.offsets:
-        name = _request_name(lane, lane_epoch, offset, asked.to)
-        dying = Dying(group, topic.name, lane, offset, asked.attempts or 1, reason, name)
-        if asked.to == "dead":
-            moved += await lanes.logs.bury(dying, log)
-        else:
-            retry = LaneKey(topic.id, group.name, True, RetryTopic(group.name, topic.name).partition(dying.broker))
-            moved += await lanes.logs.retry(dying, log, lanes.partition_of(retry, topic.name))
+    for (lane, offsets, _), log in zip(parts, logs, strict=True):
+        lane_epoch = lanes.groups.epoch_of(lane)
+        for offset in offsets:
+            name = _request_name(lane, lane_epoch, offset, asked.to)
+            dying = Dying(group, topic.name, lane, offset, asked.attempts or 1, reason, name)
+            if asked.to == "dead":
+                moved += await lanes.logs.bury(dying, log)
+            else:
+                retry = LaneKey(topic.id, group.name, True, RetryTopic(group.name, topic.name).partition(dying.broker))
+                moved += await lanes.logs.retry(dying, log, lanes.partition_of(retry, topic.name))
     return moved
 
 

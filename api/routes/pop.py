@@ -2,6 +2,7 @@
 
     body --decode, check--> acks begin --> pop (in memory, or from files) --> acks stored --> JSON or Arrow
                   '--> another process, when that serves the topic's brokers
+                  '--> of a static topic, one process after another, as far as `PopForwarder.way` says
 
 It is a plain ASGI endpoint, as are produce and fetch. Acknowledgements of this call that must be stored are stored
 before the answer. Popped messages are the client's for their invisible time, even if the answer is lost.
@@ -12,10 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from api.host import GONE, Call, Groups, Hosting, Topics
+from api.host import GONE, Call, Groups, HostedTopic, Hosting, Peer, Topics
 from api.log import Metrics, Partitions
 from api.queue import (
     ARROW_TYPE,
@@ -27,8 +29,9 @@ from api.queue import (
     TopicPopRequest,
     arrow_answer,
     json_answer,
+    shown,
 )
-from api.routes.pop_elsewhere import PopForwarder
+from api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
 from api.routes.read import parse_tags
 from api.wire import (
     BODY_BYTES_MAX,
@@ -45,9 +48,10 @@ from api.wire import (
     read_body,
     unquoted,
 )
-from mq.errors import Conflict, NotFound
+from mq.errors import Conflict, DeltaMQError, NotFound
 from mq.meta import Group, InvisibleBounds, Subscription, Topic
-from mq.names import broker_of, check_topic
+from mq.names import check_topic
+from mq.static import TopicQueues
 from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from tables.failpoints import failpoint
 
@@ -57,6 +61,7 @@ __all__ = [
 
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
+_OK: Final = 200
 
 
 class PopEndpoint:
@@ -110,32 +115,40 @@ class PopEndpoint:
             request = decode_pop(headers, body)
         topic = self._topics.find(topic_name) or await self._topics.require(check_topic(topic_name))
         group = await self._groups.for_use(group_name)
-        wanted = _checked(topic.topic, group, request, self._invisible)
+        queues = self._topics.queues(topic)
+        wanted = _checked(topic.topic, queues, group, request, self._invisible)
         if request.client_id is not None:
             subscription = Subscription(order=wanted.order is not False, tags=request.tags or "*")
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
         acks = request.ack or []
         handles, refused = acks, list[FailedHandle]()
+        popped: Popped | None = None
         client = Client(receive)
         try:
             if not self._hosting.alone:
                 call = Call.of(scope, body, wait_ms=wanted.wait_ms)
-                answer, handles, refused = await self._forwarder.forward(
-                    request, group_name, _brokers(wanted), call, client
-                )
-                if answer is not None:
+                way = await self._forwarder.way(wanted, queues, call)
+                found: Popped | Answer | None
+                if way.stations:
+                    refused = await self._forwarder.ack_all(group_name, acks, call)
+                    handles = []
+                    found = await self._travel(way, topic, wanted, request, call, client)
+                else:
+                    found, handles, refused = await self._forwarder.forward(request, group_name, way.last, call, client)
+                if isinstance(found, Answer):
+                    answer = with_refused(found, refused)
                     ticket.grow(answer.size)
                     return answer
-            acking = self._handles.begin_ack(group_name, handles)
-            try:
-                popped = await self._popper.pop(wanted, client)
-            except GONE as error:
-                raise await self._topics.explained(topic, error) from error
-            finally:
-                failed = await self._handles.finish(acking)
+                popped = found
+            if popped is None:
+                acking = self._handles.begin_ack(group_name, handles)
+                try:
+                    popped = await self._pop_here(topic, wanted, client)
+                finally:
+                    failed = await self._handles.finish(acking)
+                refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
         finally:
             client.close()
-        refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
         answer = await self._encoded(wanted, popped, refused, scope, ticket)
         _count(self._metrics, wanted, popped.taken, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
@@ -143,11 +156,46 @@ class PopEndpoint:
         self._popper.check(popped)
         return answer
 
+    async def _pop_here(self, topic: HostedTopic, wanted: TopicPopRequest, client: Client) -> Popped:
+        try:
+            return await self._popper.pop(wanted, client)
+        except GONE as error:
+            raise await self._topics.explained(topic, error) from error
+
+    async def _travel(
+        self, way: Way, topic: HostedTopic, wanted: TopicPopRequest, request: PopRequest, call: Call, client: Client
+    ) -> Popped | Answer:
+        """Pop at one process after another until one has messages; the time to wait is spent at the last.
+
+        While closed segments have messages in flight, they are asked again each second: their messages may come again.
+        """
+        deadline = self._partitions.loop.time() + wanted.wait_ms / 1000
+
+        async def pop_at(place: Peer | None, wait_ms: int) -> Popped | Answer:
+            if place is None:
+                return await self._pop_here(topic, replace(wanted, topic=topic.topic, wait_ms=wait_ms), client)
+            return await self._forwarder.ask(place, request, call, client, wait_ms=wait_ms)
+
+        while True:
+            for station in way.stations:
+                try:
+                    found = await pop_at(station, 0)
+                except DeltaMQError:
+                    continue  # the others may serve; who waits asks it again
+                if _is_found(found):
+                    return found
+            left_ms = max(0, int((deadline - self._partitions.loop.time()) * 1000))
+            wait_ms = min(left_ms, STATION_MS) if way.stations else left_ms
+            found = await pop_at(way.last, wait_ms)
+            if wait_ms == left_ms or _is_found(found) or (isinstance(found, Answer) and found.status != _OK):
+                return found
+            way = await self._forwarder.way(wanted, self._topics.queues(topic), call)
+
     async def _encoded(
         self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope, ticket: Ticket
     ) -> Answer:
-        taken = popped.taken
-        rest = self._popper.rest(wanted)
+        taken = shown(popped.taken, popped.queues)
+        rest = self._popper.rest(wanted, popped.queues)
         if rest and taken:
             self._popper.wake_others(wanted)
         ticket.grow(sum(one.nbytes for one in taken))
@@ -163,15 +211,17 @@ class PopEndpoint:
         return encode() if inline else await self._partitions.run(encode)
 
 
-def _brokers(wanted: TopicPopRequest) -> dict[str, None]:
-    """Return the brokers that a pop visits, in route order."""
-    names = wanted.topic.route.partitions if wanted.partition is None else (wanted.partition,)
-    return dict.fromkeys(broker_of(name) for name in names)
+def _is_found(found: Popped | Answer) -> bool:
+    return bool(found.taken) if isinstance(found, Popped) else has_messages(found)
 
 
-def _checked(topic: Topic, group: Group, request: PopRequest, invisible: InvisibleBounds) -> TopicPopRequest:
+def _checked(
+    topic: Topic, queues: TopicQueues | None, group: Group, request: PopRequest, invisible: InvisibleBounds
+) -> TopicPopRequest:
     """Return the checked request; the group's settings fill in what it leaves out."""
-    if request.partition is not None and request.partition not in topic.route.partitions:
+    if request.partition is not None and queues is not None:
+        queues.require(request.partition, topic.name)
+    elif request.partition is not None and request.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
     retries_only = request.retry is not None

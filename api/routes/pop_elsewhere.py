@@ -3,25 +3,36 @@
     acks of third processes, and ours --> done first    then the pop with the acks that are its own --> its answer
 
 Handles that were refused before are added to that answer.
+
+A logical queue of a static topic may have segments at several processes. A pop of the queue goes to those with closed
+segments that its group is not done with, in the order of the segments, and last to the one that serves its leader:
+
+    0@__logical_queue_broker__   #0@a finished   #4@b 20 left   #9@c leader       stations: b       last: c, and waits
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import contextlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from api.host import Call, Owners, Peer, Peers, failed_of
-from api.queue import ARROW_TYPE, HandleCalls
+from api.host import Call, Hosting, Owners, Peer, Peers, failed_of, is_forwarded
+from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
 from api.wire import Answer, Client
+from mq.errors import DeltaMQError
+from mq.names import broker_of
+from mq.static import LogicalQueue, TopicQueues
 from mq.wire import FAILED_KEY, FailedHandle, PopRequest
 
-__all__ = [
-    "PopForwarder",
-]
+__all__ = ["STATION_MS", "PopForwarder", "Way", "has_messages", "with_refused"]
 
+#: How long a pop waits at the process of a leader before it looks again at closed segments that others serve.
+STATION_MS: Final = 1_000
+
+_OK: Final = 200
 _REFUSED: Final = msgspec.json.Decoder(list[FailedHandle])
 
 
@@ -35,30 +46,105 @@ class _Passed(msgspec.Struct):
     failed_acks: list[FailedHandle] = []
 
 
+class Way(NamedTuple):
+    """The processes that a pop visits; None stands for this one."""
+
+    #: The processes that are asked first, without a wait.
+    stations: tuple[Peer | None, ...]
+    last: Peer | None
+
+
 class PopForwarder:
     """Forwards pops, and acknowledgements in pops, to the processes that they concern; used on the event loop."""
 
-    def __init__(self, owners: Owners, peers: Peers, handles: HandleCalls) -> None:
+    def __init__(
+        self,
+        owners: Owners,
+        peers: Peers,
+        handles: HandleCalls,
+        *,
+        hosting: Hosting,
+        lanes: Lanes,
+        progress: MovedProgress,
+    ) -> None:
+        """`progress` knows how far groups are at brokers that other processes serve."""
         self._owners = owners
         self._peers = peers
         self._handles = handles
+        self._hosting = hosting
+        self._lanes = lanes
+        self._progress = progress
+
+    # The way.
+
+    async def way(self, wanted: TopicPopRequest, queues: TopicQueues | None, call: Call) -> Way:
+        """Return the processes that the pop visits; `queues` are those of a static topic. Raises what `Owners.of` does.
+
+        A pop that was sent on stays where it is.
+        """
+        queue = None if queues is None or wanted.partition is None else queues.find(wanted.partition)
+        if queue is not None:
+            names = [segment.partition for segment in queue.segments]
+        elif wanted.partition is not None:
+            names = [wanted.partition]
+        else:
+            names = list(wanted.topic.route.partitions)
+        brokers = list(dict.fromkeys(map(broker_of, names)))
+        if queues is None or is_forwarded(call.headers):
+            return Way((), self._owners.of_any(brokers, call))
+        if queue is not None:
+            return await self._way_of(queue, wanted, queues, call)
+        # Who serves closed segments alone gives what is left there, and then what the leaders have.
+        leading = list(dict.fromkeys(one.leader.broker for one in queues.served.values())) or brokers
+        last = self._owners.of_any(leading, call)
+        is_here = last is not None and any(map(self._hosting.hosts, brokers))
+        return Way((None,) if is_here else (), last)
+
+    async def _way_of(self, queue: LogicalQueue, wanted: TopicPopRequest, queues: TopicQueues, call: Call) -> Way:
+        last = self._owners.of(queue.leader.broker, call)
+        stations: dict[Peer | None, None] = {}
+        group_topic = self._lanes.group_topic(wanted.topic, wanted.group)
+        for visit in list(group_topic.segment_lanes(queues, queue.name)):
+            if visit.key.partition == queue.leader.partition:
+                continue
+            # What nobody serves at the moment, or cannot be read, is asked for by the next pop.
+            with contextlib.suppress(DeltaMQError):
+                process = self._owners.of(visit.broker, call)
+                if process == last or process in stations:
+                    continue
+                if await self._progress.is_left(visit):
+                    stations[process] = None
+                elif visit.end_offset is not None:
+                    group_topic.finish(visit)
+        return Way(tuple(stations), last)
+
+    # Pops and acknowledgements elsewhere.
 
     async def forward(
-        self, request: PopRequest, group: str, brokers: Iterable[str], call: Call, client: Client
+        self, request: PopRequest, group: str, peer: Peer | None, call: Call, client: Client
     ) -> tuple[Answer | None, list[str], list[FailedHandle]]:
-        """Do what other processes must do for a pop that visits `brokers`.
+        """Do what other processes must do for a pop that `peer` answers, or this process.
 
         Returns
         -------
         tuple
-            The answer of the process that serves the brokers, None if it is this one; the handles that are left to
-            acknowledge here; and those that were refused.
+            The answer of `peer`, None if there is none; the handles that are left to acknowledge here; and those that
+            were refused.
         """
-        peer = self._owners.of_any(brokers, call)
         handles, refused = await self._ack(group, request.ack or [], call, peer)
         if peer is None:
             return None, handles, refused
-        return await self._pop(peer, request, handles, refused, call, client), [], []
+        return await self._pop(peer, msgspec.structs.replace(request, ack=handles), call, client), [], refused
+
+    async def ack_all(self, group: str, handles: list[str], call: Call) -> list[FailedHandle]:
+        """Acknowledge handles of all processes, this one included; return those that were refused."""
+        ours, refused = await self._ack(group, handles, call, None)
+        failed = await self._handles.finish(self._handles.begin_ack(group, ours))
+        return refused + [FailedHandle(ours[at], code) for at, code in sorted(failed.items())]
+
+    async def ask(self, peer: Peer, request: PopRequest, call: Call, client: Client, *, wait_ms: int) -> Answer:
+        """Return what another process answers to a pop that waits there for `wait_ms`, and acknowledges nothing."""
+        return await self._pop(peer, msgspec.structs.replace(request, ack=[], wait_ms=wait_ms), call, client)
 
     async def _ack(
         self, group: str, handles: list[str], call: Call, peer: Peer | None
@@ -84,23 +170,27 @@ class PopForwarder:
             refused += failed_of(await self._owners.ask_all(split.theirs, ack, {"handles": handles}))
         return [handles[at] for at in left], refused
 
-    async def _pop(
-        self,
-        peer: Peer,
-        request: PopRequest,
-        handles: list[str],
-        refused: Sequence[FailedHandle],
-        call: Call,
-        client: Client,
-    ) -> Answer:
-        """Return the answer of `peer`, with the handles that were refused before added."""
-        body = msgspec.json.encode(msgspec.structs.replace(request, ack=handles))
+    async def _pop(self, peer: Peer, request: PopRequest, call: Call, client: Client) -> Answer:
         headers = [one for one in call.headers if one[0] != b"content-type"] + [(b"content-type", b"application/json")]
-        answer = await self._peers.ask(peer.host, peer.address, call._replace(body=body, headers=headers), client)
-        return _with_refused(answer, refused) if refused and answer.status == 200 else answer
+        call = call._replace(body=msgspec.json.encode(request), headers=headers)
+        return await self._peers.ask(peer.host, peer.address, call, client)
 
 
-def _with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
+def has_messages(answer: Answer) -> bool:
+    """Whether another process's answer to a pop has messages."""
+    if answer.status != _OK:
+        return False
+    assert isinstance(answer.body, bytes), "answers of other processes are whole"
+    if dict(answer.headers).get(b"content-type") == ARROW_TYPE.encode():
+        with pa.ipc.open_stream(answer.body) as reader:
+            return any(batch.num_rows for batch in reader)
+    return bytes(msgspec.json.decode(answer.body, type=_Passed).messages) != b"[]"
+
+
+def with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
+    """Return another process's answer to a pop, with the handles that were refused before added."""
+    if not refused or answer.status != _OK:
+        return answer
     assert isinstance(answer.body, bytes), "answers of other processes are whole"
     if dict(answer.headers).get(b"content-type") == ARROW_TYPE.encode():
         body, count = _arrow_with_refused(answer.body, refused)

@@ -2,12 +2,13 @@
 
     chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> counted
 
-Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated.
+Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated. In a
+static topic it goes to where its logical queue's messages go now, unless an earlier segment of that queue has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -15,17 +16,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from api.host import Fencing, HostedMeta, HostedTopic, Topics
+from api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.wire import ArrowRows
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
-from mq.limits import MIB
+from mq.limits import MIB, PRODUCER_WINDOW_MS
 from mq.meta import Group
 from mq.queue import Replay, origin_of, retry_broker
 from mq.wire import Target
 from tables.delta import ProducerStamp
 from tables.log import PartitionLog, Picked, TooMuch, pick
-from tables.queue import FenceEpochs, retry_ref, sent_back
+from tables.queue import FenceEpochs, Placement, retry_ref, sent_back
 from tables.settings import Flush
 
 __all__ = [
@@ -40,6 +41,7 @@ _STEP_MESSAGES: Final = 1_000
 _STEP_BYTES: Final = 32 * MIB
 #: Maximum number of failures that are listed.
 _FAILED_MAX: Final = 1_000
+_UNSERVED: Final = "queue_unserved"
 
 
 @dataclass(slots=True)
@@ -62,7 +64,10 @@ class Replayed:
 class Replayer:
     """Sends dead letters of any group back; used on the event loop."""
 
-    def __init__(self, topics: Topics, partitions: Partitions, meta: HostedMeta, fencing: Fencing) -> None:
+    def __init__(
+        self, topics: Topics, partitions: Partitions, meta: HostedMeta, fencing: Fencing, sealer: Sealer
+    ) -> None:
+        self._sealer = sealer
         self._topics = topics
         self._partitions = partitions
         self._meta = meta
@@ -95,15 +100,7 @@ class Replayer:
     async def _send(self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed) -> None:
         """Append the picked messages to their targets, and count the outcomes."""
         rows = picked.rows
-        targets = _Targets(self._topics, self._partitions, self._fencing, group, dead, to)
-        found = []
-        columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
-        for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
-            target = await targets.of(offset, origin, key)
-            if target is None:
-                done.fail((dead, offset), "topic_not_found")
-            else:
-                found.append((at, offset, target))
+        found = await self._found(group, dead, picked, to, done)
         if not found:
             return
         back = sent_back(rows, to_retry=to == "retry")
@@ -132,6 +129,29 @@ class Replayer:
             else:
                 done.replayed += 1
 
+    async def _found(
+        self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed
+    ) -> list[tuple[int, int, _Target]]:
+        """Return the picked messages that must be sent: number of the row, offset, target. Count the others."""
+        targets = _Targets(self._topics, self._partitions, self._fencing, self._sealer, group, dead, to)
+        found: list[tuple[int, int, _Target]] = []
+        columns = [picked.rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
+        for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
+            try:
+                target = await targets.of(offset, origin, key)
+            except Unavailable as error:
+                if error.code != _UNSERVED:
+                    raise
+                done.fail((dead, offset), error.code)
+                continue
+            if target is None:
+                done.fail((dead, offset), "topic_not_found")
+            elif target.has(Replay(group.name, group.epoch, dead, offset)):
+                done.duplicates += 1
+            else:
+                found.append((at, offset, target))
+        return found
+
 
 def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
     """Return the messages at as many of the offsets as may be under way at once, and the number of these offsets."""
@@ -154,14 +174,29 @@ class _Target(NamedTuple):
 
     partition: Partition
     fence_epochs: FenceEpochs
+    #: The earlier segments of its logical queue that may have the message already.
+    earlier: Sequence[PartitionLog] = ()
+
+    def has(self, name: Replay) -> bool:
+        """Whether an earlier segment has the message from an earlier copy of the request."""
+        seen = [found for log in self.earlier if (found := log.known_producer(name.producer_id)) is not None]
+        return any(name.producer_seq in one.parts for one in seen)
 
 
 class _Targets:
     """The targets of the dead letters of one partition."""
 
     def __init__(
-        self, topics: Topics, partitions: Partitions, fencing: Fencing, group: Group, dead: str, to: Target
+        self,
+        topics: Topics,
+        partitions: Partitions,
+        fencing: Fencing,
+        sealer: Sealer,
+        group: Group,
+        dead: str,
+        to: Target,
     ) -> None:
+        self._sealer = sealer
         self._hosted = topics
         self._partitions = partitions
         self._fencing = fencing
@@ -169,9 +204,17 @@ class _Targets:
         self._dead = dead
         self._to = to
         self._topics: dict[str, HostedTopic | None] = {}
+        #: The earlier segments by the partition that gets a queue's messages, as found with a placement.
+        self._earlier: dict[str, tuple[Placement, Sequence[PartitionLog]]] = {}
 
     async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Target | None:
-        """Return the target of the dead letter at `offset`; None if its topic is gone."""
+        """Return the target of the dead letter at `offset`; None if its topic is gone.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: its logical queue cannot be had; `remap_in_progress`: ask again.
+        """
         topic = await self._topic(origin["topic"])
         if topic is None:
             return None
@@ -180,12 +223,39 @@ class _Targets:
             return _Target(retry, self._fencing.epochs(retry.name))
         places = self._hosted.placement(topic)
         name = origin_of(origin["partition"], key, offset, places)
-        return _Target(topic.partition(name), places.fence_epochs[name])
+        earlier = () if places.queues is None else await self._segments_before(name, topic, places)
+        return _Target(topic.partition(name), places.fence_epochs[name], earlier)
+
+    async def _segments_before(self, name: str, topic: HostedTopic, places: Placement) -> Sequence[PartitionLog]:
+        """Return the logs of the segments before one that may remember requests, each read up to its end."""
+        known = self._earlier.get(name)
+        if known is not None and known[0] is places:
+            return known[1]
+        if name in places.ahead:
+            # Copies of the request may still be stored in the old leader.
+            raise Unavailable(f"topic {topic.name} is being remapped; ask again", code="remap_in_progress")
+        place = None if places.queues is None else places.queues.of_partition(name)
+        assert place is not None, "messages go to segments"
+        now_ms = self._partitions.warehouse.clock.wall_us() // 1_000
+        logs = []
+        for segment in place.queue.segments[: place.queue.segments.index(place.segment)]:
+            if 0 < segment.end_ms < now_ms - PRODUCER_WINDOW_MS:
+                continue
+            partition = topic.partition(segment.partition)
+            log = await partition.opened()
+            if log.end_offset < segment.end_offset:
+                await partition.look()
+            logs.append(log)
+        self._earlier[name] = places, logs
+        return logs
 
     async def _topic(self, name: str) -> HostedTopic | None:
         if name not in self._topics:
             try:
-                self._topics[name] = await self._hosted.require(name)
+                found = await self._hosted.require(name)
+                if self._to == "origin" and self._hosted.placement(found).ahead:
+                    await self._sealer.seal(found)
+                self._topics[name] = found
             except NotFound:
                 self._topics[name] = None
         return self._topics[name]

@@ -87,8 +87,16 @@ class Service:
         self.commits = LaneCommits(self.lanes, self.hosting, self.owners)
         self.progress = QueueProgress(self.lanes, self.moved, self.commits)
         blocked = partial(self.moved.blocked, pop=True)
-        pops = LanePops(self.lanes, blocked, partial(begin, self.meta), busy_ms=ports.lane_busy_ms)
-        self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=refresh_s, bytes_max=ports.pop_bytes_max)
+        queues_of = self.topics.queues_of
+        pops = LanePops(self.lanes, blocked, partial(begin, self.meta), queues_of, busy_ms=ports.lane_busy_ms)
+        self.popper = Popper(
+            self.lanes,
+            pops,
+            self.hosting,
+            queues_of,
+            refresh_s=refresh_s,
+            bytes_max=ports.pop_bytes_max,
+        )
         self.handles = HandleCalls(self.lanes, self.hosting)
 
         # Clients of groups, and the exclusive ones' pull locks.
@@ -166,6 +174,7 @@ class Service:
         """Forget what memory knows of these lanes: their epoch is over."""
         ended = list(lanes)
         self.lanes.forget(ended)
+        self.moved.forget(ended)
         self.locks.void(ended)
 
     async def stop(self) -> None:

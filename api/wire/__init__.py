@@ -55,6 +55,7 @@ from api.wire.route_batch import (
     route_messages,
 )
 from api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
+from api.wire.shown_rows import shown_offsets, shown_origins
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -116,6 +117,8 @@ __all__ = [
     "route_messages",
     "schema_of",
     "send_answer",
+    "shown_offsets",
+    "shown_origins",
     "stored_messages",
     "to_record_batch",
     "unquoted",

@@ -28,7 +28,7 @@ from mq.meta.group import (
 )
 from mq.meta.group_settings import ConsumeStrategy, GroupRequest, GroupSettings, InvisibleBounds, Ordering
 from mq.meta.lane_keys import lanes_of
-from mq.meta.moved_keys import Blocked, MovedKeys, MoveEvent, decide_seal, first_blocked, moves_of
+from mq.meta.moved_keys import Blocked, Move, MovedKeys, MoveEvent, decide_seal, first_blocked, moves_of
 from mq.meta.online import Member, Seat, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import OnlineEvent, Subscription
 from mq.meta.reset import decide_reset
@@ -96,6 +96,7 @@ __all__ = [
     "Meta",
     "MetaSnapshot",
     "MetaState",
+    "Move",
     "MoveEvent",
     "MovedKeys",
     "OnlineEvent",

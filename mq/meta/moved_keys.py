@@ -19,7 +19,7 @@ sealed, and have no logical offsets until then (SPEC STATIC-9).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
@@ -182,17 +182,6 @@ MOVE_EVENTS: Final[Mapping[str, Form[Any]]] = {
 _KEYLESS: Final = -1
 
 
-class _Need(NamedTuple):
-    """The end offsets up to which partitions must be consumed before messages of these LPs are delivered.
-
-    None stands for a move that is not sealed yet.
-    """
-
-    ends: Mapping[str, int | None]
-    #: Indexes in `Blocked`.
-    lps: NDArray[np.int16]
-
-
 # Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
 class MovedKeys:
@@ -217,14 +206,12 @@ class MovedKeys:
         return replace(self, moves=tuple(moves))
 
     @cached_property
-    def _way(self) -> dict[int, tuple[Move, ...]]:
-        """The moves of each LP that ever moved."""
-        way: dict[int, tuple[Move, ...]] = {}
+    def _into(self) -> Mapping[str, tuple[Move, ...]]:
+        """The moves to each partition, which all came when it was made: none gets LPs later."""
+        found: dict[str, list[Move]] = {}
         for move in self.moves:
-            for low, high in move.ranges:
-                for lp in range(low, high):
-                    way[lp] = (*way.get(lp, ()), move)
-        return way
+            found.setdefault(move.target, []).append(move)
+        return {target: tuple(moves) for target, moves in found.items()}
 
     @cached_property
     def _held(self) -> tuple[Move, ...]:
@@ -281,29 +268,19 @@ class MovedKeys:
         table.flags.writeable = False
         return table
 
-    @cached_property
-    def _needs(self) -> dict[str, list[_Need]]:
-        """What must be consumed before each partition that LPs moved to; LPs with the same moves share an entry."""
-        lps: dict[tuple[Move, ...], list[int]] = {}
-        for lp, way in self._way.items():
-            for reached in range(1, len(way) + 1):
-                lps.setdefault(way[:reached], []).append(lp)
-        for way, those in lps.items():
-            if way[-1].remaps:
-                those.append(_KEYLESS)
-        needs: dict[str, list[_Need]] = {}
-        for way, those in lps.items():
-            ends = {move.source: move.end_offset for move in way}
-            needs.setdefault(way[-1].target, []).append(_Need(ends, np.array(those, dtype=np.int16)))
-        return needs
-
     def without(self, partitions: frozenset[str]) -> MovedKeys:
         """Return the moves without those from partitions that are dropped."""
         return MovedKeys(tuple(move for move in self.moves if move.source not in partitions))
 
     def sources(self, target: str) -> set[str]:
-        """Return the partitions whose progress decides which messages of `target` a group may read."""
-        return {source for need in self._needs.get(target, ()) for source in need.ends}
+        """Return the partitions whose progress may decide which messages of `target` a group may read."""
+        found: set[str] = set()
+        left = [target]
+        while left:
+            new = {move.source for move in self._into.get(left.pop(), ())} - found
+            found |= new
+            left += new
+        return found
 
     def blocked(self, target: str, positions: Mapping[str, int]) -> Blocked | None:
         """Return the LPs whose messages in `target` a group may not read yet; None when there are none.
@@ -311,11 +288,50 @@ class MovedKeys:
         `positions` are the offsets of the next messages that the group must finish in each of `sources(target)`: the
         greatest of its committed offset, the offset where it would begin, and the minimum offset.
         """
+        asking = self.inquire(target)
+        try:
+            move = next(asking)
+            while True:
+                move = asking.send(move.end_offset is not None and positions[move.source] >= move.end_offset)
+        except StopIteration as end:
+            found: Blocked | None = end.value
+            return found
+
+    def inquire(self, target: str, passed: Collection[str] = ()) -> Generator[Move, bool, Blocked | None]:
+        """Ask about sealed moves, the newest on the way first; return the LPs that a group may not read in `target`.
+
+        The answer to a move is whether the group has consumed its source up to its end. The way of an LP is followed
+        back only as far as the answers let it pass: behind a remapping, which moves a whole queue, nothing is asked
+        about the earlier segments of a group that is not done with the last one.
+
+        `passed` are partitions for which this returned None for the group before. A group's progress only grows, and a
+        partition gets no further moves, so they stay passed until a reset, and what is before them is not asked again:
+        the way through a hundred segments is not followed at each of them.
+        """
+        if target in passed or target not in self._into:
+            return None
         blocked = np.zeros(LOGICAL_PARTITIONS + 1, dtype=np.bool_)
-        for need in self._needs.get(target, ()):
-            if any(end is None or positions[source] < end for source, end in need.ends.items()):
-                blocked[need.lps] = True
+        left = [(target, np.ones(LOGICAL_PARTITIONS + 1, dtype=np.bool_))]
+        while left:
+            partition, reached = left.pop()
+            for move in self._into.get(partition, ()):
+                lps = reached & _moved_by(move)
+                if not lps.any():
+                    continue
+                if move.end_offset is None or not (yield move):
+                    blocked |= lps
+                elif move.source not in passed:
+                    left.append((move.source, lps))
         return blocked if blocked.any() else None
+
+
+def _moved_by(move: Move) -> Blocked:
+    """Return which messages a move concerns: those of its LPs, and of a remapping those without a key, too."""
+    lps = np.zeros(LOGICAL_PARTITIONS + 1, dtype=np.bool_)
+    for low, high in move.ranges:
+        lps[low:high] = True
+    lps[_KEYLESS] = move.remaps
+    return lps
 
 
 def first_blocked(blocked: Blocked | None, lps: NDArray[np.int16]) -> int:

@@ -10,7 +10,7 @@ from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.reading import Place, next_after, place_of
 from mq.static.segment import UNDECIDED, Segment
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
-from mq.static.topic_queues import TopicQueues
+from mq.static.topic_queues import SegmentOf, TopicQueues
 
 __all__ = [
     "NO_MAPPINGS",
@@ -22,6 +22,7 @@ __all__ = [
     "QueueMapping",
     "Sealed",
     "Segment",
+    "SegmentOf",
     "TopicMappings",
     "TopicQueues",
     "commit_steps",

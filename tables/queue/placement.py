@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mq.errors import NotFound
+from mq.errors import NotFound, Unavailable
 from mq.meta import BrokersState, Meta, MovedKeys, Topic, queues_of
 from mq.names import broker_of
 from mq.routing import Table
@@ -86,6 +86,25 @@ class Placement:
         if self.queues is not None:
             self.queues.require(name, topic, field)
         raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
+
+    def successor(self, partition: str) -> str | None:
+        """Return the partition that gets what once went to `partition`; None if the topic does not have it.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: it is a segment of a logical queue that cannot be had.
+        """
+        if partition not in self.partitions:
+            return None
+        if self.queues is None:
+            return partition
+        place = self.queues.of_partition(partition)
+        if place is None:
+            raise Unavailable(
+                f"the mapping of the logical queue of {partition} cannot be had; check the topic", code="queue_unserved"
+            )
+        return self.partitions[self.names[place.queue.name]]
 
 
 def _fence_epochs(moved: MovedKeys, brokers: BrokersState, partition: str) -> FenceEpochs:
