@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.logical_queue import LogicalQueue
+from mq.static.logical_queue import LogicalQueue, queue_name
 from mq.static.placement import plan_remap, spread_queues
 from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.segment import UNDECIDED, Segment
+from mq.static.stored_offsets import StoredOffsets, Stretch
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from mq.static.topic_queues import TopicQueues
 
@@ -18,11 +19,14 @@ __all__ = [
     "QueueMapping",
     "Sealed",
     "Segment",
+    "StoredOffsets",
+    "Stretch",
     "TopicMappings",
     "TopicQueues",
     "faults_of",
     "mappings_of",
     "plan_remap",
+    "queue_name",
     "served_queues",
     "spread_queues",
     "surviving_queues",
