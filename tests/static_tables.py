@@ -88,7 +88,8 @@ class StaticTables:
 
     @property
     def queues(self) -> dict[int, LogicalQueue]:
-        return queues_of(self.meta.meta, self.topic)
+        topic = self.topic
+        return queues_of(self.meta.meta, topic)
 
     def ref(self, partition: str) -> PartitionRef:
         return PartitionRef(Space.TOPICS, TOPIC, partition, self.topic.generation)

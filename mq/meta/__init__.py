@@ -48,7 +48,7 @@ from mq.meta.retention_holds import (
     readers_of,
 )
 from mq.meta.snapshot import MetaSnapshot
-from mq.meta.static_topics import queues_of
+from mq.meta.static_topics import decide_drop_segments, queues_of
 from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
 from mq.meta.topics import (
     Event,
@@ -106,6 +106,7 @@ __all__ = [
     "decide_begin",
     "decide_delete_group",
     "decide_delete_topic",
+    "decide_drop_segments",
     "decide_give_back",
     "decide_heartbeat",
     "decide_leave",

@@ -49,6 +49,7 @@ from tables.queue.refs import (
 )
 from tables.queue.retention import Retained, Retention
 from tables.queue.sealing import seal_moves
+from tables.queue.segment_retention import drop_segments
 from tables.queue.waiting import WaitingIndex
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "again",
     "app_id",
     "dead_ref",
+    "drop_segments",
     "fence_epochs_of",
     "forget_plans",
     "forwarded",
