@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save
 from jobs.export.plan import Plan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
-from jobs.read import parse_options, resolve
+from jobs.read import Catalog, stored_partitions
 from jobs.run import WHOLE, Facts, job, shard_lock
 from jobs.spark import WAREHOUSE_SETTING
 from jobs.sql import read_topic
@@ -183,12 +183,11 @@ class _Export:
         return self._done
 
     def _next(self) -> Plan | None:
-        options = parse_options({"topic": self._found.topic}, warehouse=self._warehouse)
         stored = {
-            f"{one.partition.ref.name}:{one.partition.ref.generation}": one for one in resolve(self._store, options)
+            f"{one.name}:{one.partition.ref.generation}": one.offsets
+            for one in stored_partitions(self._store, Catalog(self._store).partitions(self._found.topic))
         }
-        bounds = {name: (one.start, one.stop) for name, one in stored.items()}
-        ranges, lost = next_ranges(self._state.ends, bounds, self._found.batch_rows)
+        ranges, lost = next_ranges(self._state.ends, stored, self._found.batch_rows)
         if lost and self._found.fail_on_data_loss:
             detail = (
                 f"export {self._found.name}: retention removed {lost} messages that were not exported; allow it with"

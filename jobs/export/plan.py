@@ -16,13 +16,11 @@ import msgspec
 
 from jobs.export.stored import read_stored
 from mq.errors import Conflict
+from mq.static import StoredOffsets
 from tables.failpoints import failpoint
 from tables.store import Store
 
 __all__ = ["ExportState", "Plan", "Plans", "next_ranges"]
-
-#: The offsets `[start, stop)` of each partition; a key is the partition's name, a colon, and its generation.
-Ranges = Mapping[str, tuple[int, int]]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +28,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: int
     schema: str
+    #: The offsets `[start, stop)` of each partition; a key is the partition's name, a colon, and its generation.
     ranges: dict[str, tuple[int, int]] = {}
     quarantine_version: int | None = None
 
@@ -92,21 +91,24 @@ class Plans:
         return f"{self._folder}/{batch:020d}.plan"
 
 
-def next_ranges(ends: Mapping[str, int], stored: Ranges, rows_max: int) -> tuple[dict[str, tuple[int, int]], int]:
+def next_ranges(
+    ends: Mapping[str, int], stored: Mapping[str, StoredOffsets], rows_max: int
+) -> tuple[dict[str, tuple[int, int]], int]:
     """Return what a batch reads of the `stored` offsets, and how many rows retention removed before they were read.
 
     The limit is shared in proportion to the waiting rows, with at least one row for each partition that has any, as
-    Spark's Kafka source does.
+    Spark's Kafka source does. The holes in the offsets of a logical queue have no rows.
     """
     waiting: dict[str, tuple[int, int]] = {}
     lost = 0
-    for name, (low, high) in stored.items():
-        at = ends.get(name, low)
-        lost += max(0, low - at)
-        if high > max(at, low):
-            waiting[name] = (max(at, low), high)
-    total = sum(high - low for low, high in waiting.values())
+    for name, offsets in stored.items():
+        at = ends.get(name, offsets.first)
+        lost += offsets.lost(at)
+        rows = offsets.count(at, offsets.end)
+        if rows:
+            waiting[name] = (offsets.forward(at), rows)
+    total = sum(rows for _, rows in waiting.values())
     if total > rows_max:
         share = rows_max / total
-        waiting = {name: (low, low + max(1, int((high - low) * share))) for name, (low, high) in waiting.items()}
-    return waiting, lost
+        waiting = {name: (at, max(1, int(rows * share))) for name, (at, rows) in waiting.items()}
+    return {name: (at, stored[name].after(at, rows)) for name, (at, rows) in waiting.items()}, lost

@@ -24,7 +24,7 @@ from jobs.tasks import run_in_tasks
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import broker_of
-from mq.queue import Replay, origin_of, retry_broker
+from mq.queue import Replay, retry_broker
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, one_record_batch, pages
@@ -220,7 +220,10 @@ def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
 
 
 class _Place(NamedTuple):
-    """A target of dead letters: a partition of a topic, or without a name the group's retry partition of the topic."""
+    """A target of dead letters: a partition of a topic, or without a name the group's retry partition of the topic.
+
+    The partitions of a static topic are its logical queues, whose messages may go elsewhere at the next try.
+    """
 
     topic: str
     partition: str | None
@@ -260,7 +263,9 @@ class _Sender:
         if self._to == "retry":
             return _Place(topic, None)
         _, placement = self._place.routed(topic)
-        return _Place(topic, origin_of(origin["partition"], key, offset, placement))
+        home = placement.home_of(topic, origin["partition"], key, offset)
+        found = None if placement.queues is None else placement.queues.of_partition(home)
+        return _Place(topic, home if found is None else found.queue.name)
 
     def _append(self, where: _Place, rows: pa.RecordBatch) -> Counter[str]:
         back = sent_back(rows, to_retry=self._to == "retry")
@@ -282,10 +287,18 @@ class _Sender:
         until_s = time.monotonic() + self._place.fenced_s
         tries = 0
         while True:
-            topic, log, fence_epochs = self._target(where)
+            topic, log, earlier, fence_epochs = self._target(where)
+            left = [at for at, part in enumerate(parts) if not any(_knows(one, part) for one in earlier)]
             failpoint("replay.before_append")
+            if not left:
+                return [True] * len(parts)
             try:
-                done = log.append_rows(rows, parts, flush=Flush.SYNC, fence_epochs=fence_epochs)
+                done = log.append_rows(
+                    rows.take(pa.array(left, pa.int64())),
+                    [parts[at] for at in left],
+                    flush=Flush.SYNC,
+                    fence_epochs=fence_epochs,
+                )
             except Fenced as error:
                 self._place.learn(topic, error, until_s)
             except Unknown:
@@ -294,12 +307,30 @@ class _Sender:
                     raise
             else:
                 failpoint("replay.after_append")
-                return [one.duplicate for one in done]
+                stored = dict(zip(left, (one.duplicate for one in done), strict=True))
+                return [stored.get(at, True) for at in range(len(parts))]
 
-    def _target(self, where: _Place) -> tuple[Topic, PartitionLog, FenceEpochs]:
-        topic, placement = self._place.routed(where.topic)
+    def _target(self, where: _Place) -> tuple[Topic, PartitionLog, list[PartitionLog], FenceEpochs]:
+        """Return the log to append to now, and the logs in which an earlier try may have stored the rows."""
+        while True:
+            topic, placement = self._place.routed(where.topic)
+            if not placement.ahead:
+                break
+            self._place.seal(topic)
         if where.partition is not None:
-            return topic, self._place.log(topic, where.partition), placement.fence_epochs[where.partition]
+            name = placement.partitions[placement.number_of(topic.name, where.partition, "partition")]
+            earlier = [self._place.log(topic, one) for one in placement.segments_before(name)]
+            for one in earlier:
+                one.refresh()
+            return topic, self._place.log(topic, name), earlier, placement.fence_epochs[name]
         broker = retry_broker(self._dead, topic.route.partitions)
         ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.generation, broker)
-        return topic, self._place.warehouse.create(ref), fence_epochs_of(self._place.meta.meta.brokers, broker)
+        epochs = fence_epochs_of(self._place.meta.meta.brokers, broker)
+        return topic, self._place.warehouse.create(ref), [], epochs
+
+
+def _knows(log: PartitionLog, part: RowsPart) -> bool:
+    """Return whether a partition remembers a request."""
+    assert part.producer is not None, "replays are requests of idempotent producers"
+    seen = log.known_producer(part.producer.id)
+    return seen is not None and part.producer.seq in seen.parts

@@ -73,7 +73,7 @@ class Forwarder:
         try:
             while done < len(offsets):
                 part = slice(done, done + self._bounds.messages)
-                batch = DelayBatch(self._warehouse, queue, self._meta.meta, now_ms, outcome, bounds=self._bounds)
+                batch = DelayBatch(self._warehouse, queue, self._meta, now_ms, outcome, bounds=self._bounds)
                 batch.run(times[part], offsets[part])
                 done = part.stop
             queue.keep_up()

@@ -12,25 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from jobs.queue.delay_targets import DelayTargets
 from jobs.queue.outbox import Outbox
-from mq.errors import Conflict, DeltaMQError, Unavailable
-from mq.meta import Meta
+from mq.errors import Conflict, DeltaMQError
 from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
 from mq.queue_limits import CLOCKS_APART_MS
 from tables.delta import ProducerStamp, RowsPart
-from tables.log import (
-    ANY_EPOCH,
-    REMEMBERED_MS,
-    ROUTE_FENCE,
-    PartitionLog,
-    Picked,
-    StoredRequests,
-    TooMuch,
-    Warehouse,
-    pick,
-)
+from tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
 from tables.paths import PartitionRef
-from tables.queue import DelayMarks, DelayTarget, DelayTargets, forwarded
+from tables.queue import DelayMarks, MetaLog, forwarded
 
 __all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
 
@@ -77,7 +67,7 @@ class DelayBatch:
         self,
         warehouse: Warehouse,
         queue: DueQueue,
-        meta: Meta,
+        meta: MetaLog,
         now_ms: int,
         outcome: DelayOutcome,
         *,
@@ -86,16 +76,18 @@ class DelayBatch:
         self._warehouse = warehouse
         self._outbox_bytes = bounds.outbox_bytes
         self._queue = queue
-        self._targets = DelayTargets(meta)
-        self._ids = {topic.id for topic in meta.topics.topics.values()}
+        self._targets = DelayTargets(warehouse, meta, lambda: warehouse.clock.wall_us() // 1_000)
         self._now_ms = now_ms
         self._outcome = outcome
-        self._outbox: Outbox[int] = Outbox(self._open, after_append="delay.after_append", confirm=self._confirm)
+        self._outbox: Outbox[int] = Outbox(
+            self._open,
+            after_append="delay.after_append",
+            fence_epochs=self._targets.fence_epochs,
+            confirm=self._confirm,
+        )
         self._opened: dict[PartitionRef, PartitionLog] = {}
         #: For each target: the time of its newest append when this batch first asked for its stored requests.
         self._asked_ms: dict[PartitionRef, int] = {}
-        #: For each target of a static topic: the route fence that this batch knows.
-        self._route_epochs: dict[PartitionRef, int] = {}
         self._sent = 0
         self._failed: set[int] = set()
         self._in_rows = StoredRequests(DELAY_PRODUCER_PREFIX)
@@ -127,19 +119,16 @@ class DelayBatch:
         waiting = self._delayed(picked)
         partition = self._queue.marks.delay_partition
         cancelled = {(partition, offset) for offset in self._queue.marks.cancelled}
+        keys = dict(zip(*(picked.rows.column(name).to_pylist() for name in ("offset", "key")), strict=True))
         targets: dict[PartitionRef, list[Forward]] = {}
-        before: dict[PartitionRef, list[Forward]] = {}
-        for one in decide_forwards(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=self._ids):
+        ids = self._targets.topic_ids
+        for one in decide_forwards(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=ids):
             if isinstance(one, Drop):
                 self._skip(one)
-            elif (target := self._target(one)) is not None:
-                targets.setdefault(target.ref, []).append(one)
-                for ref in target.before:
-                    before.setdefault(ref, []).append(one)
-        stored = {one.message.offset for ref, forwards in before.items() for one in self._stored(ref, forwards)}
+            elif (ref := self._target(one.message, keys[one.message.offset])) is not None:
+                targets.setdefault(ref, []).append(one)
         for ref, forwards in targets.items():
-            left = [one for one in forwards if one.message.offset not in stored | self._failed] if before else forwards
-            fresh = self._not_stored(ref, left) if left else []
+            fresh = self._not_stored(ref, forwards)
             if fresh:
                 self._put(ref, picked, fresh)
         if self._outbox.bytes >= self._outbox_bytes:
@@ -183,68 +172,53 @@ class DelayBatch:
         else:
             self._outcome.dropped += 1
 
-    def _target(self, one: Forward) -> DelayTarget | None:
-        """Return where a message goes; None if that is not known at the moment."""
+    def _target(self, message: Delayed, key: str | None) -> PartitionRef | None:
+        """Return where a message goes; None if that cannot be found out now."""
         try:
-            target = self._targets.of(one.message)
-        except Unavailable as error:
-            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
-            self._failed.add(one.message.offset)
-            return None
-        if target.route_epoch is not None:
-            self._route_epochs[target.ref] = target.route_epoch
-        return target
-
-    def _stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
-        """Return the messages that an earlier run stored in a segment of their logical queue that is sealed now."""
-        try:
-            log = self._open(ref)
-            log.refresh()
-            since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
-            return [one for one in forwards if self._holds(log, one, since_ms)]
+            return self._targets.of(message, key)
         except (DeltaMQError, OSError) as error:
-            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
-            self._failed.update(one.message.offset for one in forwards)
-            return []
+            self._fail(error, [message.offset])
+            return None
 
     def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
-        """Return the messages that the target has not stored, as far as it may have forgotten their requests.
+        """Return the messages that are not stored, as far as the append itself would not find it out.
 
-        It forgets requests after a day, or after more requests than a partition remembers.
+        A target forgets requests after a day, or after more requests than a partition remembers. It does not know of
+        those that lie in earlier segments of its logical queue.
         """
         try:
+            for earlier in self._targets.before(ref, (one.message.partition for one in forwards)):
+                if forwards and self._warehouse.exists(earlier):
+                    log = self._warehouse.open_partition(earlier)
+                    log.refresh()
+                    forwards = self._without_stored(log, forwards)
             log = self._open(ref)
             log.refresh()
             self._asked_ms.setdefault(ref, log.append_ms)
-            since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
-            if self._remembers(log, since_ms):
-                return forwards
-            return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
+            return forwards if self._remembers(log, forwards) else self._without_stored(log, forwards)
         except (DeltaMQError, OSError) as error:
-            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
-            self._failed.update(one.message.offset for one in forwards)
+            self._fail(error, [one.message.offset for one in forwards])
             return []
 
-    def _holds(self, log: PartitionLog, one: Forward, since_ms: int) -> bool:
-        """Return whether a log holds a message that was forwarded there at `since_ms` or later."""
-        seen = log.known_producer(one.producer_id)
-        if seen is not None and one.producer_seq in seen.parts:
-            return True
-        if self._remembers(log, since_ms):
-            return False
-        return one.producer_seq in self._in_rows.of(log, one.producer_id, since_ms)
+    def _without_stored(self, log: PartitionLog, forwards: Sequence[Forward]) -> Sequence[Forward]:
+        """Return the messages that a partition does not hold."""
+        if self._remembers(log, forwards):
+            return [one for one in forwards if not _knows(log, one)]
+        since_ms = _since_ms(forwards)
+        return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
 
-    def _remembers(self, log: PartitionLog, since_ms: int) -> bool:
-        """Return whether a log surely remembers all requests that it has stored since."""
+    def _remembers(self, log: PartitionLog, forwards: Sequence[Forward]) -> bool:
+        """Return whether a partition still knows all requests of the time since the messages were due."""
+        since_ms = _since_ms(forwards)
         return self._now_ms - since_ms < REMEMBERED_MS and since_ms >= log.requests_whole_since_ms
 
-    def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
-        """Raise if the target may have forgotten, since it was asked, what another run has stored.
+    def _fail(self, error: Exception, offsets: Iterable[int]) -> None:
+        """Keep messages for a later try."""
+        self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+        self._failed.update(offsets)
 
-        Raise, too, if it is the leader of a logical queue no more: nothing may come behind its end.
-        """
-        if target.fences.get(ROUTE_FENCE, 0) > self._route_epochs.get(target.ref, ANY_EPOCH):
-            raise Conflict(f"{target.ref.name} was remapped meanwhile", code="overtaken")
+    def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
+        """Raise if the target may have forgotten, since it was asked, what another run has stored."""
         if target.requests_whole_since_ms > self._asked_ms[target.ref]:
             raise Conflict(f"{target.ref.name} has forgotten requests since it was asked", code="overtaken")
 
@@ -273,3 +247,13 @@ class DelayBatch:
                 log.maintain()
             except (DeltaMQError, OSError) as error:
                 self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+
+
+def _since_ms(forwards: Sequence[Forward]) -> int:
+    """Return a time before which no run can have forwarded any of the messages."""
+    return min((one.message.deliver_time_ms for one in forwards), default=0) - CLOCKS_APART_MS
+
+
+def _knows(log: PartitionLog, one: Forward) -> bool:
+    seen = log.known_producer(one.producer_id)
+    return seen is not None and one.producer_seq in seen.parts

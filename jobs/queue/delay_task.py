@@ -125,7 +125,7 @@ class _Shard:
         bounds = memory.bounds
         for start in range(0, len(offsets), bounds.messages):
             part = slice(start, start + bounds.messages)
-            batch = DelayBatch(memory.warehouse, queue, memory.meta.meta, item.now_ms, self._outcome, bounds=bounds)
+            batch = DelayBatch(memory.warehouse, queue, memory.meta, item.now_ms, self._outcome, bounds=bounds)
             batch.run(times[part], offsets[part])
         queue.keep_up()
 

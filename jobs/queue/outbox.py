@@ -47,12 +47,13 @@ class Outbox(Generic[T]):
         open_log: Callable[[PartitionRef], PartitionLog],
         *,
         after_append: str,
-        fence_epochs: Mapping[str, int] | None = None,
+        fence_epochs: Callable[[PartitionRef], Mapping[str, int] | None],
         confirm: Callable[[PartitionLog, Sequence[RowsPart]], None],
     ) -> None:
         """`open_log` opens or creates a destination; `after_append` is the failpoint after each append.
 
-        `fence_epochs` are those that the sender knows of (see `tables.log.fences`); None if no fence concerns it.
+        `fence_epochs` returns those of a destination that the sender knows of (see `tables.log.fences`); None if no
+        fence concerns it.
         `confirm` raises if the destination's present content forbids the append (see `PartitionLog.append_rows`).
         """
         self._open = open_log
@@ -91,7 +92,7 @@ class Outbox(Generic[T]):
                 rows,
                 parts,
                 flush=Flush.SYNC,
-                fence_epochs=self._fence_epochs,
+                fence_epochs=self._fence_epochs(log.ref),
                 confirm=lambda: self._confirm(log, parts),
             )
         except (DeltaMQError, OSError) as error:

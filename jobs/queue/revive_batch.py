@@ -94,7 +94,10 @@ class ReviveBatch:
         # Decisions follow this metadata: a destination that was fenced by a later reset refuses them (SPEC POP-18).
         fence_epochs = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
         self._outbox: Outbox[Token] = Outbox(
-            self._destination, after_append="revive.after_append", fence_epochs=fence_epochs, confirm=self._confirm
+            self._destination,
+            after_append="revive.after_append",
+            fence_epochs=lambda _: fence_epochs,
+            confirm=self._confirm,
         )
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
         #: For each destination: the time of its newest append when it was asked.

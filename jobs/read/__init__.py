@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.read.offset_filter import Kept, OffsetFilter
-from jobs.read.offset_range import OffsetRange, check_named, check_start_found, offset_of, resolve, selected, split
+from jobs.read.offset_range import (
+    check_named,
+    check_queue_names,
+    check_start_found,
+    offset_of,
+    resolve,
+    selected,
+    split,
+    stored_partitions,
+)
 from jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, Strategy, parse_options
 from jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows, read_range
 from jobs.read.row_format import schema_of, sql_columns
+from jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
 from jobs.read.topics import Catalog, TopicPartition
 
 __all__ = [
@@ -22,9 +32,13 @@ __all__ = [
     "RangePartition",
     "RangeRows",
     "ReadOptions",
+    "StoredPartition",
+    "StoredTable",
     "Strategy",
+    "TimeSearch",
     "TopicPartition",
     "check_named",
+    "check_queue_names",
     "check_start_found",
     "dead_letters_name",
     "literal",
@@ -38,5 +52,6 @@ __all__ = [
     "selected",
     "split",
     "sql_columns",
+    "stored_partitions",
     "topic_name",
 ]

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from jobs.read.offset_range import OffsetRange
 from jobs.read.options import RowFormat
+from jobs.read.stored_partition import OffsetRange
 from mq.limits import OFFSET_MAX
 
 __all__ = ["Kept", "OffsetFilter"]
@@ -85,7 +85,7 @@ class OffsetFilter:
             where = asked.partition
             if column == "topic":
                 return where.ref.topic in wanted
-            return (where.number if row_format is RowFormat.KAFKA else where.ref.name) in wanted
+            return (where.number if row_format is RowFormat.KAFKA else where.name) in wanted
 
         self._partitions.append(passes)
         return Kept.EXACTLY
@@ -103,8 +103,9 @@ class OffsetFilter:
     def _narrowed(self, found: OffsetRange) -> OffsetRange:
         """Cut a range to the interval of offsets, then to files with matching times (append times never decrease)."""
         files = [f for f in found.files if f.append_max_us >= self._low_us and f.append_min_us < self._high_us]
-        low = max(found.start, self._low, files[0].start if files else found.stop)
-        high = min(found.stop, self._high, files[-1].end if files else found.start)
+        delta = found.partition.delta  # the filter names offsets as readers see them
+        low = max(found.start, self._low - delta, files[0].start if files else found.stop)
+        high = min(found.stop, self._high - delta, files[-1].end if files else found.start)
         return found.part(min(low, found.stop), max(min(low, found.stop), high))
 
 

@@ -7,44 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Final
+from itertools import groupby, pairwise
 
 from jobs.read.options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
+from jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
 from jobs.read.topics import Catalog, TopicPartition
 from mq.errors import NotFound, Refused
-from mq.limits import MIB
 from tables.clock import SYSTEM_CLOCK
-from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
-from tables.log import offset_at
 from tables.store import Store
 
-__all__ = ["OffsetRange", "check_named", "check_start_found", "offset_of", "resolve", "selected", "split"]
-
-#: Cache of row groups for finding an offset by time.
-_CACHE_BYTES: Final = 64 * MIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
-    """Offsets `[start, stop)` of a partition, and the live files that hold them."""
-
-    partition: TopicPartition
-    start: int
-    stop: int
-    files: tuple[DataFile, ...]
-
-    @property
-    def rows(self) -> int:
-        """The number of rows that it covers."""
-        return self.stop - self.start
-
-    def part(self, start: int, stop: int) -> OffsetRange:
-        """Return the part `[start, stop)` of this range."""
-        assert self.start <= start <= stop <= self.stop
-        files = tuple(f for f in self.files if f.start < stop and f.end > start)
-        return replace(self, start=start, stop=stop, files=files)
+__all__ = [
+    "check_named",
+    "check_queue_names",
+    "check_start_found",
+    "offset_of",
+    "resolve",
+    "selected",
+    "split",
+    "stored_partitions",
+]
 
 
 def resolve(store: Store, options: ReadOptions, *, empty: bool = False) -> list[OffsetRange]:
@@ -63,14 +44,39 @@ def resolve(store: Store, options: ReadOptions, *, empty: bool = False) -> list[
         A bound is missing for a partition, names one that is not read, or lies outside the stored offsets
         (the last one only with `failOnDataLoss`).
     """
-    partitions = list(selected(Catalog(store), options))
+    catalog = Catalog(store)
+    check_queue_names(catalog, options)
+    partitions = list(selected(catalog, options))
     check_named(options.start, "startingOffsets", partitions)
     check_named(options.end, "asOfOffset" if options.as_of else "endingOffsets", partitions)
     if options.as_of:
         _check_as_of(options.end, partitions)
-    cache = RowCache(_CACHE_BYTES)
-    ranges = [_range(store, partition, options, cache) for partition in partitions]
-    return [found for found in ranges if found is not None and (empty or found.rows)]
+    search = TimeSearch(store)
+    return [
+        found
+        for stored in stored_partitions(store, partitions)
+        for found in stored.ranges(*_bounds(stored, options, search), empty=empty)
+    ]
+
+
+def stored_partitions(store: Store, partitions: Sequence[TopicPartition]) -> Iterator[StoredPartition]:
+    """Yield what is stored of each partition that readers see, now; one without any table (yet) is left out."""
+    for _, those in groupby(partitions, key=lambda one: one.key):
+        tables = {one: StoredTable.load(store, one) for one in those}
+        if any(tables.values()):
+            yield StoredPartition(tuple(found or StoredTable.without_files(one) for one, found in tables.items()))
+
+
+def check_queue_names(catalog: Catalog, options: ReadOptions) -> None:
+    """Refuse options that name segments of logical queues: readers name the queues (SPEC STATIC-22)."""
+    there = set(catalog.topics())
+    for option, names in (
+        ("assign", options.assigned),
+        ("startingOffsets", options.start.each),
+        ("asOfOffset" if options.as_of else "endingOffsets", options.end.each),
+    ):
+        for topic in names.keys() & there:
+            catalog.check_names(topic, names[topic], option)
 
 
 def selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
@@ -87,16 +93,17 @@ def selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]
 
 
 def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
-    known = {name: partition for partition in found for name in partition.names}
+    known = {name: partition.name for partition in found for name in partition.names}
     for name in names:
         if name not in known:
-            have = ", ".join(partition.ref.name for partition in found)
+            have = ", ".join(dict.fromkeys(partition.name for partition in found))
             raise NotFound(
                 f"option assign: topic {topic!r} has no partition {name!r}; it has {have}",
                 code="partition_not_found",
                 field="assign",
             )
-    yield from dict.fromkeys(known[name] for name in names)
+    for wanted in dict.fromkeys(known[name] for name in names):
+        yield from (partition for partition in found if partition.name == wanted)
 
 
 def check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
@@ -109,7 +116,7 @@ def check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition])
         for name in values:
             if (topic, name) not in wanted:
                 raise Refused(f"{told}: {name!r} of {topic!r} is not read", code="invalid_option", field=option)
-    missing = [p.ref.name for p in partitions if bound.of(p.ref.topic, p.names) is None]
+    missing = list(dict.fromkeys(p.name for p in partitions if bound.of(p.ref.topic, p.names) is None))
     if missing:
         raise Refused(
             f"{told}: name every partition; missing: {', '.join(missing)} (-2 is the earliest, -1 the latest)",
@@ -129,7 +136,7 @@ def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
                 code="invalid_option",
                 field="asOfTime",
             )
-    elif len(partitions) > 1:
+    elif len({partition.key for partition in partitions}) > 1:
         raise Refused(
             'option asOfOffset: one number is for one partition; name each, like {"orders": {"orders@broker-a": 120}}',
             code="invalid_option",
@@ -137,84 +144,70 @@ def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
         )
 
 
-def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
-    """Return the partition's range; None if its table does not exist (yet)."""
-    try:
-        snapshot = load(store, partition.ref.folder)
-    except PartitionNotFound:
-        return None
-    low, end = snapshot.min_offset, snapshot.end_offset
-    reader = FileReader(store, partition.ref.folder, cache)
-    start = offset_of(options.start, partition, snapshot.files, reader, (low, end))
-    stop = offset_of(options.end, partition, snapshot.files, reader, (low, end))
-    check_start_found(options, partition, start, end, snapshot.files)
+def _bounds(stored: StoredPartition, options: ReadOptions, search: TimeSearch) -> tuple[int, int]:
+    """Return the offsets `[start, stop)` that the options ask of a partition; they may lie outside the stored ones."""
+    start = offset_of(options.start, stored, search)
+    stop = offset_of(options.end, stored, search)
+    check_start_found(options, stored, start)
     if options.as_of:
-        _check_was(options, partition, stop, low, end)
+        _check_was(options, stored, stop)
     if options.fail_on_data_loss:
-        _check_stored(partition, start, stop, low, end)
-    start = max(low, min(start, end))
-    stop = max(start, min(stop, end))
-    files = tuple(replace(f, stats="") for f in snapshot.files if f.start < stop and f.end > start)
-    return OffsetRange(partition=partition, start=start, stop=stop, files=files)
+        _check_stored(stored, start, stop)
+    return start, stop
 
 
-def check_start_found(
-    options: ReadOptions, partition: TopicPartition, start: int, end: int, files: Sequence[DataFile]
-) -> None:
+def check_start_found(options: ReadOptions, stored: StoredPartition, start: int) -> None:
     """Refuse a starting time after the last message, unless the strategy is `latest`, as Kafka's source does."""
-    if options.start.by_time and start == end and not options.start_latest_when_no_match and files:
-        time_us = options.start.of(partition.ref.topic, partition.names)
+    at_end = options.start.by_time and start == stored.offsets.end
+    if at_end and not options.start_latest_when_no_match and stored.has_messages:
+        time_us = options.start.of(stored.topic, stored.partition.names)
         raise Refused(
-            f"{partition.ref.name}: no message was appended at or after {(time_us or 0) // 1_000} ms; "
+            f"{stored.name}: no message was appended at or after {(time_us or 0) // 1_000} ms; "
             "startingOffsetsByTimestampStrategy=latest starts at the end there",
             code="invalid_option",
             field="startingTimestamp",
         )
 
 
-def _check_was(options: ReadOptions, partition: TopicPartition, stop: int, low: int, end: int) -> None:
+def _check_was(options: ReadOptions, stored: StoredPartition, stop: int) -> None:
     """Refuse a state that the partition has not reached yet, or that retention has removed messages of."""
-    if stop > end:
+    offsets = stored.offsets
+    if stop > offsets.end:
         raise Refused(
-            f"{partition.ref.name}: option asOfOffset names offset {stop}, the partition ends at {end}",
+            f"{stored.name}: option asOfOffset names offset {stop}, the partition ends at {offsets.end}",
             code="offset_out_of_range",
             field="asOfOffset",
-            extra={"min_offset": low, "max_offset": end},
+            extra={"min_offset": offsets.first, "max_offset": offsets.end},
         )
-    missing = min(low, stop)
-    if options.fail_on_data_loss and options.start.everywhere == EARLIEST and missing > 0:
+    if options.fail_on_data_loss and options.start.everywhere == EARLIEST and offsets.lost(0, stop) > 0:
+        missing = min(offsets.whole_from, stop)
         raise Refused(
-            f"{partition.ref.name}: this state is incomplete: retention has removed offsets [0, {missing}); "
+            f"{stored.name}: this state is incomplete: retention has removed offsets [0, {missing}); "
             "failOnDataLoss=false reads the rest, startingOffsets sets the offset from which all must be there",
             code="offset_out_of_range",
             field="asOfTime" if options.end.by_time else "asOfOffset",
-            extra={"min_offset": low, "max_offset": end},
+            extra={"min_offset": offsets.first, "max_offset": offsets.end},
         )
 
 
-def offset_of(
-    bound: Bound,
-    partition: TopicPartition,
-    files: Sequence[DataFile],
-    reader: FileReader,
-    stored: tuple[int, int],
-) -> int:
-    """Return the offset of a bound in a partition that has the offsets `stored`; the result may lie outside them."""
-    value = bound.of(partition.ref.topic, partition.names)
+def offset_of(bound: Bound, stored: StoredPartition, search: TimeSearch) -> int:
+    """Return the offset of a bound in a partition; it may lie outside the stored ones."""
+    value = bound.of(stored.topic, stored.partition.names)
     assert value is not None, "every partition's bound was checked"
     if bound.by_time:
-        return offset_at(files, reader, value, stored[1])
-    return {EARLIEST: stored[0], LATEST: stored[1]}.get(value, value)
+        return stored.offset_at(value, search)
+    return {EARLIEST: stored.offsets.first, LATEST: stored.offsets.end}.get(value, value)
 
 
-def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, end: int) -> None:
-    if start > stop or start < low or stop > end:
+def _check_stored(stored: StoredPartition, start: int, stop: int) -> None:
+    offsets = stored.offsets
+    if start > stop or start < offsets.first or stop > offsets.end or offsets.lost(start, stop) > 0:
         raise Refused(
-            f"{partition.ref.name}: offsets [{start}, {stop}) were requested, [{low}, {end}) are stored; "
-            "failOnDataLoss=false reads what there is",
+            f"{stored.name}: offsets [{start}, {stop}) were requested, [{offsets.whole_from}, {offsets.end}) are "
+            "stored; failOnDataLoss=false reads what there is",
             code="offset_out_of_range",
             field="startingOffsets",
-            extra={"min_offset": low, "max_offset": end},
+            extra={"min_offset": offsets.first, "max_offset": offsets.end},
         )
 
 

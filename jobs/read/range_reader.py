@@ -16,10 +16,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.read.offset_range import OffsetRange
 from jobs.read.options import ReadOptions
 from jobs.read.row_filter import RowFilter
 from jobs.read.row_format import arrow_columns, schema_of, source_columns
+from jobs.read.stored_partition import OffsetRange
 from jobs.tasks import keep_imports, storage
 from mq.errors import Corrupt, Refused
 from mq.limits import MIB
@@ -65,8 +65,9 @@ class RangeRows:
             self._names,
             options.row_format,
             topic=found.partition.ref.topic,
-            partition=found.partition.ref.name,
+            partition=found.partition.name,
             number=found.partition.number,
+            delta=found.partition.delta,
         )
         columns = source_columns(self._names, options.row_format) or ["offset"]
         for rows in read_range(options.warehouse, found, columns, fail_on_data_loss=options.fail_on_data_loss):

@@ -67,9 +67,11 @@ def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
     return StructType([whole[name] for name in options.columns])
 
 
-def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int) -> str:
-    """Return the projection of a partition's Delta table, as SQL."""
+def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int, delta: int = 0) -> str:
+    """Return the projection of a partition's Delta table, as SQL; `delta` is added to its offsets."""
     made = {"topic": literal(topic), "partition": literal(partition)}
+    if delta:
+        made["offset"] = f"`offset` + {delta}"
     if options.row_format is RowFormat.KAFKA:
         made |= {
             "key": "CAST(`key` AS BINARY)",
@@ -91,9 +93,12 @@ def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
 
 
 def arrow_columns(
-    names: Sequence[str], row_format: RowFormat, *, topic: str, partition: str, number: int
+    names: Sequence[str], row_format: RowFormat, *, topic: str, partition: str, number: int, delta: int = 0
 ) -> Callable[[pa.RecordBatch], list[pa.Array]]:
-    """Return the projection of a partition's Arrow rows, which need only the columns of `source_columns`."""
+    """Return the projection of a partition's Arrow rows, which need only the columns of `source_columns`.
+
+    `delta` is added to the offsets.
+    """
     kafka = row_format is RowFormat.KAFKA
     makers: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
         "topic": lambda rows: pa.repeat(topic, rows.num_rows),
@@ -108,6 +113,8 @@ def arrow_columns(
             "timestampType": lambda rows: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows.num_rows),
             "headers": lambda rows: _kafka_headers(rows.column("headers")),
         }
+    if delta:
+        makers["offset"] = lambda rows: pc.add(rows.column("offset"), delta)
     chosen = [makers.get(name) or _column(name) for name in names]
     return lambda rows: [make(rows) for make in chosen]
 

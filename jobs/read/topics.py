@@ -1,18 +1,21 @@
 """The topics of a warehouse and the numbers of their partitions, without opening anything for writing.
 
 Both come from the metadata log: a topic's route keeps the order of its partitions for ever and appends new ones, so a
-partition's position in it is the number that a job from Kafka uses. For a warehouse without a metadata log (tables that
-were written by `tables` alone) they come from its folders.
+partition's position in it is the number that a job from Kafka uses. The partitions of a static topic are its logical
+queues, whose numbers never change; each is a chain of tables (SPEC STATIC-2). For a warehouse without a metadata log
+(tables that were written by `tables` alone) topics come from its folders.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mq.errors import NotFound
-from mq.meta import MetaState
+from mq.meta import Meta, Topic, queues_of
 from mq.names import PartitionName
+from mq.static import TopicQueues
 from tables.log import refs
 from tables.paths import PartitionRef, Space
 from tables.queue import read_meta
@@ -23,56 +26,111 @@ __all__ = ["Catalog", "TopicPartition"]
 
 @dataclass(frozen=True, slots=True)
 class TopicPartition:
-    """A partition and its number in its topic."""
+    """A table of a topic: a partition, or a segment of a logical queue; with the number that readers see."""
 
     ref: PartitionRef
     number: int
+    #: The name of its logical queue; None in a plain topic.
+    queue: str | None = None
+    #: What turns its offsets into those that readers see, when added.
+    delta: int = 0
+    #: The offset behind the last message of a sealed segment; None if more may be appended.
+    sealed_end: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that readers see: the partition's own, or its logical queue's."""
+        return self.queue or self.ref.name
 
     @property
     def names(self) -> tuple[str, str]:
         """The names that an option may use for it."""
-        return self.ref.name, str(self.number)
+        return self.name, str(self.number)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The topic's name and the name that readers see."""
+        return self.ref.topic, self.name
 
 
 class Catalog:
     """The topics of a warehouse, as of its construction."""
 
-    def __init__(self, store: Store, state: MetaState | None = None) -> None:
-        """Take the topics from `state`; by default from the metadata log, or from the folders if there is none."""
+    def __init__(self, store: Store, meta: Meta | None = None) -> None:
+        """Take the topics from `meta`; by default from the metadata log, or from the folders if there is none."""
         self._store = store
-        if state is None:
-            meta = read_meta(store)
-            state = None if meta is None else meta.topics
-        self._state = state
+        self._meta = read_meta(store) if meta is None else meta
+
+    def _topic(self, name: str) -> Topic | None:
+        return None if self._meta is None else self._meta.topics.topics.get(name)
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
-        if self._state is not None:
-            return sorted(self._state.topics)
+        if self._meta is not None:
+            return sorted(self._meta.topics.topics)
         return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
 
     def topic_id(self, topic: str) -> str:
         """Return the id that tells this life of the topic from others of its name; empty without a metadata log."""
-        known = self._state.topics.get(topic) if self._state is not None else None
+        known = self._topic(topic)
         return "" if known is None else known.id
 
+    def queues(self, topic: str) -> TopicQueues | None:
+        """Return the logical queues of a static topic; None for another topic."""
+        known = self._topic(topic)
+        if known is None or known.static is None:
+            return None
+        assert self._meta is not None, "the topic is from the metadata"
+        return TopicQueues(known.static.total, queues_of(self._meta, known))
+
+    def check_names(self, topic: str, names: Iterable[str], option: str) -> None:
+        """Refuse names of physical partitions of a static topic; numbers name its queues.
+
+        Raises
+        ------
+        DeltaMQError
+            What `TopicQueues.require` raises.
+        """
+        queues = self.queues(topic)
+        for name in names if queues is not None else ():
+            assert queues is not None, "checked before the first name"
+            if not name.isdigit():
+                queues.require(name, topic, option)
+
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return a topic's partitions by number.
+        """Return a topic's partitions by number; of a logical queue, all readable segments in their order.
 
         Raises
         ------
         NotFound
             The topic does not exist.
+        Unavailable
+            `queue_unserved`: the mapping of a logical queue cannot be had, so its messages cannot be found.
         """
-        found = self._of_state(topic) if self._state is not None else self._folders(topic)
+        queues = self.queues(topic)
+        if queues is not None:
+            return [one for name in queues.names for one in self._segments(topic, queues, name)]
+        found = self._of_meta(topic) if self._meta is not None else self._folders(topic)
         if not found:
             raise NotFound(
                 f"there is no topic {topic!r} in {self._store.uri('')}", code="topic_not_found", field="topic"
             )
         return [TopicPartition(ref, n) for n, ref in enumerate(found)]
 
-    def _of_state(self, topic: str) -> list[PartitionRef]:
-        known = self._state.topics.get(topic) if self._state is not None else None
+    def _segments(self, topic: str, queues: TopicQueues, name: str) -> Iterator[TopicPartition]:
+        queue, known = queues.require(name, topic, "topic"), self._topic(topic)
+        assert known is not None, "the topic has queues"
+        for segment in queue.readable:
+            yield TopicPartition(
+                PartitionRef(Space.TOPICS, topic, segment.partition, known.generation),
+                queue.index,
+                queue=name,
+                delta=segment.delta,
+                sealed_end=segment.end_offset if segment.is_sealed else None,
+            )
+
+    def _of_meta(self, topic: str) -> list[PartitionRef]:
+        known = self._topic(topic)
         names = known.route.partitions if known is not None else ()
         generation = known.generation if known is not None else 0
         return [PartitionRef(Space.TOPICS, topic, name, generation) for name in names]

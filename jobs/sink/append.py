@@ -6,7 +6,8 @@
 
 The second way is how the service treats a repeated request: stored rows stay where they are, the others go where their
 keys belong now (I15). Rows are looked for only if they may be stored already: of a manifest that was put a moment ago,
-none are.
+none are. After a refusal they are looked for again, because another driver of the batch may have stored some before the
+fence. For the same reason nothing is appended to the new leader of a logical queue before the old one is sealed.
 """
 
 from __future__ import annotations
@@ -117,42 +118,48 @@ class _Append:
         """Append requests by the route of their staging; return False if that is not today's route, or was refused."""
         first = requests[0]
         topic, placement = self._place.routed(first.topic)
-        if any(request.tokens != {token_of(topic, placement)} for request in requests):
+        if placement.ahead or any(request.tokens != {token_of(topic, placement)} for request in requests):
             return False
         batches = [Batch(self._final(topic, one, self._rows(one)), self._stamp(one)) for one in requests]
         try:
-            self._store(topic, first.partition, first.waits, batches, placement)
+            self._store(topic, first.partition, first, batches, placement)
         except Fenced:
             return False
         return True
 
     def _settle(self, request: SinkRequest, *, look: bool) -> None:
         """Store the rows of one request that are not stored yet, by today's route."""
-        topic = self._place.topic(request.topic)
         rows = self._rows(request)
         left = _Left(request, rows, np.arange(rows.num_rows))
-        if look:
-            left.indexes = self._not_stored(topic, request, rows.num_rows)
         until_s = time.monotonic() + self._place.fenced_s
         while left.indexes.size:
-            refused = self._append_left(left)
+            # taken before the look: what other drivers append behind the look, a fence that they do not know refuses
+            topic, placement = self._place.routed(request.topic)
+            if placement.ahead:
+                self._place.seal(topic)
+                look = True
+                continue
+            if look:
+                left.indexes = np.intersect1d(left.indexes, self._not_stored(topic, request, rows.num_rows))
+            refused = self._append_left(left, topic, placement)
             if refused is None:
                 return
             self._place.learn(topic, refused, until_s)
+            look = True
 
-    def _append_left(self, left: _Left) -> Fenced | None:
+    def _append_left(self, left: _Left, topic: Topic, placement: Placement) -> Fenced | None:
         """Append the rows that are left, partition by partition; return the last refusal, whose rows are still left."""
-        topic, placement = self._place.routed(left.request.topic)
-        targets = targets_again(left.rows, left.request.partition, topic, placement)
+        request = left.request
+        targets = targets_again(left.rows, request.partition, topic, placement, queue=request.queue)
         refused: Fenced | None = None
         for target in np.unique(targets[left.indexes]).tolist():
             indexes = left.indexes[targets[left.indexes] == target]
             partition = placement.partitions[target]
             rows = left.rows.take(pa.array(indexes))
-            stamp = self._stamp(left.request, indexes)
-            batch = Batch(self._final(topic, left.request, rows, partition), stamp)
+            stamp = self._stamp(request, indexes)
+            batch = Batch(self._final(topic, request, rows, partition), stamp)
             try:
-                self._store(topic, partition, left.request.waits, [batch], placement)
+                self._store(topic, partition, request, [batch], placement)
             except Fenced as error:
                 refused = error
             else:
@@ -180,9 +187,11 @@ class _Append:
         names = pa.repeat(pa.scalar(partition or request.partition, pa.string()), rows.num_rows)
         return with_destination(kept, topic, names, at_ms)
 
-    def _store(self, topic: Topic, partition: str, waits: bool, batches: Sequence[Batch], placement: Placement) -> None:
+    def _store(
+        self, topic: Topic, partition: str, request: SinkRequest, batches: Sequence[Batch], placement: Placement
+    ) -> None:
         """Append the batches in one commit; raise `Fenced` if it is refused, with nothing stored."""
-        log, fence_epochs, flush = self._destination(topic, partition, waits, placement)
+        log, fence_epochs, flush = self._destination(topic, partition, request, placement)
         tries = 0
         failpoint("sink.before_append")
         while True:
@@ -197,11 +206,13 @@ class _Append:
         self.touched.append(log)
 
     def _destination(
-        self, topic: Topic, partition: str, waits: bool, placement: Placement
+        self, topic: Topic, partition: str, request: SinkRequest, placement: Placement
     ) -> tuple[PartitionLog, FenceEpochs, Flush]:
-        if waits:
-            # marks refer to offsets of a delay partition: a power cut must not take any of its rows back
-            return self._place.delay_log(partition), self._place.delay_fence_epochs(partition), Flush.SYNC
+        if request.waits:
+            # Always the delay partition of the staging: it recognizes the rows, wherever they go when they are due.
+            # Marks refer to offsets of a delay partition: a power cut must not take any of its rows back.
+            home = request.partition
+            return self._place.delay_log(home), self._place.delay_fence_epochs(home), Flush.SYNC
         flush = self._place.flush_of(topic, self._flush)
         return self._place.log(topic, partition), placement.fence_epochs[partition], flush
 
@@ -221,7 +232,7 @@ class _Append:
         return np.flatnonzero(left)
 
     def _candidates(self, topic: Topic, request: SinkRequest) -> Iterator[PartitionLog]:
-        """Yield every partition that may hold rows of a request: keys may have moved since its staging."""
+        """Yield every partition that may hold rows of a request: keys or queues may have moved since its staging."""
         if request.waits:
             yield self._place.delay_log(request.partition)
             return

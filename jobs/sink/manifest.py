@@ -53,6 +53,11 @@ class SinkRequest(msgspec.Struct, frozen=True, array_like=True):
         """The placements by which its rows were routed."""
         return {section.token for section in self.sections}
 
+    @property
+    def queue(self) -> str:
+        """The logical queue that the partition led when the rows were staged; empty in a plain topic."""
+        return self.sections[0].queue
+
 
 class Manifest(msgspec.Struct, frozen=True):
     """The content of a batch."""

@@ -132,6 +132,10 @@ class SinkPlace:
             if topic is not None:  # None: deleted a moment ago
                 return topic, Placement.of(topic, meta)
 
+    def seal(self, topic: Topic) -> None:
+        """Seal the moves of a topic that wait for it, so that its old partitions get no more messages."""
+        seal_moves(self.meta, topic, partial(self.log, topic), self.now_ms)
+
     def log(self, topic: Topic, partition: str) -> PartitionLog:
         """Return a topic's partition; its table is created if that was cut short."""
         ref = PartitionRef(Space.TOPICS, topic.name, partition, topic.generation)
@@ -162,7 +166,7 @@ class SinkPlace:
         fence, epoch = str(refused.extra.get("fence")), refused.extra.get("epoch")
         for failures in itertools.count(1):
             meta = self.refresh()
-            seal_moves(self.meta, topic, partial(self.log, topic), self.now_ms)
+            self.seal(topic)
             _, placement = self.routed(topic.name)
             brokers = {broker_of(partition) for partition in placement.partitions}
             fence_epochs = [

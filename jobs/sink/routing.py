@@ -3,7 +3,8 @@
     named partition -> that one;   key -> the partition of its logical partition;   neither -> spread from a drawn one
 
 A part is the rows of one piece for one partition. It also says whether the rows wait there for their delivery
-time, and by which placement they were routed: parts of equal `token` were routed alike.
+time, and by which placement they were routed: parts of equal `token` were routed alike. In a static topic rows name
+logical queues; a part keeps the name of its queue, which leads to the queue's present leader after a remapping.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.sink.columns import SinkRows
-from mq.errors import NotFound
+from mq.errors import NotFound, Unavailable
 from mq.meta import Topic
 from mq.routing import spread
+from mq.static import queue_name
 from tables.key_column import lps_of_keys
 from tables.queue import AT_ONCE, Placement
 from tables.schema import TIME
@@ -42,11 +44,17 @@ class RoutedPart:
     token: str
     waits: bool
     rows: pa.RecordBatch
+    #: The logical queue that the partition led; empty in a plain topic.
+    queue: str = ""
 
 
 def token_of(topic: Topic, placement: Placement) -> str:
     """Return a token that two placements share exactly if they put every row into the same partition."""
-    return f"{topic.id}:{len(placement.partitions)}:{zlib.crc32(placement.table.tobytes()):08x}"
+    token = f"{topic.id}:{len(placement.partitions)}:{zlib.crc32(placement.table.tobytes()):08x}"
+    if placement.queues is None:
+        return token
+    # partitions of a static topic may be dropped, so that the same number stands for another one
+    return f"{token}:{zlib.crc32(repr((placement.partitions, sorted(placement.names.items()))).encode()):08x}"
 
 
 def route_rows(
@@ -97,8 +105,11 @@ def _route(found: SinkRows, topic: Topic, placement: Placement, *, draw: int, no
         at = np.where(waits, found.times, 0)
         rows = rows.append_column(pa.field("deliver_time", TIME), pa.array(at * 1000, pa.int64()).cast(TIME))
     token = token_of(topic, placement)
+    queues = {number: name for name, number in placement.names.items()} if placement.queues is not None else {}
     for code, part in _grouped(rows, targets.astype(np.int32) * 2 + waits):
-        yield RoutedPart(topic.name, placement.partitions[code // 2], token, bool(code % 2), part)
+        target = code // 2
+        partition = placement.partitions[target]
+        yield RoutedPart(topic.name, partition, token, bool(code % 2), part, queues.get(target, ""))
 
 
 def _targets(found: SinkRows, topic: Topic, placement: Placement, draw: int) -> Targets:
@@ -111,9 +122,23 @@ def _targets(found: SinkRows, topic: Topic, placement: Placement, draw: int) -> 
     if found.partitions is not None:
         targets = _by_name(found.partitions, topic, placement, targets)
     keyless = np.flatnonzero(targets < 0)
+    if keyless.size and not placement.targets:
+        raise _unserved(topic)
     for index, low, high in spread(keyless.size, placement, draw):
         targets[keyless[low:high]] = index
+    return _served(targets, topic, placement)
+
+
+def _served(targets: Targets, topic: Topic, placement: Placement) -> Targets:
+    """Return the targets; refuse those whose logical queue cannot be had: their rows never go elsewhere (STATIC-22)."""
+    if placement.unserved and np.isin(targets, sorted(placement.unserved)).any():
+        raise _unserved(topic)
     return targets
+
+
+def _unserved(topic: Topic) -> Unavailable:
+    detail = f"topic {topic.name}: the mapping of a logical queue cannot be had, so its messages cannot be appended"
+    return Unavailable(f"{detail}; check the topic, then start the query again", code="queue_unserved")
 
 
 def _by_key(key: pa.StringArray, placement: Placement, targets: Targets) -> Targets:
@@ -132,8 +157,18 @@ def _by_name(named: pa.StringArray, topic: Topic, placement: Placement, targets:
 
 
 def _index(name: str, topic: Topic, placement: Placement) -> int:
-    if name in placement.partitions:
-        return placement.partitions.index(name)
+    """Return the number of the partition that a row names, by name or by number.
+
+    Raises
+    ------
+    NotFound, Unprocessable, Unavailable
+        What `Placement.number_of` raises.
+    """
+    if placement.queues is not None:
+        queue = queue_name(int(name)) if name.isdigit() and int(name) < placement.queues.total else name
+        return placement.number_of(topic.name, queue, "partition")
+    if name in placement.names:
+        return placement.names[name]
     if name.isdigit() and int(name) < len(placement.partitions):
         return int(name)
     known = ", ".join(placement.partitions)
@@ -154,21 +189,35 @@ def _grouped(rows: pa.RecordBatch, codes: NDArray[np.int32]) -> Iterator[tuple[i
         yield int(codes[part[0]]), rows.take(pa.array(part))
 
 
-def targets_again(rows: pa.RecordBatch, partition: str, topic: Topic, placement: Placement) -> Targets:
+def targets_again(
+    rows: pa.RecordBatch, partition: str, topic: Topic, placement: Placement, *, queue: str = ""
+) -> Targets:
     """Return the partitions of staged rows by another placement: it applies to rows with a key, the others stay.
+
+    Rows that stay in a static topic follow their logical `queue` to where its messages go now.
 
     Raises
     ------
     NotFound
         The topic no longer has such a partition: it was deleted and created again.
+    Unavailable
+        `queue_unserved`: the mapping of the logical queue cannot be had.
     """
-    targets = np.full(rows.num_rows, _index(partition, topic, placement), dtype=np.int16)
+    home = queue or _queue_of(partition, placement) or partition
+    targets = np.full(rows.num_rows, _index(home, topic, placement), dtype=np.int16)
     at = rows.schema.get_field_index("key")
     if at < 0:
         return targets
     moved = _by_key(rows.column(at), placement, targets)
     named = rows.schema.get_field_index(NAMED)
-    return moved if named < 0 else np.where(np.asarray(rows.column(named)), targets, moved).astype(np.int16)
+    kept = moved if named < 0 else np.where(np.asarray(rows.column(named)), targets, moved).astype(np.int16)
+    return _served(kept, topic, placement)
+
+
+def _queue_of(partition: str, placement: Placement) -> str:
+    """Return the logical queue of a partition that was staged before its topic was made again as a static one."""
+    found = None if placement.queues is None else placement.queues.of_partition(partition)
+    return "" if found is None else found.queue.name
 
 
 assert AT_ONCE < 0, "a message without a delay is due before any time"

@@ -55,6 +55,8 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
     partition: str
     token: str
     waits: bool
+    #: The logical queue that the partition led; empty in a plain topic, and before static topics existed.
+    queue: str = ""
 
 
 class StagedRows(msgspec.Struct, frozen=True):
@@ -85,13 +87,14 @@ class Stager:
         self._task = task
         self._files: list[StagedFile] = []
         self._sections: list[Section] = []
-        self._held: dict[tuple[str, str, bool, str], list[pa.RecordBatch]] = {}
+        self._held: dict[tuple[str, str, bool, str, str], list[pa.RecordBatch]] = {}
         self._held_bytes = 0
 
     def add(self, parts: Iterable[RoutedPart]) -> None:
         """Collect parts; once there is enough for a file, write it durably."""
         for part in parts:
-            self._held.setdefault((part.topic, part.partition, part.waits, part.token), []).append(part.rows)
+            place = (part.topic, part.partition, part.waits, part.token, part.queue)
+            self._held.setdefault(place, []).append(part.rows)
             self._held_bytes += part.rows.nbytes
         if self._held_bytes >= FILE_BYTES_MAX:
             self._write(*self._streams())
@@ -110,13 +113,13 @@ class Stager:
         """Return the collected rows as streams, one partition after another, with their size; note their sections."""
         streams: list[pa.Buffer | bytes] = []
         size = 0
-        for (topic, partition, waits, token), batches in self._held.items():
+        for (topic, partition, waits, token, queue), batches in self._held.items():
             for _, alike in groupby(batches, key=lambda batch: batch.schema):
                 rows = pa.concat_batches(alike)
                 stream = _stream(rows)
                 crc = zlib.crc32(stream)
                 place = (len(self._files), size, stream.size, crc, rows.num_rows)
-                self._sections.append(Section(*place, topic, partition, token, waits))
+                self._sections.append(Section(*place, topic, partition, token, waits, queue))
                 streams += [stream, bytes(-stream.size % _ALIGNMENT)]
                 size += stream.size + -stream.size % _ALIGNMENT
         self._held, self._held_bytes = {}, 0

@@ -3,7 +3,7 @@
 | name                              | kind  | what                                                                   |
 |-----------------------------------|-------|------------------------------------------------------------------------|
 | `topic_<topic>`                   | view  | the messages of a topic, with `topic` and `partition`                  |
-| `partition_<topic>_at_<broker>`   | table | a partition                                                            |
+| `partition_<topic>_at_<broker>`   | table | a partition; of a static topic a segment, with the offsets stored      |
 | `dead_letters`                    | view  | the dead letters of all groups, with `group` and `reason`              |
 | `dlq_<group>_at_<broker>`         | table | a group's dead letters on a broker                                     |
 | `state_<table>`                   | table | what the merge job writes: `state_groups`, `state_consumer_offsets`... |
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.merge import STATE_TABLES
-from jobs.read import Catalog, dead_letters_name, literal, partition_name, quoted, topic_name
+from jobs.read import Catalog, TopicPartition, dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.sql.catalog_plan import Entry
 from jobs.sql.views import VIEWS
 from mq.queue import DEAD_REASON_HEADER
@@ -63,15 +63,22 @@ def _topics(store: Store, schema: str) -> Iterator[Entry]:
     there = set(refs(store, Space.TOPICS))
     for topic in catalog.topics():
         selects = []
-        for ref in (found.ref for found in catalog.partitions(topic)):
+        for found in catalog.partitions(topic):
+            ref = found.ref
             if ref not in there:
                 continue  # its table is created with its first message
             table = partition_name(ref.topic, ref.name, ref.generation)
-            yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}.")
-            places = f"{literal(topic)} AS topic, {literal(ref.name)} AS partition"
-            selects.append(f"SELECT {_COLUMNS}, {places} FROM {_qualified(schema, table)}")
+            part = f", a segment of queue {found.queue}" if found.queue else ""
+            yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}{part}.")
+            places = f"{literal(topic)} AS topic, {literal(found.name)} AS partition"
+            selects.append(f"SELECT {_columns(found)}, {places} FROM {_qualified(schema, table)}")
         query = " UNION ALL ".join(selects) or _nothing(_TOPIC_ROW)
         yield Entry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
+
+
+def _columns(found: TopicPartition) -> str:
+    """Return the columns of a message as readers see them: segments of a logical queue have logical offsets."""
+    return _COLUMNS.replace("`offset`", f"`offset` + {found.delta} AS `offset`", 1) if found.delta else _COLUMNS
 
 
 def _nothing(schema: pa.Schema) -> str:

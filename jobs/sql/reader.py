@@ -93,7 +93,7 @@ def _open_edges(options: ReadOptions, given: Mapping[str, str], found: OffsetRan
 def _select(store: Store, options: ReadOptions, piece: OffsetRange, edges: tuple[int | None, int | None]) -> str:
     """Return the SQL of one range: Spark analyses a statement once, but each step of a DataFrame anew (50 ms each)."""
     where = piece.partition
-    columns = sql_columns(options, topic=where.ref.topic, partition=where.ref.name, number=where.number)
+    columns = sql_columns(options, topic=where.ref.topic, partition=where.name, number=where.number, delta=where.delta)
     low, high = edges
     bounds = [] if piece.start == low else [f"`offset` >= {piece.start}"]
     bounds += [] if piece.stop == high else [f"`offset` < {piece.stop}"]

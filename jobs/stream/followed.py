@@ -4,24 +4,28 @@
     commit logs   --followed-->  first and end offset, live files
 
 A refresh costs one look for the next commit file of each log, whatever the length of the logs. On object stores, where
-each look is a request, logs are looked at less often, and several at once.
+each look is a request, logs are looked at less often, and several at once. The metadata is read before the logs, so a
+sealed segment of a logical queue has all its messages when the next one is first read.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from itertools import groupby
 from typing import Final
 
-from jobs.read import Catalog, ReadOptions, Strategy, TopicPartition, selected
+from jobs.read import Catalog, ReadOptions, StoredPartition, StoredTable, Strategy, TopicPartition, selected
 from jobs.tasks import storage
 from mq.errors import NotFound
 from mq.meta import Meta
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.delta import DataFile, PartitionNotFound
+from tables.delta import PartitionNotFound
 from tables.log import LogFollower
+from tables.paths import PartitionRef
 from tables.queue import MetaFollower
 from tables.store import Store
 
@@ -38,11 +42,10 @@ _REMOTE_LOOKS_AT_ONCE: Final = 16
 _FOLDERS_MS: Final = 1_000
 
 
-class Followed:
-    """One partition of one life of a topic; its table may not exist yet."""
+class FollowedTable:
+    """One table of one life of a topic; it may not exist yet."""
 
-    def __init__(self, store: Store, clock: Clock, topic_id: str, partition: TopicPartition) -> None:
-        self.topic_id = topic_id
+    def __init__(self, store: Store, clock: Clock, partition: TopicPartition) -> None:
         self.partition = partition
         self._store = store
         self._clock = clock
@@ -60,25 +63,48 @@ class Followed:
         """Read what was committed since the last call; return True if there was anything."""
         return self._open() if self._log is None else self._log.refresh()
 
+    def as_part(self, partition: TopicPartition) -> FollowedTable:
+        """Return the follower of the same table after a change of what it is for readers: it is sealed now."""
+        assert partition.ref == self.partition.ref, "the table is the same"
+        changed = copy(self)
+        changed.partition = partition
+        return changed
+
+    @property
+    def stored(self) -> StoredTable:
+        """What it has stored, as of the last look."""
+        if self._log is None:
+            return StoredTable.without_files(self.partition)
+        return StoredTable(self.partition, self._log.min_offset, self._log.end_offset, self._log.files)
+
+
+class Followed:
+    """One partition, as readers see it, of one life of a topic: its tables, oldest first."""
+
+    def __init__(self, topic_id: str, tables: Sequence[FollowedTable]) -> None:
+        self.topic_id = topic_id
+        self.tables = tuple(tables)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The newest table, whose names are those of the partition."""
+        return self.tables[-1].partition
+
     @property
     def key(self) -> tuple[str, str]:
         """The topic's name and the partition's name."""
-        return self.partition.ref.topic, self.partition.ref.name
+        return self.partition.key
 
     @property
-    def min_offset(self) -> int:
-        """The first stored offset."""
-        return 0 if self._log is None else self._log.min_offset
+    def stored(self) -> StoredPartition:
+        """What it has stored, as of the last look."""
+        return StoredPartition(tuple(table.stored for table in self.tables))
 
     @property
     def end_offset(self) -> int:
         """The next offset to be appended."""
-        return 0 if self._log is None else self._log.end_offset
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        """The live files, in offset order."""
-        return () if self._log is None else tuple(self._log.files)
+        table = self.tables[-1].stored
+        return table.end + table.partition.delta
 
 
 class FollowedTopics:
@@ -95,10 +121,11 @@ class FollowedTopics:
         self._meta = _meta_of(self.store, clock)
         self._threads = None if self.store.cheap_look else ThreadPoolExecutor(_REMOTE_LOOKS_AT_ONCE)
         self._followed: dict[tuple[str, str], Followed] = {}
+        self._tables: dict[PartitionRef, FollowedTable] = {}
         self._ids: dict[str, str] = {}
         self._selected_ms = 0
         self._looked_ms = 0
-        self._select(list(selected(self._catalog(), options)))
+        self._select(list(selected(self.catalog(), options)))
 
     @property
     def warehouse_id(self) -> str:
@@ -117,7 +144,7 @@ class FollowedTopics:
 
     def topics(self) -> set[str]:
         """Return the names of all existing topics, selected or not."""
-        return set(self._catalog().topics())
+        return set(self.catalog().topics())
 
     def topic_id(self, topic: str) -> str | None:
         """Return the id of the current topic of this name; None if none of its partitions is followed."""
@@ -130,9 +157,9 @@ class FollowedTopics:
         if changed:
             changed = self._select(list(self._still_selected()))
         if self._threads is None:
-            news = [one.refresh() for one in self._followed.values()]
+            news = [one.refresh() for one in self._tables.values()]
         else:
-            news = list(self._threads.map(Followed.refresh, self._followed.values()))
+            news = list(self._threads.map(FollowedTable.refresh, self._tables.values()))
         self._looked_ms = now
         return changed or any(news)
 
@@ -157,12 +184,13 @@ class FollowedTopics:
         """Whether it is time to look again; always true if looks are cheap."""
         return self._threads is None or self._clock.boot_ms() - self._looked_ms >= _REMOTE_LOOK_MS
 
-    def _catalog(self) -> Catalog:
-        return Catalog(self.store, None if self._meta is None else self._meta.meta.topics)
+    def catalog(self) -> Catalog:
+        """Return all topics as of the last look."""
+        return Catalog(self.store, None if self._meta is None else self._meta.meta)
 
     def _still_selected(self) -> Iterator[TopicPartition]:
         """Yield what the options select of the existing topics; a deleted topic is noticed by its position."""
-        catalog, options = self._catalog(), self._options
+        catalog, options = self.catalog(), self._options
         there = catalog.topics()
         if options.strategy is Strategy.PATTERN:
             names = [topic for topic in there if re.fullmatch(options.pattern, topic)]
@@ -178,18 +206,34 @@ class FollowedTopics:
 
     def _select(self, partitions: list[TopicPartition]) -> bool:
         """Follow these partitions and no others; return True if that changes anything."""
-        catalog, before = self._catalog(), self._followed
-        self._followed = {}
-        for partition in partitions:
-            key = (partition.ref.topic, partition.ref.name)
-            topic_id = catalog.topic_id(partition.ref.topic)
+        catalog, before, tables = self.catalog(), self._followed, self._tables
+        self._followed, self._tables = {}, {}
+        for key, those in groupby(partitions, key=lambda one: one.key):
+            topic_id = catalog.topic_id(key[0])
+            made = [self._table(partition, topic_id, tables, before.get(key)) for partition in those]
             known = before.get(key)
-            if known is None or (known.topic_id, known.partition) != (topic_id, partition):
-                known = Followed(self.store, self._clock, topic_id, partition)
+            if known is None or (known.topic_id, known.tables) != (topic_id, tuple(made)):
+                known = Followed(topic_id, made)
             self._followed[key] = known
         self._ids = {topic: one.topic_id for (topic, _), one in self._followed.items()}
         self._selected_ms = self._clock.boot_ms()
         return list(self._followed.values()) != list(before.values())
+
+    def _table(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        tables: Mapping[PartitionRef, FollowedTable],
+        before: Followed | None,
+    ) -> FollowedTable:
+        """Return the follower of a table, the present one if it is of the same life of its topic."""
+        known = tables.get(partition.ref)
+        if known is None or before is None or before.topic_id != topic_id:
+            known = FollowedTable(self.store, self._clock, partition)
+        elif known.partition != partition:
+            known = known.as_part(partition)
+        self._tables[partition.ref] = known
+        return known
 
 
 def _meta_of(store: Store, clock: Clock) -> MetaFollower | None:

@@ -12,6 +12,8 @@ Nothing else should pop or pull with it, since a commit moves the position of al
 group, it shows the farther one. A commit belongs to the group's epoch at the start of this process: after a reset, or a
 deletion, the commits of this process are void (I12), and it logs that; they count again after a restart of the query.
 
+Of a logical queue, the group's progress is stored for each segment by itself: the earlier ones are done to their ends.
+
 Input: positions. Output: records in `sys/rmq_sys_OFFSETS_*`. Idempotent since records join: repeated or late ones
 change nothing. A kill leaves either the record or none.
 """
@@ -20,9 +22,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from jobs.read import StoredPartition
 from jobs.stream.followed import FollowedTopics
 from mq.errors import Conflict, DeltaMQError, Refused
 from mq.jobs import StreamOffset
@@ -104,8 +107,9 @@ class GroupProgress:
 
     def _lanes(self) -> list[LaneKey]:
         return [
-            LaneKey(one.topic_id, self._group, False, one.partition.ref.name)
+            LaneKey(one.topic_id, self._group, False, table.partition.ref.name)
             for one in self._followed.partitions.values()
+            for table in one.tables
         ]
 
     def _note_epoch(self, lane: LaneKey, meta: Meta) -> None:
@@ -129,21 +133,21 @@ class GroupProgress:
     def _records(self, position: StreamOffset) -> list[OffsetRecord]:
         meta, found = self._followed.meta, []
         assert meta is not None, "checked by the constructor"
-        for topic, topic_id, partition, offset in position.places():
-            lane = LaneKey(topic_id, self._group, False, partition)
-            if offset == 0 or self._done.get(lane) == offset or not self._is_followed(topic, lane):
+        for topic, topic_id, name, offset in position.places():
+            one = self._followed.partitions.get((topic, name))
+            if one is None or one.topic_id != topic_id:
                 continue
-            self._note_epoch(lane, meta)
-            epoch = self._epochs.get(lane)
-            if epoch is None or epoch != meta.groups.epoch_of(lane):
-                self._say_void(lane)
-                continue
-            found.append(OffsetRecord(lane=lane, topic=topic, committed=Committed(epoch, offset)))
+            for partition, done in _done_in_tables(one.stored, offset):
+                lane = LaneKey(topic_id, self._group, False, partition)
+                if self._done.get(lane) == done:
+                    continue
+                self._note_epoch(lane, meta)
+                epoch = self._epochs.get(lane)
+                if epoch is None or epoch != meta.groups.epoch_of(lane):
+                    self._say_void(lane)
+                    continue
+                found.append(OffsetRecord(lane=lane, topic=topic, committed=Committed(epoch, done)))
         return found
-
-    def _is_followed(self, topic: str, lane: LaneKey) -> bool:
-        one = self._followed.partitions.get((topic, lane.partition))
-        return one is not None and one.topic_id == lane.topic_id
 
     def _say_void(self, lane: LaneKey) -> None:
         if lane not in self._void:
@@ -170,3 +174,14 @@ class GroupProgress:
     def close(self) -> None:
         """Close the warehouse."""
         self._warehouse.close()
+
+
+def _done_in_tables(stored: StoredPartition, offset: int) -> Iterator[tuple[str, int]]:
+    """Yield the tables with messages before the offset that readers see, and the stored offset behind these messages.
+
+    In a logical queue, the tables before the one with the offset are done to their ends (SPEC STATIC-16).
+    """
+    for table in stored.tables:
+        done = min(offset - table.partition.delta, table.end)
+        if done > 0:
+            yield table.partition.ref.name, done

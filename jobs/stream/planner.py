@@ -5,23 +5,32 @@
 
 A position that does not match the stored offsets means lost data: the query fails and names it, or, with
 `failOnDataLoss=false`, logs it and goes on with what is stored.
+
+Limits are numbers of messages: the holes in the offsets of a logical queue count nothing. A position before a hole
+moves on at once, in a batch without messages if need be. So it stays clear where the read goes on when retention drops
+the segment before the hole.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
-from jobs.read import OffsetRange, ReadOptions, check_named, check_start_found, offset_of
+from jobs.read import (
+    OffsetRange,
+    ReadOptions,
+    TimeSearch,
+    check_named,
+    check_queue_names,
+    check_start_found,
+    offset_of,
+)
 from jobs.stream.followed import Followed, FollowedTopics
 from mq.errors import NotFound, Refused
 from mq.jobs import StreamOffset, TopicOffset, admitted
-from mq.limits import MIB
+from mq.static import StoredOffsets
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.delta import FileReader, RowCache
 
 __all__ = ["StreamDataLost", "StreamPlanner"]
 
@@ -29,10 +38,10 @@ log = logging.getLogger("deltamq.jobs.stream")
 
 #: Milliseconds for which a query without news waits in the planner: a new call by Spark would cost more.
 WAIT_MS: Final = 200
-#: Cache of row groups for finding an offset by time.
-_CACHE_BYTES: Final = 64 * MIB
 
 Key = tuple[str, str]
+Holes = tuple[tuple[int, int], ...]
+_NO_HOLES: Final[Mapping[Key, Holes]] = {}
 
 
 class StreamDataLost(NotFound):
@@ -63,28 +72,31 @@ class StreamPlanner:
             The options name a partition or offset that does not exist.
         """
         options, followed = self._options, self.followed.partitions
+        check_queue_names(self.followed.catalog(), options)
         check_named(options.start, "startingOffsets", [one.partition for one in followed.values()])
-        cache = RowCache(_CACHE_BYTES)
-        return self._offset({key: self._start_of(one, cache) for key, one in followed.items()})
+        search = TimeSearch(self.followed.store)
+        return self._offset({key: self._start_of(one, search) for key, one in followed.items()})
 
-    def _start_of(self, one: Followed, cache: RowCache) -> int:
-        low, end, files = one.min_offset, one.end_offset, one.files
-        reader = FileReader(self.followed.store, one.partition.ref.folder, cache)
-        start = offset_of(self._options.start, one.partition, files, reader, (low, end))
-        check_start_found(self._options, one.partition, start, end, files)
-        if not low <= start <= end and self._options.fail_on_data_loss:
+    def _start_of(self, one: Followed, search: TimeSearch) -> int:
+        stored = one.stored
+        offsets = stored.offsets
+        start = offset_of(self._options.start, stored, search)
+        check_start_found(self._options, stored, start)
+        if not offsets.first <= start <= offsets.end and self._options.fail_on_data_loss:
             raise Refused(
-                f"{one.partition.ref.name}: cannot start at offset {start}, offsets [{low}, {end}] are stored; "
+                f"{stored.name}: cannot start at offset {start}, offsets [{offsets.first}, {offsets.end}] are stored; "
                 "failOnDataLoss=false starts at the nearest",
                 code="offset_out_of_range",
                 field="startingOffsets",
-                extra={"min_offset": low, "max_offset": end},
+                extra={"min_offset": offsets.first, "max_offset": offsets.end},
             )
-        return min(max(start, low), end)
+        return offsets.forward(start)
 
     def latest(self) -> StreamOffset:
-        """Return the end position as of the last look."""
-        return self._offset({key: one.end_offset for key, one in self.followed.partitions.items()})
+        """Return the end position as of the last look, with the holes before it."""
+        offsets = {key: one.stored.offsets for key, one in self.followed.partitions.items()}
+        holes = {key: one.holes for key, one in offsets.items() if one.holes}
+        return self._offset({key: one.end for key, one in offsets.items()}, holes)
 
     def fix_target(self) -> None:
         """Make the current ends a limit for all further batches (AvailableNow)."""
@@ -112,8 +124,8 @@ class StreamPlanner:
 
     def _next_end(self, start: StreamOffset, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
         at = self.positions(start)
-        ends = {key: max(at[key], self._end_of(key)) for key in at}
-        available = {key: ends[key] - at[key] for key in at}
+        stored = self._offsets()
+        available = {key: stored[key].count(at[key], self._end_of(key)) for key in at}
         count = sum(available.values())
         moved = any(
             offset != self._stored(start, key) for key, offset in at.items() if self._stored(start, key) is not None
@@ -123,10 +135,16 @@ class StreamPlanner:
             return None
         since_ms = None if self._last_batch_ms is None else self._clock.boot_ms() - self._last_batch_ms
         held = not unlimited and self._target is None and self._options.limits.must_wait(count, since_last_ms=since_ms)
-        if held and not moved and not gone:
-            return None
+        if held:
+            if not moved and not gone:
+                return None
+            available = dict.fromkeys(available, 0)
         taken = admitted(available, messages_max)
-        return self._offset({key: at[key] + taken[key] for key in at})
+        return self._offset({key: stored[key].after(at[key], taken[key]) for key in at})
+
+    def _offsets(self) -> dict[Key, StoredOffsets]:
+        """Return the stored offsets of each partition as of the last look."""
+        return {key: one.stored.offsets for key, one in self.followed.partitions.items()}
 
     def _end_of(self, key: Key) -> int:
         end = self.followed.partitions[key].end_offset
@@ -151,19 +169,19 @@ class StreamPlanner:
         return {key: self._position(one, start) for key, one in self.followed.partitions.items()}
 
     def _position(self, one: Followed, start: StreamOffset) -> int:
-        topic, name = one.key
+        (topic, name), offsets = one.key, one.stored.offsets
         at = start.of(topic, one.topic_id, name)
         known = start.topics.get(topic)
         if at is None:
             # A new partition of a known topic begins at 0, a new topic at the first stored offset of each partition.
-            at = 0 if known is not None and known.id == one.topic_id else one.min_offset
-        if at < one.min_offset:
+            at = 0 if known is not None and known.id == one.topic_id else offsets.first
+        if offsets.lost(at) > 0:
             self._lost(
-                f"{name}: the stream is at offset {at}, but retention has removed offsets [{at}, {one.min_offset})"
+                f"{name}: the stream is at offset {at}, but retention has removed offsets [{at}, {offsets.whole_from})"
             )
-        elif at > one.end_offset:
-            self._lost(f"{name}: the stream is at offset {at}, but the partition ends at {one.end_offset}")
-        return min(max(at, one.min_offset), one.end_offset)
+        elif at > offsets.end:
+            self._lost(f"{name}: the stream is at offset {at}, but the partition ends at {offsets.end}")
+        return offsets.forward(at)
 
     def check_ours(self, start: StreamOffset) -> None:
         """Refuse a position in another warehouse."""
@@ -206,14 +224,15 @@ class StreamPlanner:
             )
         log.warning("event=stream_data_lost detail=%r", what)
 
-    def _offset(self, places: Mapping[Key, int]) -> StreamOffset:
-        topics: dict[str, tuple[str, dict[str, int]]] = {}
+    def _offset(self, places: Mapping[Key, int], holes: Mapping[Key, Holes] = _NO_HOLES) -> StreamOffset:
+        topics: dict[str, tuple[str, dict[str, int], dict[str, Holes]]] = {}
         for (topic, name), offset in places.items():
-            found = topics.setdefault(topic, (self.followed.partitions[topic, name].topic_id, {}))
+            found = topics.setdefault(topic, (self.followed.partitions[topic, name].topic_id, {}, {}))
             found[1][name] = offset
+            if (topic, name) in holes:
+                found[2][name] = holes[topic, name]
         return StreamOffset(
-            warehouse=self.followed.warehouse_id,
-            topics={topic: TopicOffset(topic_id, offsets) for topic, (topic_id, offsets) in topics.items()},
+            warehouse=self.followed.warehouse_id, topics={topic: TopicOffset(*found) for topic, found in topics.items()}
         )
 
     # Ranges.
@@ -241,17 +260,9 @@ class StreamPlanner:
             if one is None or one.topic_id != topic_id:
                 self._lost(f"topic {topic} was deleted before the batch that reads {name} up to offset {stop} was done")
                 continue
-            if stop > one.end_offset:
-                self._lost(f"{name}: the batch goes up to offset {stop}, but the partition ends at {one.end_offset}")
-            low, high = at[topic, name], min(stop, one.end_offset)
-            if low < high:
-                yield _range(one, low, high)
-
-
-def _range(one: Followed, start: int, stop: int) -> OffsetRange:
-    files = one.files
-    first = bisect_right(files, start, key=lambda file: file.end)
-    last = bisect_left(files, stop, key=lambda file: file.start)
-    # statistics are for other engines, and a task need not carry them
-    found = tuple(replace(file, stats="") for file in files[first:last])
-    return OffsetRange(partition=one.partition, start=start, stop=stop, files=found)
+            stored = one.stored
+            if stop > stored.offsets.end:
+                self._lost(
+                    f"{name}: the batch goes up to offset {stop}, but the partition ends at {stored.offsets.end}"
+                )
+            yield from stored.ranges(at[topic, name], stop)

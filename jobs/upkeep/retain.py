@@ -25,7 +25,7 @@ from mq.names import broker_of
 from tables.config import Config
 from tables.log import Removed, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import Retained, Retention
+from tables.queue import MetaLog, Retained, Retention, drop_segments
 
 __all__ = ["RetainItem", "retain", "retain_in_tasks", "retain_partitions"]
 
@@ -74,6 +74,9 @@ class _Summary:
     failed: int = 0
     corrupt: bool = False
     told: list[str] = field(default_factory=list)
+    #: Segments of static topics that were dropped, and the folders of dropped ones that were deleted.
+    dropped: int = 0
+    folders: int = 0
 
     def add(self, one: Retained) -> None:
         self.partitions += 1
@@ -102,6 +105,14 @@ class _Summary:
         self.corrupt |= row["corrupt"]
         self._tell(row["told"])
 
+    def drop_segments(self, warehouse: Warehouse, now: datetime) -> None:
+        """Drop the segments of static topics whose messages are all removed by now."""
+        done = drop_segments(warehouse, MetaLog(warehouse), int(now.timestamp() * 1_000))
+        self.dropped += done.segments
+        self.folders += done.folders
+        self.failed += len(done.errors)
+        self._tell(done.errors)
+
     def row(self) -> dict[str, object]:
         return {
             "partitions": self.partitions,
@@ -127,6 +138,8 @@ class _Summary:
             "rows": self.removed.messages,
             "bytes": self.removed.bytes,
         }
+        if self.dropped or self.folders:
+            facts |= {"segments_dropped": self.dropped, "folders_deleted": self.folders}
         if self.holding:
             facts["held_by"] = _shown(sorted(self.holding))
         if self.unmerged:
@@ -160,10 +173,14 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     deleted `log.file_keep_ms` later by this application and by the services that have the partition open, or, if all
     these have ended by then, `log.orphan_keep_ms` later by the next process that has it open.
 
+    Then the segments of static topics whose messages are all removed are dropped from their queues, in one append to
+    the metadata for each topic, and their folders are deleted (`tables.queue.segment_retention`).
+
     Idempotent: a removed file is no longer live, so it is not removed again. Two runs at once, or a run and any append
     or roll-up, race for the next version of a partition, and the loser decides again.
 
-    A kill at any line leaves each partition as before or after its one commit; the next run does the rest.
+    A kill at any line leaves each partition as before or after its one commit, and folders of dropped segments; the
+    next run does the rest.
 
     `rows` are the messages removed. `held_by` names the groups that hold back messages which are old enough to go.
     `unmerged` counts the queue's own logs with records that are old enough, but not in the state tables yet. `lags`
@@ -181,6 +198,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     retention = Retention(warehouse, conf.retention, conf.warehouse.cluster)
     for one in retention.run(brokers_of(warehouse, conf), int(now.timestamp() * 1_000_000)):
         summary.add(one)
+    summary.drop_segments(warehouse, now)
     summary.check()
     return summary.facts()
 
@@ -194,6 +212,7 @@ def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
     for row in run(items, retain_partitions, _SUMMARY).to_pylist():
         summary.add_row(row)
     remember(warehouse, summary.gone)
+    summary.drop_segments(warehouse, now)
     summary.check()
     return summary.facts()
 

@@ -36,6 +36,9 @@ class TopicOffset:
     id: str
     #: The next offset of each partition, by name; never modified.
     partitions: Mapping[str, Annotated[int, msgspec.Meta(ge=0)]]
+    #: The ranges `[low, high)` of offsets without messages, of each logical queue that has any; only in the position of
+    #: the end, from which the lag is computed, and in no checkpoint.
+    holes: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +62,10 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, object]:
         """Return the stored form, with sorted keys."""
-        topics = {
-            name: {"id": topic.id, "partitions": dict(sorted(topic.partitions.items()))}
-            for name, topic in sorted(self.topics.items())
-        }
+        topics: dict[str, object] = {}
+        for name, topic in sorted(self.topics.items()):
+            holes = {"holes": dict(sorted(topic.holes.items()))} if topic.holes else {}
+            topics[name] = {**holes, "id": topic.id, "partitions": dict(sorted(topic.partitions.items()))}
         return {"topics": topics, "version": FORMAT_VERSION, "warehouse": self.warehouse}
 
     @classmethod
@@ -115,6 +118,14 @@ def messages_behind(end: StreamOffset, latest: StreamOffset) -> dict[tuple[str, 
     A partition in which the read has not begun counts from offset 0, and so does a topic that was created again.
     """
     return {
-        (topic, partition): max(0, offset - (end.of(topic, topic_id, partition) or 0))
+        (topic, partition): _behind(
+            end.of(topic, topic_id, partition) or 0, offset, latest.topics[topic].holes.get(partition, ())
+        )
         for topic, topic_id, partition, offset in latest.places()
     }
+
+
+def _behind(at: int, end: int, holes: tuple[tuple[int, int], ...]) -> int:
+    """Return how many offsets of `[at, end)` are in none of the holes."""
+    without = sum(max(0, min(high, end) - max(low, at)) for low, high in holes)
+    return max(0, end - at - without)

@@ -52,6 +52,7 @@ from mq.meta.static_events import MappingPut, MappingRemoved
 from mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
+    decide_drop_segments,
     decide_put_static,
     decide_remap,
     decide_repair,
@@ -122,6 +123,7 @@ __all__ = [
     "decide_begin",
     "decide_delete_group",
     "decide_delete_topic",
+    "decide_drop_segments",
     "decide_give_back",
     "decide_heartbeat",
     "decide_leave",

@@ -9,6 +9,7 @@ from mq.static.progress import Found, commit_steps, offset_at_time, position_of,
 from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.reading import Place, next_after, place_of
 from mq.static.segment import UNDECIDED, Segment
+from mq.static.stored_offsets import StoredOffsets, Stretch
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from mq.static.topic_queues import SegmentOf, TopicQueues
 
@@ -23,6 +24,8 @@ __all__ = [
     "Sealed",
     "Segment",
     "SegmentOf",
+    "StoredOffsets",
+    "Stretch",
     "TopicMappings",
     "TopicQueues",
     "commit_steps",

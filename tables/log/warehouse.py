@@ -179,6 +179,15 @@ class Warehouse:
             if generation_of(partition) == generation:
                 self.store.delete_tree(f"{folder}/{partition}")
 
+    def drop_partition(self, ref: PartitionRef) -> None:
+        """Remove one partition, open or not; its data is gone when this returns."""
+        with self._lock:
+            found = self._logs.pop(ref, None)
+            self._opening.pop(ref, None)
+        if found is not None:
+            found.release()
+        self.store.delete_tree(ref.folder)
+
     @property
     def open_logs(self) -> list[PartitionLog]:
         """The partitions that are open in this process."""

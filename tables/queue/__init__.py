@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tables.queue.delay_marks import DelayMarks, LogTail
-from tables.queue.delay_targets import DelayTarget, DelayTargets
 from tables.queue.delay_times import DeliverTimes
 from tables.queue.delayed_rows import producer_in_delay, with_destination
 from tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_of_lists
@@ -50,6 +49,7 @@ from tables.queue.refs import (
 )
 from tables.queue.retention import Retained, Retention
 from tables.queue.sealing import seal_moves
+from tables.queue.segment_retention import drop_segments
 from tables.queue.waiting import WaitingIndex
 
 __all__ = [
@@ -64,8 +64,6 @@ __all__ = [
     "CheckpointTable",
     "Cursor",
     "DelayMarks",
-    "DelayTarget",
-    "DelayTargets",
     "DeliverTimes",
     "FenceEpochs",
     "Follower",
@@ -86,6 +84,7 @@ __all__ = [
     "again",
     "app_id",
     "dead_ref",
+    "drop_segments",
     "fence_epochs_of",
     "forget_plans",
     "forwarded",

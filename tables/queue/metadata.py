@@ -341,7 +341,7 @@ class MetaFollower:
         return self._folded.meta
 
     def refresh(self) -> bool:
-        """Fold what was appended since the last call; return whether any of it is about topics or groups."""
+        """Fold what was appended since the last call; return whether any is about topics, queues or groups."""
         if not self._log.refresh():
             return False
         before = self._folded
@@ -352,7 +352,7 @@ class MetaFollower:
             # Events that were not read yet have been removed, because a snapshot replaces them.
             self._folded = self._rebuilt()
         told = self._folded.told
-        return any(told.get(part, 0) > before.told.get(part, 0) for part in ("topics", "groups"))
+        return any(told.get(part, 0) > before.told.get(part, 0) for part in ("topics", "static", "groups"))
 
     def _rows_from(self, offset: int) -> list[pa.Table]:
         files = [file for file in self._log.files if file.end > offset]

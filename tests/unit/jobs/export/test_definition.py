@@ -10,6 +10,7 @@ from jobs.export.definition import definition_of, definitions, read_definition, 
 from jobs.export.json_schema import struct_of_json_schema
 from jobs.export.plan import ExportState, Plan, Plans, next_ranges
 from mq.errors import Conflict, NotFound, Refused
+from mq.static import StoredOffsets, Stretch
 from tables.failpoints import FailpointHit, arm
 from tables.store.store import MemoryStore
 
@@ -110,9 +111,10 @@ _bounds = st.tuples(st.integers(0, 1000), st.integers(0, 1000)).map(lambda two: 
 @given(st.dictionaries(st.sampled_from("abcdef"), _bounds), st.integers(1, 500))
 def test_spark_09_batches_cover_every_offset_once_in_order(stored: dict[str, tuple[int, int]], rows_max: int) -> None:
     ends: dict[str, int] = {}
+    held = {name: StoredOffsets.of_plain(low, high) for name, (low, high) in stored.items()}
     covered: dict[str, list[tuple[int, int]]] = {name: [] for name, (low, high) in stored.items() if high > low}
     while True:
-        ranges, lost = next_ranges(ends, stored, rows_max)
+        ranges, lost = next_ranges(ends, held, rows_max)
         assert lost == 0
         if not ranges:
             break
@@ -127,4 +129,14 @@ def test_spark_09_batches_cover_every_offset_once_in_order(stored: dict[str, tup
 
 
 def test_spark_09_what_retention_took_before_it_was_exported_is_counted() -> None:
-    assert next_ranges({"a": 3, "b": 9}, {"a": (5, 8), "b": (2, 9), "c": (4, 4)}, 100) == ({"a": (5, 8)}, 2)
+    stored = {"a": (5, 8), "b": (2, 9), "c": (4, 4)}
+    held = {name: StoredOffsets.of_plain(low, high) for name, (low, high) in stored.items()}
+    assert next_ranges({"a": 3, "b": 9}, held, 100) == ({"a": (5, 8)}, 2)
+
+
+def test_static_15_an_export_counts_messages_and_passes_holes() -> None:
+    queue = StoredOffsets((Stretch(0, 0, 120), Stretch(10_000, 0, 30)))
+    assert next_ranges({"q": 0}, {"q": queue}, 100) == ({"q": (0, 100)}, 0)
+    assert next_ranges({"q": 100}, {"q": queue}, 20) == ({"q": (100, 10_000)}, 0)
+    assert next_ranges({"q": 120}, {"q": queue}, 100) == ({"q": (10_000, 10_030)}, 0)
+    assert next_ranges({"q": 10_030}, {"q": queue}, 100) == ({}, 0)

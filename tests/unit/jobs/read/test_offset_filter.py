@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 
 from jobs.read.offset_filter import Kept, OffsetFilter
-from jobs.read.offset_range import OffsetRange
 from jobs.read.options import RowFormat
+from jobs.read.stored_partition import OffsetRange
 from jobs.read.topics import TopicPartition
 from tables.delta.actions import DataFile
 from tables.paths import PartitionRef, Space

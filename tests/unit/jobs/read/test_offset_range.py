@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.read.offset_range import OffsetRange, resolve, split
+from jobs.read.offset_range import resolve, split
 from jobs.read.options import parse_options
+from jobs.read.stored_partition import OffsetRange
 from jobs.read.topics import Catalog
 from jobs.tasks.warehouse_files import storage
 from mq.errors import NotFound, Refused

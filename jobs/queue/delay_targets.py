@@ -1,0 +1,97 @@
+"""Where delayed messages go when they are due, by one state of the metadata.
+
+    plain topic      the partition that was chosen when the message was sent
+    static topic     the partition that the messages of its logical queue go to now; remappings may have moved the queue
+
+A message that is sent again may lie in an earlier segment of its queue, where an earlier try has stored it. Earlier
+segments are sealed, so a message that is not found there is not stored there later; an old leader that is not sealed
+yet, although messages go to the new one, is sealed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from mq.meta import Topic
+from mq.queue import Delayed
+from tables.log import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE, PartitionLog, Warehouse
+from tables.paths import PartitionRef, Space
+from tables.queue import MetaLog, Placement, seal_moves
+
+__all__ = ["DelayTargets"]
+
+
+class DelayTargets:
+    """The targets of one batch; for one thread."""
+
+    def __init__(self, warehouse: Warehouse, meta: MetaLog, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the clock for the time of a seal."""
+        self._warehouse = warehouse
+        self._meta = meta
+        self._now_ms = now_ms
+        self._topics = meta.state.topics
+        self._placements: dict[str, Placement] = {}
+
+    @property
+    def topic_ids(self) -> set[str]:
+        """The ids of the topics that exist."""
+        return {topic.id for topic in self._topics.values()}
+
+    def of(self, message: Delayed, key: str | None) -> PartitionRef:
+        """Return the target of a message of a topic that exists.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: the mapping of its logical queue cannot be had.
+        NotFound
+            The topic was deleted a moment ago.
+        """
+        topic = self._topics[message.topic]
+        if topic.static is None:
+            return _ref(topic, message.partition)
+        home = self._placement(topic).home_of(topic.name, message.partition, key, message.offset)
+        return _ref(topic, home)
+
+    def before(self, target: PartitionRef, origins: Iterable[str]) -> list[PartitionRef]:
+        """Return the segments before a target to which earlier tries may have sent messages that were for `origins`."""
+        topic = self._topics[target.topic]
+        origins = set(origins)
+        if topic.static is None or origins == {target.name}:
+            return []
+        earlier = self._placement(topic).segments_before(target.name)
+        places = {name: at for at, name in enumerate((*earlier, target.name))}
+        # a queue's name, and a dropped segment, tell nothing about the first try
+        first = min(places.get(origin, 0) for origin in origins)
+        return [_ref(topic, name) for name in earlier[first:]]
+
+    def fence_epochs(self, target: PartitionRef) -> Mapping[str, int] | None:
+        """Return the fence epochs of an append to a target: a segment gets nothing behind its seal."""
+        topic = self._topics[target.topic]
+        if topic.static is None:
+            return None
+        known = self._placement(topic).fence_epochs[target.name]
+        return {BROKER_FENCE: ANY_EPOCH, ROUTE_FENCE: known.get(ROUTE_FENCE, 0)}
+
+    def _placement(self, topic: Topic) -> Placement:
+        found = self._placements.get(topic.name)
+        if found is None:
+            found = self._placements[topic.name] = self._sealed_placement(topic.name)
+        return found
+
+    def _sealed_placement(self, name: str) -> Placement:
+        while True:
+            meta = self._meta.meta
+            topic = meta.topics.topic(name)
+            placement = Placement.of(topic, meta)
+            if not placement.ahead:
+                return placement
+            seal_moves(self._meta, topic, partial(self._open, topic), self._now_ms)
+
+    def _open(self, topic: Topic, partition: str) -> PartitionLog:
+        return self._warehouse.create(_ref(topic, partition))
+
+
+def _ref(topic: Topic, partition: str) -> PartitionRef:
+    return PartitionRef(Space.TOPICS, topic.name, partition, topic.generation)

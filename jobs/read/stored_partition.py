@@ -1,0 +1,137 @@
+"""A partition as readers see it, with what its tables have stored: one table, or the segments of a logical queue.
+
+    offsets that readers see  --StoredOffsets-->  stored offsets of each table  -->  OffsetRange: one table, its files
+
+A range never crosses a table, so a task reads one table; what its offsets are for readers is in `partition.delta`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from jobs.read.topics import TopicPartition
+from mq.limits import MIB
+from mq.static import StoredOffsets, Stretch
+from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
+from tables.log import offset_at
+from tables.store import Store
+
+__all__ = ["OffsetRange", "StoredPartition", "StoredTable", "TimeSearch"]
+
+#: Cache of row groups for finding an offset by time.
+_CACHE_BYTES: Final = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """The stored offsets `[start, stop)` of a table, and the live files that hold them."""
+
+    partition: TopicPartition
+    start: int
+    stop: int
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that it covers."""
+        return self.stop - self.start
+
+    def part(self, start: int, stop: int) -> OffsetRange:
+        """Return the part `[start, stop)` of this range."""
+        assert self.start <= start <= stop <= self.stop
+        files = tuple(f for f in self.files if f.start < stop and f.end > start)
+        return replace(self, start=start, stop=stop, files=files)
+
+
+class TimeSearch:
+    """Finds offsets by time; what it reads for that is cached."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cache = RowCache(_CACHE_BYTES)
+
+    def offset(self, table: StoredTable, time_us: int) -> int:
+        """Return the first stored offset that was appended at or after the time; the table's end if none was."""
+        reader = FileReader(self._store, table.partition.ref.folder, self._cache)
+        return offset_at(table.files, reader, time_us, table.end)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table with its stored offsets `[low, end)` and its live files, in offset order."""
+
+    partition: TopicPartition
+    low: int
+    end: int
+    files: Sequence[DataFile]
+
+    @classmethod
+    def load(cls, store: Store, partition: TopicPartition) -> StoredTable | None:
+        """Return a table as it is now; None if it does not exist (yet)."""
+        try:
+            snapshot = load(store, partition.ref.folder)
+        except PartitionNotFound:
+            return None
+        return cls(partition, snapshot.min_offset, snapshot.end_offset, snapshot.files)
+
+    @classmethod
+    def without_files(cls, partition: TopicPartition) -> StoredTable:
+        """Return a table that does not exist: not yet, or, if it is sealed, because all of it is removed."""
+        end = partition.sealed_end or 0
+        return cls(partition, end, end, ())
+
+    def range(self, start: int, stop: int) -> OffsetRange:
+        """Return a range of the table's stored offsets."""
+        first = bisect_right(self.files, start, key=lambda file: file.end)
+        last = bisect_left(self.files, stop, key=lambda file: file.start)
+        # statistics are for other engines, and a task need not carry them
+        found = tuple(replace(file, stats="") for file in self.files[first:last])
+        return OffsetRange(partition=self.partition, start=start, stop=stop, files=found)
+
+
+# Without slots, because `cached_property` needs an instance dictionary.
+@dataclass(frozen=True)
+class StoredPartition:
+    """A partition as readers see it; at least one table, oldest first. Its offsets are those that readers see."""
+
+    tables: tuple[StoredTable, ...]
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The newest table, whose names are those of the partition."""
+        return self.tables[-1].partition
+
+    @property
+    def topic(self) -> str:
+        return self.partition.ref.topic
+
+    @property
+    def name(self) -> str:
+        return self.partition.name
+
+    @cached_property
+    def offsets(self) -> StoredOffsets:
+        """The stored offsets."""
+        return StoredOffsets(tuple(Stretch(one.partition.delta, one.low, one.end) for one in self.tables))
+
+    @property
+    def has_messages(self) -> bool:
+        return any(one.files for one in self.tables)
+
+    def offset_at(self, time_us: int, search: TimeSearch) -> int:
+        """Return the smallest offset that was appended at or after the time; the end if none was (SPEC STATIC-15)."""
+        for table in self.tables:
+            found = search.offset(table, time_us)
+            if found < table.end:
+                return found + table.partition.delta
+        return self.offsets.end
+
+    def ranges(self, start: int, stop: int, *, empty: bool = False) -> Iterator[OffsetRange]:
+        """Yield the range of each table with messages in `[start, stop)`; with `empty`, always that of the newest."""
+        for table, (low, high) in zip(self.tables, self.offsets.cut(start, stop), strict=True):
+            if low < high or (empty and table is self.tables[-1]):
+                yield table.range(low, high)

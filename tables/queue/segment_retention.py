@@ -1,0 +1,126 @@
+"""Drops the segments of static topics whose messages are all removed, and deletes their folders (SPEC STATIC-17).
+
+    1 segments dropped      one append to sys/meta for each topic: mappings and route no longer have them
+    2 folders deleted       those of partitions that neither a route nor a mapping has
+
+A segment is dropped if it is sealed, all older ones of its queue go, too, and retention has removed its messages; one
+that never had any goes when it has been sealed for as long as messages are kept. A kill between 1 and 2 leaves folders
+that the next run finds: it lists the folders first and reads the metadata then, in which a new partition's name is
+before its folder exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mq.errors import DeltaMQError
+from mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, queues_of
+from mq.names import PartitionName
+from mq.static import Segment
+from tables.delta import PartitionNotFound, load
+from tables.failpoints import failpoint
+from tables.log import Warehouse
+from tables.paths import PartitionRef, Space
+from tables.queue.metadata import MetaLog
+
+__all__ = ["DroppedSegments", "drop_segments"]
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedSegments:
+    """What one run did."""
+
+    #: Segments that the metadata no longer has.
+    segments: int = 0
+    #: Folders that were deleted, those that an earlier run has left included.
+    folders: int = 0
+    #: What failed, by topic; the next run tries again.
+    errors: Sequence[str] = ()
+
+
+def drop_segments(warehouse: Warehouse, meta: MetaLog, now_ms: int) -> DroppedSegments:
+    """Drop what is expired in all static topics, and delete folders of dropped segments; `now_ms` is UTC."""
+    meta.refresh()
+    segments = folders = 0
+    errors = []
+    for topic in [topic for topic in meta.state.topics.values() if topic.static is not None]:
+        try:
+            segments += _drop(warehouse, meta, topic, now_ms)
+            failpoint("segments.after_drop")
+            folders += _sweep(warehouse, meta, topic)
+        except (DeltaMQError, OSError) as error:
+            errors.append(f"{topic.name}: {type(error).__name__}: {error}")
+    return DroppedSegments(segments, folders, tuple(errors))
+
+
+def _drop(warehouse: Warehouse, meta: MetaLog, topic: Topic, now_ms: int) -> int:
+    """Drop the expired segments of one topic; return how many there were."""
+    expired: set[str] = set()
+    for queue in queues_of(meta.meta, topic).values():
+        for segment in queue.segments[:-1]:
+            if not _is_expired(warehouse, topic, segment, now_ms):
+                break
+            expired.add(segment.partition)
+    if not expired:
+        return 0
+    after = meta.submit_any(partial(_decided, topic.name, topic.id, frozenset(expired)))
+    present = after.topics.topics.get(topic.name)
+    return 0 if present is None else len(expired - set(present.route.partitions))
+
+
+def _decided(name: str, topic_id: str, expired: frozenset[str], meta: Meta) -> Sequence[AnyEvent]:
+    topic = meta.topics.topics.get(name)
+    return () if topic is None or topic.id != topic_id else decide_drop_segments(meta, topic, expired)
+
+
+def _is_expired(warehouse: Warehouse, topic: Topic, segment: Segment, now_ms: int) -> bool:
+    """Return whether a segment has no messages any more, or never had any and is old enough."""
+    if not segment.is_sealed:
+        return False
+    if segment.end_offset == 0:
+        return segment.end_ms + topic.settings.retention_ms <= now_ms
+    try:
+        stored = load(warehouse.store, _ref(topic, segment.partition).folder)
+    except PartitionNotFound:
+        return False  # its messages are lost rather than removed: `verify` tells, and the mapping still shows it
+    return stored.min_offset == stored.end_offset == segment.end_offset
+
+
+def _sweep(warehouse: Warehouse, meta: MetaLog, topic: Topic) -> int:
+    """Delete the folders of a topic's dropped segments; return how many there were."""
+    stored = warehouse.refs_of(Space.TOPICS, topic.name)
+    meta.refresh()
+    present = meta.state.topics.get(topic.name)
+    if present is None or present.id != topic.id:
+        return 0
+    named = _named(meta.meta, present)
+    gone = [ref for ref in stored if ref.name not in named and _was_segment(present, ref)]
+    for ref in gone:
+        warehouse.drop_partition(ref)
+    return len(gone)
+
+
+def _named(meta: Meta, topic: Topic) -> set[str]:
+    """Return the partitions that the route, a move, or any mapping of a topic has, damaged and copied ones included."""
+    names = {*topic.route.partitions}
+    names |= {name for move in meta.moved_keys(topic.id).moves for name in (move.source, move.target)}
+    for mapping in meta.mappings(topic.id).by_broker.values():
+        for chains in (mapping.hosted, mapping.copies):
+            names |= {segment.partition for chain in chains.values() for segment in chain}
+    return names
+
+
+def _was_segment(topic: Topic, ref: PartitionRef) -> bool:
+    """Return whether a folder is that of a partition which this life of a static topic has had."""
+    if topic.static is None or ref.generation != topic.generation:
+        return False
+    name, _ = PartitionName.parse(ref.name)
+    numbered = re.fullmatch(rf"{re.escape(topic.name)}(?:#([1-9]\d*))?", name)
+    return numbered is not None and int(numbered[1] or 0) < topic.static.made
+
+
+def _ref(topic: Topic, partition: str) -> PartitionRef:
+    return PartitionRef(Space.TOPICS, topic.name, partition, topic.generation)
