@@ -87,6 +87,11 @@ class StaticTopic:
     def meta(self) -> Meta:
         return self.api.service.meta.now
 
+    @property
+    def decided(self) -> tuple[object, ...]:
+        """What the metadata says of topics: renewals of leases, which other threads add, are not in it."""
+        return self.meta.topics, self.meta.static, self.meta.moved
+
     def change(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> None:
         """Change the metadata as another process would."""
         changing = self.api.service.meta.submit_any(decide)

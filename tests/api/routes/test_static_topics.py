@@ -119,14 +119,14 @@ def test_static_23_settings_change_only_together_with_the_number_of_queues(order
 def test_static_23_brokers_that_are_not_served_are_refused_before_anything_changes(
     api: Api, topic: str, orders: StaticTopic
 ) -> None:
-    before = api.service.meta.offset
+    before = orders.decided
     assert refused(orders.remap("broker-z")) == (422, "unknown_broker", "brokers")
     assert refused(orders.remap(A, "broker-z", mode="available")) == (422, "unknown_broker", "brokers")
     assert refused(orders.put(8, brokers=["broker-z"])) == (422, "unknown_broker", "brokers")
     assert refused(StaticTopic(api, f"{topic}.new").put(8, brokers=["broker-z"]))[0] == 422
     assert refused(orders.remap(A, queues=[4])) == (422, "unknown_queue", "queues")
     assert refused(StaticTopic(api, f"{topic}.unknown").remap(A))[:2] == (404, "topic_not_found")
-    assert api.service.meta.offset == before
+    assert orders.decided == before
     assert f"{topic}.new" not in api.call("GET", "/v1/topics").json["topics"]
 
 
@@ -268,10 +268,10 @@ def test_static_11_a_repeated_remapping_moves_nothing(orders: StaticTopic) -> No
 
 @pytest.mark.parametrize("mode", ["strict", "available"])
 def test_static_23_a_plan_tells_what_would_move_and_changes_nothing(api: Api, orders: StaticTopic, mode: str) -> None:
-    before, view = api.service.meta.offset, orders.view
+    before, view = orders.decided, orders.view
     plan = orders.remap(B, mode=mode, plan=True).json
     assert plan["plan"] and plan["seal_ms"] is None
-    assert api.service.meta.offset == before
+    assert orders.decided == before
     assert orders.view == view
     done = orders.remapped(B, mode=mode)
     for one in done:
@@ -436,7 +436,7 @@ def torn(orders: StaticTopic) -> StaticTopic:
 
 
 def test_static_05_a_torn_topic_is_refused_by_name_and_stays_as_it_is(torn: StaticTopic) -> None:
-    before = torn.api.service.meta.offset
+    before = torn.decided
     checked = torn.ask("POST", "/check").json
     assert not checked["complete"]
     faults = {(one["kind"], one["broker"], one["queue"]) for one in checked["faults"]}
@@ -444,7 +444,7 @@ def test_static_05_a_torn_topic_is_refused_by_name_and_stays_as_it_is(torn: Stat
     for reply in (torn.remap(B), torn.put(8)):
         assert refused(reply)[:2] == (409, "mapping_incomplete")
         assert f"broker {A} has no mapping" in reply.json["detail"] and reply.json["faults"]
-    assert torn.api.service.meta.offset == before
+    assert torn.decided == before
 
 
 def test_static_22_a_queue_that_cannot_be_had_keeps_its_place(torn: StaticTopic) -> None:
