@@ -185,7 +185,7 @@ def check(name: str, url: str, token: str | None, as_json: bool) -> int:
 def _print_check(found: TopicCheck) -> None:
     state = "complete" if found.complete else f"not complete, {len(found.faults):,} faults"
     click.echo(f"{found.topic}: {state}: {_queues(found.total_queues)}, epoch {found.epoch}")
-    rows = [(one.broker, one.epoch, one.total_queues, one.hosted, one.copies) for one in found.mappings]
+    rows = [(one.broker, str(one.epoch), one.total_queues, one.hosted, one.copies) for one in found.mappings]
     columns = ("broker", "epoch", "queues", "leads", "copies")
     print_table(columns, rows, right=columns[1:])
     _print_faults(found.faults)
@@ -272,11 +272,11 @@ def _partition_row(one: PartitionInfo, queue: QueueInfo | None, segment: Segment
 
 
 def _logical_range(segment: SegmentInfo) -> str:
-    """Return the logical offsets of a segment: `[400,520)`, `[400,...` of a leader, `undecided`."""
+    """Return the logical offsets of a segment: `[400,520)`, `[400,...)` of a leader, `undecided`."""
     if not segment.is_decided:
         return "undecided"
     if not segment.is_sealed:
-        return f"[{segment.logic_offset},..."
+        return f"[{segment.logic_offset},...)"
     return f"[{segment.logic_offset},{segment.logic_offset + segment.end_offset - segment.start_offset})"
 
 
