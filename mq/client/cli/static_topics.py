@@ -31,11 +31,11 @@ from mq.client.http import Patience
 from mq.client.produce import row_bar
 from mq.errors import Unavailable
 
-__all__ = ["check", "print_static_topic", "remap", "repair", "static_line"]
+__all__ = ["LONG_PATIENCE", "check", "print_static_topic", "remap", "repair", "static_line"]
 
 _FAILED: Final = 1
-#: A remapping of many queues is one call, which ends when their old partitions are sealed.
-_REMAP_PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=180.0, request_timeout_s=60.0)
+#: Many queues are made, or moved and sealed, by one call.
+LONG_PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=180.0, request_timeout_s=60.0)
 #: Seconds between two looks at the queues that other processes have to seal, and the most seconds to wait for them.
 _LOOK_S: Final = 0.1
 _SEALED_S: Final = 60.0
@@ -81,7 +81,7 @@ def remap(
 
     Clients go on under the same names and offsets. A remapping that was cut short is finished by running it again.
     """
-    with Admin(url, token=token, patience=_REMAP_PATIENCE) as admin:
+    with Admin(url, token=token, patience=LONG_PATIENCE) as admin:
         planned = admin.remap(name, brokers, mode=mode, queues=queues or None, plan=True)
         if not as_json:
             _print_plan(planned)
@@ -185,7 +185,7 @@ def check(name: str, url: str, token: str | None, as_json: bool) -> int:
 def _print_check(found: TopicCheck) -> None:
     state = "complete" if found.complete else f"not complete, {len(found.faults):,} faults"
     click.echo(f"{found.topic}: {state}: {_queues(found.total_queues)}, epoch {found.epoch}")
-    rows = [(one.broker, one.epoch, one.total_queues, one.hosted, one.copies) for one in found.mappings]
+    rows = [(one.broker, str(one.epoch), one.total_queues, one.hosted, one.copies) for one in found.mappings]
     columns = ("broker", "epoch", "queues", "leads", "copies")
     print_table(columns, rows, right=columns[1:])
     _print_faults(found.faults)
@@ -272,11 +272,11 @@ def _partition_row(one: PartitionInfo, queue: QueueInfo | None, segment: Segment
 
 
 def _logical_range(segment: SegmentInfo) -> str:
-    """Return the logical offsets of a segment: `[400,520)`, `[400,...` of a leader, `undecided`."""
+    """Return the logical offsets of a segment: `[400,520)`, `[400,...)` of a leader, `undecided`."""
     if not segment.is_decided:
         return "undecided"
     if not segment.is_sealed:
-        return f"[{segment.logic_offset},..."
+        return f"[{segment.logic_offset},...)"
     return f"[{segment.logic_offset},{segment.logic_offset + segment.end_offset - segment.start_offset})"
 
 

@@ -8,7 +8,7 @@ import click
 
 from mq.client.admin import Admin, TopicInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.cli.static_topics import check, print_static_topic, remap, repair, static_line
+from mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
 
 __all__ = ["topic"]
 
@@ -65,7 +65,7 @@ def create(
         "message_type": message_type,
         "flush": flush,
     }
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, token=token, patience=LONG_PATIENCE if static else PATIENCE) as admin:
         if queues is None:
             info, created = admin.put_topic(name, partitions=partitions, **settings)
         else:

@@ -307,11 +307,12 @@ class Executor:
 
     def _post(self, request: ProduceRequest, timeout_s: float) -> list[SentRange]:
         began = time.monotonic()
+        broker = self.broker
         try:
             answer: Answer = self._shared.hosts.call(
                 "POST",
                 self._path,
-                role=self.broker or None,
+                role=broker or None,
                 query=request.query,
                 headers=request.headers,
                 body=request.body,
@@ -321,12 +322,12 @@ class Executor:
         except DeltaMQError as error:
             if is_worth_retrying(error):
                 now = time.monotonic()
-                self._shared.health.failed(self.broker, now - began, now)
+                self._shared.health.failed(broker, now - began, now)
             raise
         finally:
             self._shared.counters.add(requests=1)
         now = time.monotonic()
-        self._shared.health.answered(self.broker, now - began, now)
+        self._shared.health.answered(broker, now - began, now)
         return ranges
 
     def _moved(self, batch: list[Entry], error: DeltaMQError, failures: int) -> bool:

@@ -147,7 +147,7 @@ class Producer:
         Parameters
         ----------
         partition
-            `NAME@BROKER`; by default chosen by the key, or at random without a key.
+            `NAME@BROKER`, or a logical queue's name; by default chosen by the key, or at random without a key.
         delay_ms, deliver_time
             Deliver the message after this delay, or at this time (SPEC RETRY-4). The result then says where it waits;
             until it is due, `Admin.cancel_message` cancels it by its `message_id`.
@@ -298,7 +298,7 @@ class Producer:
     # Upkeep -----------------------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> tuple[str, ...]:
-        """Return the topic's partitions in route order."""
+        """Return the topic's partitions in route order, or the logical queues of a static topic."""
         return self._outbox.router(topic).view(self._deadline(None)).partitions
 
     def resume(self, topic: str) -> None:

@@ -10,7 +10,8 @@ from mq.errors import Refused
 
 __all__ = ["Selector", "selected"]
 
-#: A function of the topic's partitions, the message and the caller's argument; returns one of the partitions.
+#: A function of the topic's partitions (of a static topic, its logical queues), the message and the caller's argument;
+#: returns one of the partitions.
 Selector = Callable[[tuple[str, ...], Message, Any], str | None]
 
 

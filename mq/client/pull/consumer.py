@@ -109,7 +109,8 @@ class PullConsumer(Closing):
         )
         #: The partitions' readers, in the order of their turns.
         self._readers: deque[PartitionReader] = deque()
-        self._follows_route = partitions is None
+        #: Whether partitions that an expansion adds are read, too, and whether those that are read may move.
+        self._follows_route = self._looks = partitions is None
         self._partitions_age_s_max = partitions_age_s_max
         self._closed = False
         try:
@@ -140,6 +141,7 @@ class PullConsumer(Closing):
         for reader in self._readers:
             self._drop_fetch(reader)
         self._follows_route = partitions is None
+        self._looks = partitions is None or info.static
         self._readers = deque(
             PartitionReader(name, offsets[name], self._patience, info.named[name].broker) for name in chosen
         )
@@ -358,7 +360,7 @@ class PullConsumer(Closing):
 
         Logical queues that have moved to another broker are asked for there.
         """
-        if not self._follows_route or time.monotonic() < self._partitions_until:
+        if not self._looks or time.monotonic() < self._partitions_until:
             return
         self._partitions_until = time.monotonic() + self._partitions_age_s_max
         try:
@@ -368,11 +370,14 @@ class PullConsumer(Closing):
                 raise
             return
         there = topic_info(answer.body).named
-        for reader in [r for r in self._readers if r.partition not in there]:
+        gone = [reader for reader in self._readers if reader.partition not in there]
+        for reader in gone if self._follows_route else ():
             self._drop_fetch(reader)
             self._readers.remove(reader)
         for reader in self._readers:
-            reader.broker = there[reader.partition].broker
+            reader.broker = there[reader.partition].broker if reader.partition in there else None
+        if not self._follows_route:
+            return
         known = {reader.partition for reader in self._readers}
         for name, found in there.items():
             # One that is damaged is looked at again: where it begins is not known.

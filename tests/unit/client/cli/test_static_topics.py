@@ -65,8 +65,8 @@ def test_static_18_logical_and_physical_queues_are_shown_side_by_side(run: Run, 
     physical = [line.split()[:4] for line in lines[5:]]
     assert physical == [
         ["0", "0", "[0,2)", f"orders@{A}"],
-        ["0", "1", "[10000,...", f"orders#2@{B}"],
-        ["1", "0", "[0,...", f"orders#1@{B}"],
+        ["0", "1", "[10000,...)", f"orders#2@{B}"],
+        ["1", "0", "[0,...)", f"orders#1@{B}"],
     ]
     shown = run("topic", "show", "orders", "--json").json
     assert [len(one["segments"]) for one in shown["logical_queues"]] == [2, 1]

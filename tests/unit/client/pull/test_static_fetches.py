@@ -124,12 +124,13 @@ def test_static_07_a_queue_that_is_added_is_read_from_its_first_message(
     assert consumer.position(third) in (0, 1)
 
 
+@pytest.mark.parametrize("partitions", [None, [FIRST]], ids=["all", "named"])
 def test_static_13_a_moved_queue_is_asked_for_at_the_host_of_its_new_leader(
-    stub: StubService, static: StubStatic, make_consumer: MakeConsumer
+    stub: StubService, static: StubStatic, make_consumer: MakeConsumer, partitions: list[str] | None
 ) -> None:
     with StubService() as other:
         stub.beside(other)
-        consumer = make_consumer(partitions_age_s_max=0.0)
+        consumer = make_consumer(partitions=partitions, partitions_age_s_max=0.0)
 
         def asked(host: StubService) -> bool:
             return any("/partitions/0%40__logical_queue_broker__/" in path for path in host.gets)

@@ -22,9 +22,10 @@ from mq.meta.static_events import MappingRemoved
 from tables.log import Warehouse
 from tables.queue.metadata import MetaLog
 from tests.e2e.service_process import DELTAMQ
+from tests.e2e.test_expansion import dying
 from tests.e2e.test_two_brokers import Broker, Two, two, until
 
-__all__ = ["two"]
+__all__ = ["dying", "two"]
 
 A, B = "broker-a", "broker-b"
 QUEUES = 4
@@ -269,3 +270,41 @@ def test_static_05_a_mapping_that_is_lost_is_named_and_made_anew(two: Two, tmp_p
         producer.send("orders", "3", key="k1")
     texts = [json.loads(line)["body"] for line in run("consume", "orders", "--json").stdout.splitlines()]
     assert texts == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("dying", "mode"),
+    [
+        ("fence.before_commit", "available"),
+        ("seal.after_fence", "strict"),
+        ("seal.after_fence", "available"),
+        ("seal.after_event", "strict"),
+    ],
+    indirect=["dying"],
+)
+def test_static_11_a_remapping_whose_process_is_killed_is_finished_by_another(dying: list[Broker], mode: str) -> None:
+    first, second = dying
+    urls = [first.url, second.url]
+    run = command_at(second)
+    assert run("topic", "create", "orders", "--static", "--queues", f"{QUEUES}").returncode == 0
+    sender = Feed(urls, "orders")
+    pulled = Heard()
+    try:
+        sender.sends_more(100)
+        # The first process begins to seal, and is killed there; the command asks the second one again.
+        remap = ["topic", "remap", "orders", "--broker", B, "--mode", mode, "--json", "--url", ",".join(urls)]
+        moved = document(subprocess.run([*DELTAMQ, *remap], capture_output=True, text=True, timeout=120, check=False))
+        assert first.process.wait() != 0, "the process is gone"
+        assert {(one["queue"], one["from"], one["to"]) for one in moved["moved"]} == {(0, A, B), (2, A, B)}
+        assert all(one["end_offset"] is not None and one["logic_offset"] is not None for one in moved["moved"])
+        sender.sends_more(100)
+    finally:
+        sender.stop()
+    assert sender.errors == []
+    assert run("topic", "check", "orders").returncode == 0
+    with PullConsumer(second.url, "orders") as consumer:
+        while consumer.positions() != consumer.end_offsets():
+            for message in consumer.poll(wait_ms=200):
+                pulled(message)
+    assert sorted(pulled.texts) == sorted(sender.sent), "everything once"
+    assert all(numbers == sorted(numbers) for numbers in pulled.numbers().values()), "keys are in order"
