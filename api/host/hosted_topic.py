@@ -227,12 +227,12 @@ class Topics:
         """Return the logical queues of a static topic, as far as this process knows; None for a plain topic."""
         return hosted.queues(self._meta.now)
 
-    def queues_of(self, topic: Topic) -> TopicQueues | None:
-        """Return the logical queues of this life of a static topic; None for a plain topic."""
+    def queues_of(self, topic: Topic, meta: Meta | None = None) -> TopicQueues | None:
+        """Return the logical queues of this life of a static topic, by `meta` or now; None for a plain topic."""
         if topic.static is None:
             return None
         hosted = self._hosted.get(topic.id) or HostedTopic(topic, self._partitions)
-        return hosted.queues(self._meta.now)
+        return hosted.queues(meta or self._meta.now)
 
     def require_queue(self, hosted: HostedTopic, name: str, field: str) -> LogicalQueue:
         """Return the logical queue of a static topic that a client names; raises what `TopicQueues.require` does."""
@@ -247,15 +247,17 @@ class Topics:
         place = None if queues is None else queues.of_partition(partition)
         return None if place is None else place.queue.name
 
-    def broker_of(self, topic: Topic, partition: str) -> str:
+    def broker_of(self, topic: Topic, partition: str, meta: Meta | None = None) -> str:
         """Return the broker whose process grants locks of a partition as clients see it: a queue's leader's broker.
+
+        It is that by `meta`, or now.
 
         Raises
         ------
         Unavailable
             `queue_unserved`: the mapping of the logical queue cannot be had.
         """
-        queues = self.queues_of(topic)
+        queues = self.queues_of(topic, meta)
         return broker_of(partition) if queues is None else queues.require(partition, topic.name).leader.broker
 
     def place_of(self, topic: str, partition: str) -> SegmentOf | None:

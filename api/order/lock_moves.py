@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from mq.meta import Meta, Topic
 from mq.names import broker_of
@@ -11,18 +12,30 @@ from mq.static import queue_name
 __all__ = ["reallocated", "remapped"]
 
 
-def remapped(before: Meta, after: Meta) -> Iterator[tuple[Topic, str, str]]:
-    """Yield topic, name and new broker of each logical queue whose leader changed, as far as one can tell."""
+class Remapped(NamedTuple):
+    """A logical queue with another leader."""
+
+    topic: Topic
+    queue: str
+    broker: str
+    #: The broker of the leader before; None if that is not known.
+    previous: str | None
+
+
+def remapped(before: Meta, after: Meta) -> Iterator[Remapped]:
+    """Yield the logical queues whose leader changed, or may have changed before this process knew of the topic."""
     for topic in after.topics.topics.values():
         present = before.topics.topics.get(topic.name)
         if topic.static is None or present is topic:
             continue
         was: Mapping[int, str] = present.leaders() if present is not None and present.id == topic.id else {}
-        # Of a topic that is new here, earlier leaders are not known.
-        arrived = {move.target for move in after.moved_keys(topic.id).moves if move.remaps}
+        sources = {move.target: move.source for move in after.moved_keys(topic.id).moves if move.remaps}
         for index, leader in topic.leaders().items():
-            if leader != was.get(index, leader) or (not was and leader in arrived):
-                yield topic, queue_name(index), broker_of(leader)
+            source = sources.get(leader)
+            if was.get(index) != leader and (index in was or source is not None):
+                # Of several remappings at once, the brokers between are not known.
+                previous = broker_of(source) if source is not None and source == was.get(index) else None
+                yield Remapped(topic, queue_name(index), broker_of(leader), previous)
 
 
 def reallocated(before: Meta, after: Meta) -> Iterator[tuple[str, str]]:

@@ -72,6 +72,8 @@ class Locks:
     ) -> None:
         """`clock` is the lease's clock."""
         self._meta = meta
+        #: The metadata by which the locks of logical queues have moved.
+        self._seen = meta.now
         self._topics = topics
         self._starts = LockStarts(meta, topics, lanes, progress)
         self._hosting = hosting
@@ -148,7 +150,7 @@ class Locks:
         return taken
 
     def _brokers(self, asked: LockRequest) -> set[str]:
-        return {self._topics.broker_of(asked.topic, partition) for partition in asked.partitions}
+        return {self._broker(asked.topic, partition) for partition in asked.partitions}
 
     def _is_renewal(self, asked: LockRequest, partition: str) -> bool:
         lane, seat, locks = self._place(asked.group, asked.topic, partition)
@@ -159,7 +161,7 @@ class Locks:
         return locks.take(lane, asked.client, seat, self._clock.boot_ms(), held=partition in asked.held)
 
     def _place(self, group: Group, topic: Topic, partition: str) -> tuple[LaneKey, Seat, PullLocks]:
-        _, locks = self._of(self._topics.broker_of(topic, partition))
+        _, locks = self._of(self._broker(topic, partition))
         seat = self._meta.now.online.seat(group.name, topic.name, partition)
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
@@ -216,7 +218,7 @@ class Locks:
         ]
 
     def _release(self, lane: LaneKey, topic: Topic, client: str, number: int | None) -> bool:
-        _, locks = self._of(self._topics.broker_of(topic, lane.partition))
+        _, locks = self._of(self._broker(topic, lane.partition))
         released = locks.release(lane, client, number=number)
         if released:
             self._wake(_Place(lane.group, topic.name, lane.partition))
@@ -280,8 +282,7 @@ class Locks:
 
     def _follow(self, before: Meta, after: Meta) -> None:
         """Follow the online clients: wake requests that wait for locks, and pulls of holders that must hand over."""
-        if before.topics is not after.topics:
-            self._follow_remaps(before, after)
+        self._see()
         if before.online is after.online:
             return
         self._sweep()
@@ -303,15 +304,33 @@ class Locks:
         queue = queues.find(partition)
         return queue.newest_readable.partition if queue is not None and queue.leader.broker in self._locks else None
 
+    def _see(self) -> Meta:
+        """Return the newest metadata, after the locks of remapped queues have moved by it.
+
+        Requests may see newer metadata than what followers were told of.
+        """
+        before, self._seen = self._seen, self._meta.now
+        if before.static is not self._seen.static:
+            self._follow_remaps(before, self._seen)
+        return self._seen
+
+    def _broker(self, topic: Topic, partition: str) -> str:
+        """Return the broker that has the lock of a partition as clients see it; raises `queue_unserved`."""
+        return broker_of(partition) if topic.static is None else self._topics.broker_of(topic, partition, self._see())
+
     def _follow_remaps(self, before: Meta, after: Meta) -> None:
         """Take in logical queues that came to our brokers, and answer the requests that wait for their locks."""
         moved = list(remapped(before, after))
-        for topic, name, broker in moved:
-            locks = self._locks.get(broker)
-            if locks is not None:
-                now_ms, late_ms = self._clock.boot_ms(), 0 if self._hosting.alone else self._hosting.lease_ms
-                locks.arrive(topic.id, name, now_ms, online_epoch=after.online.epoch, late_ms=late_ms)
-        changed = {(topic.name, name) for topic, name, _ in moved}
+        for topic, name, broker, previous in moved:
+            locks, earlier = self._locks.get(broker), self._locks.get(previous or "")
+            if locks is None or locks is earlier:
+                continue
+            if earlier is not None:
+                locks.receive(topic.id, name, earlier)
+                continue
+            now_ms, late_ms = self._clock.boot_ms(), 0 if self._hosting.alone else self._hosting.lease_ms
+            locks.arrive(topic.id, name, now_ms, online_epoch=after.online.epoch, late_ms=late_ms)
+        changed = {(one.topic.name, one.queue) for one in moved}
         for place in self._waiters if changed else ():
             if (place.topic, place.partition) in changed:
                 self._wake(place)

@@ -18,9 +18,10 @@ Locks are only in the memory of the broker, and a crash loses them. That is safe
 - Meanwhile a holder *claims* its lock (`held`), so a run in progress goes on. No other client can have the lock: the
   previous broker renewed it for one client only, and no longer serves.
 
-The lock of a logical queue is at the broker of its leader, and moves there when the queue is remapped. For this queue
-that is as if the broker had been taken over just then (`arrive`). The previous broker's process refuses as soon as it
-knows of the remapping; until then it may still renew the lock, so a contested one waits for that time, too.
+The lock of a logical queue is at the broker of its leader. A remapping between brokers of one process takes it along
+(`receive`). At another process, the broker knows nothing of the queue's locks, as if it had been taken over just then
+(`arrive`). The previous broker's process refuses as soon as it knows of the remapping; until then it may still renew
+the lock, so a contested one waits for that time, too.
 
 A client repeats a release until it is answered (else the next owner waits for the expiry), and does not ask for that
 partition meanwhile. So a client that goes without a release has died, or has lost the lock. The message that it was
@@ -29,6 +30,7 @@ processing may be the cause, and counts as tried (`is_abandoned`, SPEC ORDER-8).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -92,11 +94,30 @@ class PullLocks:
         `late_ms` is how long the process of its previous broker may not know of that. `online_epoch` is as in
         `__init__`.
         """
+        self._forget(topic_id, queue)
         self._arrivals[topic_id, queue] = _Arrival(now_ms + late_ms + PULL_LOCK_SETTLE_MS, online_epoch)
-        for lane in [one for one in self._locks if (one.topic_id, one.partition) == (topic_id, queue)]:
+
+    def receive(self, topic_id: str, queue: str, previous: PullLocks) -> None:
+        """Note that a remapping brought a logical queue from another broker of this process, together with its locks.
+
+        They are as valid here as they were there, and so is what is not known of locks from before.
+        """
+        self._forget(topic_id, queue)
+        self._arrivals[topic_id, queue] = previous._arrivals.get((topic_id, queue), previous._taken)
+        for lane, lock in previous._locks.items():
+            if (lane.topic_id, lane.partition) == (topic_id, queue):
+                self._locks[lane] = lock
+        self._given |= _of_queue(previous._given, topic_id, queue)
+        self._void |= _of_queue(previous._void, topic_id, queue)
+        self._abandoned |= _of_queue(previous._abandoned, topic_id, queue)
+        previous._forget(topic_id, queue)
+
+    def _forget(self, topic_id: str, queue: str) -> None:
+        for lane in _of_queue(self._locks, topic_id, queue):
             del self._locks[lane]
         for lanes in (self._given, self._void, self._abandoned):
-            lanes.difference_update([one for one in lanes if (one.topic_id, one.partition) == (topic_id, queue)])
+            lanes -= _of_queue(lanes, topic_id, queue)
+        self._arrivals.pop((topic_id, queue), None)
 
     def _arrival(self, lane: LaneKey) -> _Arrival:
         """Return since when the lane's locks are given here."""
@@ -228,6 +249,11 @@ class PullLocks:
 
 # Bits of a lock's number within one epoch of a broker; for 2**21 epochs, JSON readers hold the numbers exactly (2**53).
 _NUMBER_BITS: Final = 32
+
+
+def _of_queue(lanes: Iterable[LaneKey], topic_id: str, queue: str) -> set[LaneKey]:
+    """Return the lanes of all groups in a logical queue."""
+    return {lane for lane in lanes if (lane.topic_id, lane.partition) == (topic_id, queue)}
 
 
 def _not_holder(lane: LaneKey) -> Conflict:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mq.static.logical_queue import LogicalQueue
+from mq.static.reading import place_of
 from mq.static.segment import Segment
 
 __all__ = ["Found", "commit_steps", "offset_at_time", "position_of", "reset_steps", "unfinished"]
@@ -45,11 +46,15 @@ def position_of(queue: LogicalQueue, positions: Mapping[str, int]) -> int:
 
 
 def commit_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, int]]:
-    """Yield the physical offsets that a commit at a logical offset stores, in this order: older segments first."""
-    target = queue.segment_at(offset)
+    """Yield the physical offsets that a commit at a logical offset stores, in this order: older segments first.
+
+    A commit at the end of a sealed segment is one at the beginning of the next, as it is for reading: the progress
+    outlives the old segment.
+    """
+    place = place_of(queue, offset)
     for segment in queue.readable:
-        if segment is target:
-            yield segment, _within(segment, segment.physical(offset))
+        if segment is place.segment:
+            yield segment, place.offset
             return
         yield segment, segment.end_offset
 

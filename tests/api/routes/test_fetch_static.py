@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
+from mq.meta.static_topics import decide_drop_segments
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
-from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals
+from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
 
 A, B = "broker-a", "broker-b"
 
@@ -278,3 +279,19 @@ def test_static_15_offsets_by_time_are_logical_and_look_at_all_segments(api: Api
     assert [by_time(time) for time in times] == [{Q0: offset, Q1: 0} for offset in (0, 20_000, 20_001)]
     assert by_time("2999-01-01T00:00:00Z") == {Q0: 20_002, Q1: 0}
     assert by_time("2001-01-01T00:00:00Z") == {Q0: 0, Q1: 0}
+
+
+def test_static_17_what_was_dropped_is_before_the_beginning(api: Api, one: StaticTopic) -> None:
+    one.send(0, *numbers("a", 3))
+    one.remap(B)
+    one.send(0, *numbers("b", 2))
+    first = one.queue().segments[0].partition
+    one.log(first).delete_below(3)
+    on_loop(
+        api,
+        api.service.meta.submit_any(lambda meta: decide_drop_segments(meta, meta.topics.topic(one.name), {first})),
+    )
+    assert len(one.queue().segments) == 1
+    small = one.fetch(0)
+    assert (small["status"], small["next_offset"], small["min_offset"]) == ("offset_too_small", 3, 3)
+    assert [(m["offset"], m["body"]) for m in one.fetch(3)["messages"]] == [(3, "b0"), (4, "b1")]

@@ -131,6 +131,7 @@ def test_cons_04_a_commit_in_a_queue_moves_forward_only(api: Api, moved: StaticT
 def test_static_14_a_commit_in_a_hole_is_one_at_its_end(api: Api, moved: StaticTopic) -> None:
     assert commit(api, moved.name, moved.name, {Q0: 7_000}).status == 200
     assert offsets(api, moved.name) == {Q0: 10_000}
+    assert lanes(moved) == [3, 2, 0], "it outlives the segment before the hole"
     assert shown(api, moved.name)[Q0]["lag"] == 2
 
 
