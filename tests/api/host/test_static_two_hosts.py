@@ -173,3 +173,10 @@ def test_static_08_growth_of_an_ordered_topic_keeps_both_sending(pair: list[Stat
     assert {one["partition"] for one in placed} == {name_of(queue) for queue in range(7)}
     assert not first.meta.moved_keys(first.id).waiting
     assert len(second.bodies()) == 3 * len(messages)
+
+
+def test_static_07_a_send_makes_no_plain_topic_of_a_static_one_that_it_has_not_heard_of(two: Two, topic: str) -> None:
+    for number in range(10):
+        created = StaticTopic(two.a, f"{topic}.{number}")
+        assert created.put(2).status == 201
+        assert created.at(two.b).send_to(1, "at once") == [0]
