@@ -18,7 +18,7 @@ from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.metadata import MetaLog
 from tests.api.running import Api, Reply
-from tests.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore, failing
 
 __all__ = ["StaticTopic", "name_of", "stored_in"]
 
@@ -137,20 +137,36 @@ class StaticTopic:
 
     @contextlib.contextmanager
     def without_seals(self, *partitions: str) -> Iterator[None]:
-        """Inside, no fence can be put up in these partitions, nor anything else be committed there."""
-        store, gate = self.api.service.warehouse.store, threading.Event()
+        """Inside, whoever would commit in these partitions waits: no fence can be put up there."""
+        gate = threading.Event()
+
+        def wait(_: str) -> None:
+            assert gate.wait(60)
+
+        try:
+            with self._at_commits(partitions, wait):
+                yield
+        finally:
+            gate.set()
+
+    def failing(self, partition: str, error: Exception) -> contextlib.AbstractContextManager[None]:
+        """Inside, commits in this partition fail."""
+        return self._at_commits([partition], failing(error))
+
+    @contextlib.contextmanager
+    def _at_commits(self, partitions: Sequence[str], fault: Callable[[str], None]) -> Iterator[None]:
+        store = self.api.service.warehouse.store
         assert isinstance(store, FaultyStore)
         topic = self.meta.topics.topic(self.name)
         refs = [PartitionRef(Space.TOPICS, self.name, name, topic.generation) for name in partitions]
         folders = [f"{ref.folder}/_delta_log" for ref in refs]
 
-        def wait(key: str) -> None:
+        def meet(key: str) -> None:
             if any(folder in key for folder in folders):
-                assert gate.wait(60)
+                fault(key)
 
-        store.before["put_if_absent"] = wait
+        store.before["put_if_absent"] = meet
         try:
             yield
         finally:
             del store.before["put_if_absent"]
-            gate.set()
