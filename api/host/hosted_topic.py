@@ -289,20 +289,28 @@ class Topics:
         """
         found = self.find(name)
         if found is None and self._auto_create:
-            found, _ = await self.put(name, TopicRequest(), check)
+            found, _ = await self.put(name, TopicRequest(), check, only_new=True)
         return found or await self.require(name)
 
     async def put(
-        self, name: str, request: TopicRequest, check: Callable[[Route], None] | None = None
+        self,
+        name: str,
+        request: TopicRequest,
+        check: Callable[[Route], None] | None = None,
+        *,
+        only_new: bool = False,
     ) -> tuple[HostedTopic, bool]:
         """Create or change a topic and make its tables; return it, and True if it was created.
 
-        `check` sees the route of a topic that is about to be created, and may raise.
+        `check` sees the route of a topic that is about to be created, and may raise. With `only_new` a topic that
+        another process has created meanwhile stays as it is; it may be static.
         """
         new_id = str(uuid.uuid4())
         now_ms = self._now_ms()
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
+            if only_new and name in meta.topics.topics:
+                return ()
             events = decide_put_topic(meta.topics, name, request, self.available(meta, name), new_id, now_ms)
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:

@@ -22,7 +22,16 @@ from mq.static import TopicQueues, queue_name
 from tables.log import Appended
 from tables.queue import Placement
 
-__all__ = ["expected_offset", "repeated", "sealed_parts", "served", "shown_error", "shown_place", "unserved"]
+__all__ = [
+    "expected_offset",
+    "repeated",
+    "sealed_parts",
+    "served",
+    "shown_error",
+    "shown_place",
+    "unsealed_before",
+    "unserved",
+]
 
 _NO_IDS: Final = pa.array([], pa.string())
 
@@ -50,6 +59,16 @@ def sealed_parts(queues: TopicQueues, stored: Mapping[str, Sequence[Part]]) -> d
     """Return the stored parts that lie in sealed segments: nothing is ever appended there, not even a repetition."""
     places = {name: queues.of_partition(name) for name in stored}
     return {name: stored[name] for name, place in places.items() if place is not None and place.segment.is_sealed}
+
+
+def unsealed_before(queues: TopicQueues, shares: Sequence[Share]) -> set[str]:
+    """Return the old leaders whose ends decide the logical offsets of shares, as far as these are not known."""
+    found = set()
+    for share in shares:
+        place = queues.of_partition(share.partition)
+        if place is not None and not place.segment.is_decided and place.queue.second_leader is not None:
+            found.add(place.queue.second_leader.partition)
+    return found
 
 
 def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:

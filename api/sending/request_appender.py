@@ -25,7 +25,14 @@ from msgspec import UNSET, UnsetType
 from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
 from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.queue import Delays, split_shares
-from api.sending.logical_places import expected_offset, repeated, sealed_parts, shown_error, shown_place
+from api.sending.logical_places import (
+    expected_offset,
+    repeated,
+    sealed_parts,
+    shown_error,
+    shown_place,
+    unsealed_before,
+)
 from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
 from api.wire import Indexes, Share
 from mq.backoff import Backoff
@@ -129,11 +136,12 @@ class RequestAppender:
             stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id, in_order=in_order)
             here = {name: parts for name, parts in stored.items() if name not in waiting}
             shares = routed(topic, request, places, draw_of(producer), here)
-            # A copy at another process may be on its way to an old leader that is not sealed yet (SPEC STATIC-21).
-            ahead = {places.ahead[share.partition] for share in shares if share.partition in places.ahead}
-            if not ahead:
+            # A copy at another process may be on its way to an old leader that is not sealed yet, or that process may
+            # know of a seal already, by which it has answered (SPEC STATIC-21).
+            waiting_for = () if places.queues is None else unsealed_before(places.queues, shares)
+            if not waiting_for:
                 break
-            await self._sealed(topic, ahead, until)
+            await self._sealed(topic, waiting_for, until)
         kept = {} if places.queues is None else sealed_parts(places.queues, here)
         return _Routed(places, await self._split(topic, places, request, shares, stored), kept)
 

@@ -11,21 +11,44 @@ from typing import Any
 from urllib.parse import quote
 
 from mq.meta.fold import AnyEvent, Meta
+from mq.meta.static_topics import queues_of
 from mq.static import LogicalQueue
 from tables.log.paging import pages
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
+from tables.queue.metadata import MetaLog
 from tests.api.running import Api, Reply
-from tests.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore, failing
 
-__all__ = ["StaticTopic", "name_of"]
+__all__ = ["StaticTopic", "name_of", "stored_in"]
 
 Json = dict[str, Any]
+#: Logical offset and body of each message, by logical queue.
+Stored = dict[int, list[tuple[int, str]]]
 
 
 def name_of(queue: int) -> str:
     """The name under which clients know a logical queue."""
     return f"{queue}@__logical_queue_broker__"
+
+
+def stored_in(uri: str, name: str) -> Stored:
+    """Every message of a static topic in a warehouse; the offset of an undecided one is -1."""
+    warehouse = Warehouse.open(uri)
+    meta = MetaLog(warehouse).meta
+    topic = meta.topics.topic(name)
+    found: Stored = {}
+    for number, queue in queues_of(meta, topic).items():
+        rows = found[number] = []
+        for segment in queue.segments:
+            ref = PartitionRef(Space.TOPICS, name, segment.partition, topic.generation)
+            for page in pages(warehouse.open_partition(ref), 0) if warehouse.exists(ref) else ():
+                delta = segment.delta if segment.is_decided else None
+                columns = [page.rows.column(column).to_pylist() for column in ("offset", "body")]
+                rows += [
+                    (-1 if delta is None else at + delta, body.decode()) for at, body in zip(*columns, strict=True)
+                ]
+    return found
 
 
 @dataclass(frozen=True)
@@ -109,20 +132,9 @@ class StaticTopic:
         assert queues is not None
         return dict(queues.served)
 
-    def stored(self) -> dict[int, list[tuple[int, str]]]:
+    def stored(self) -> Stored:
         """The logical offset and the body of every message, by queue, as other processes find them in the tables."""
-        warehouse = Warehouse.open(self.api.service.warehouse.uri)
-        found: dict[int, list[tuple[int, str]]] = {}
-        for number, queue in self.chains().items():
-            for segment in queue.segments:
-                ref = PartitionRef(Space.TOPICS, self.name, segment.partition)
-                if not warehouse.exists(ref):
-                    continue
-                rows = [row for page in pages(warehouse.open_partition(ref), 0) for row in page.rows.to_pylist()]
-                found.setdefault(number, []).extend(
-                    (segment.logical(row["offset"]) if segment.is_decided else -1, row["body"].decode()) for row in rows
-                )
-        return found
+        return stored_in(self.api.service.warehouse.uri, self.name)
 
     def bodies(self) -> list[str]:
         """All stored bodies, sorted."""
@@ -130,20 +142,36 @@ class StaticTopic:
 
     @contextlib.contextmanager
     def without_seals(self, *partitions: str) -> Iterator[None]:
-        """Inside, no fence can be put up in these partitions, nor anything else be committed there."""
-        store, gate = self.api.service.warehouse.store, threading.Event()
+        """Inside, whoever would commit in these partitions waits: no fence can be put up there."""
+        gate = threading.Event()
+
+        def wait(_: str) -> None:
+            assert gate.wait(60)
+
+        try:
+            with self._at_commits(partitions, wait):
+                yield
+        finally:
+            gate.set()
+
+    def failing(self, partition: str, error: Exception) -> contextlib.AbstractContextManager[None]:
+        """Inside, commits in this partition fail."""
+        return self._at_commits([partition], failing(error))
+
+    @contextlib.contextmanager
+    def _at_commits(self, partitions: Sequence[str], fault: Callable[[str], None]) -> Iterator[None]:
+        store = self.api.service.warehouse.store
         assert isinstance(store, FaultyStore)
         topic = self.meta.topics.topic(self.name)
         refs = [PartitionRef(Space.TOPICS, self.name, name, topic.generation) for name in partitions]
         folders = [f"{ref.folder}/_delta_log" for ref in refs]
 
-        def wait(key: str) -> None:
+        def meet(key: str) -> None:
             if any(folder in key for folder in folders):
-                assert gate.wait(60)
+                fault(key)
 
-        store.before["put_if_absent"] = wait
+        store.before["put_if_absent"] = meet
         try:
             yield
         finally:
             del store.before["put_if_absent"]
-            gate.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ import pytest
 
 from api.ports import Ports
 from mq.meta.static_topics import decide_remap
+from tables.log.fences import ROUTE_FENCE
+from tables.queue.metadata import META_PARTITION
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_calls import StaticTopic, name_of
-from tests.faulty_store import faulty_disk
+from tests.faulty_store import FaultyStore, faulty_disk
 
 A, B = "broker-a", "broker-b"
 LONG_AGO_MS = 1_000
@@ -86,6 +89,11 @@ class Sender(threading.Thread):
         assert placed == again, "both answer the same logical offset"
         self.sent[body] = placed["partition"], placed["base_offset"]
 
+    def has_sent(self, count: int) -> bool:
+        """Whether more than this many requests were answered; raises if one failed."""
+        assert not self.errors, self.errors
+        return len(self.sent) > count
+
     def end(self) -> dict[str, tuple[str, int]]:
         self.stopped.set()
         self.join(60)
@@ -98,7 +106,7 @@ def test_static_21_both_answer_the_same_logical_offsets_while_queues_move(pair: 
     senders = [Sender(pair, "p"), Sender(pair[::-1], "q")]
     for at, brokers in enumerate([(B,), (A,), (A, B), (B,)]):
         counts = [len(one.sent) for one in senders]
-        until(lambda counts=counts: all(len(s.sent) > n + 8 for s, n in zip(senders, counts, strict=True)))  # type: ignore[misc]  # bound at once
+        until(lambda counts=counts: all(s.has_sent(n + 8) for s, n in zip(senders, counts, strict=True)))  # type: ignore[misc]  # bound at once
         assert pair[at % 2].remapped(*brokers, mode=mode)
     sent = {body: place for one in senders for body, place in one.end().items()}
     same_view(pair)
@@ -161,6 +169,47 @@ def test_static_21_a_request_is_found_wherever_on_its_way_another_process_stored
     assert len(second.bodies()) == len(messages)
 
 
+@contextlib.contextmanager
+def deaf(api: Api) -> Iterator[None]:
+    """Inside, the service hears nothing new of the metadata."""
+    store, gate = api.service.warehouse.store, threading.Event()
+    assert isinstance(store, FaultyStore)
+
+    def wait(key: str) -> None:
+        if META_PARTITION.folder in key:
+            assert gate.wait(60)
+
+    store.before["exists"] = wait
+    try:
+        yield
+    finally:
+        del store.before["exists"]
+        gate.set()
+
+
+@pytest.mark.parametrize("mode", ["strict", "available"])
+def test_static_21_a_refused_copy_is_looked_for_on_the_whole_way_of_its_queue(
+    pair: list[StaticTopic], mode: str
+) -> None:
+    """While one process holds a copy, another stores the request between the old leader and the present one."""
+    first, second = pair
+    first.send_to(0, "a")
+    source = leader(first, 0)
+    hosted = first.api.service.topics.find(first.name)
+    assert hosted is not None
+    found: list[list[int]] = []
+    with deaf(first.api):
+        assert second.remapped(B, mode=mode, queues=[0])
+        sending = threading.Thread(target=lambda: found.append(first.send_to(0, "b", producer={"id": "p", "seq": 0})))
+        sending.start()
+        until(lambda: ROUTE_FENCE in hosted.partition(source).open().fences)
+        stored = second.send_to(0, "b", producer={"id": "p", "seq": 0})
+        assert second.remapped(A, mode=mode, queues=[0])
+    sending.join(30)
+    assert found == [stored]
+    assert [body for _, body in second.stored()[0]] == ["a", "b"]
+
+
 def test_static_08_growth_of_an_ordered_topic_keeps_both_sending(pair: list[StaticTopic]) -> None:
     first, second = pair
     assert first.put(QUEUES, order_strategy="strict").status == 200
@@ -173,3 +222,10 @@ def test_static_08_growth_of_an_ordered_topic_keeps_both_sending(pair: list[Stat
     assert {one["partition"] for one in placed} == {name_of(queue) for queue in range(7)}
     assert not first.meta.moved_keys(first.id).waiting
     assert len(second.bodies()) == 3 * len(messages)
+
+
+def test_static_07_a_send_makes_no_plain_topic_of_a_static_one_that_it_has_not_heard_of(two: Two, topic: str) -> None:
+    for number in range(10):
+        created = StaticTopic(two.a, f"{topic}.{number}")
+        assert created.put(2).status == 201
+        assert created.at(two.b).send_to(1, "at once") == [0]

@@ -59,9 +59,9 @@ def due(orders: StaticTopic, clock: AheadClock) -> int:
     return orders.api.service.now_ms()
 
 
-def delay(orders: StaticTopic, *bodies: str) -> None:
+def delay(orders: StaticTopic, *bodies: str, **more: object) -> None:
     messages: list[dict[str, object]] = [
-        {"body": body, "partition": name_of(0), "delay_ms": HOUR_MS} for body in bodies
+        {"body": body, "partition": name_of(0), "delay_ms": HOUR_MS, **more} for body in bodies
     ]
     ranges = orders.send(*messages)["ranges"]
     assert all(one["delayed"] for one in ranges)
@@ -119,3 +119,13 @@ def test_static_10_a_job_that_meets_an_old_leader_that_is_not_sealed_seals_it(
         assert job.run(due(orders, clock))["rows"] == 1
     orders.ask("POST", "/check", {})
     assert orders.stored()[0] == [(10_000, "a")]
+
+
+def test_static_20_a_waiting_message_is_cancelled_wherever_its_queue_has_gone(
+    orders: StaticTopic, job: QueueJob, clock: AheadClock
+) -> None:
+    delay(orders, "a", message_id="m")
+    orders.remapped(B)
+    assert orders.ask("DELETE", "/messages/m").status == 204
+    job.run(due(orders, clock))
+    assert orders.stored()[0] == []
