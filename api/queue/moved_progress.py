@@ -11,7 +11,7 @@ In a static topic the messages of a segment wait for those of the segments befor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from api.host import HostedMeta
@@ -53,10 +53,13 @@ class MovedProgress:
         self._passed: dict[tuple[str, str], set[str]] = {}
         meta.follow(self._wake)
 
-    async def blocked(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> Blocked | None:
+    async def blocked(
+        self, topic: Topic, group: Group, partition: str, *, pop: bool, done: Collection[str] = ()
+    ) -> Blocked | None:
         """Return the logical partitions whose messages the group may not have yet in this partition; None for none.
 
-        `pop`: whether a group that has not begun will begin by a pop (see `first_position`).
+        `pop`: whether a group that has not begun will begin by a pop (see `first_position`). `done` are partitions with
+        which the group is done, whatever it has committed there.
         """
         moved = self._meta.now.moved_keys(topic.id)
         if not moved.moves:
@@ -69,10 +72,11 @@ class MovedProgress:
         try:
             move = next(asking)
             while True:
-                move = asking.send(await self._is_done(topic, group, move, pop=pop))
+                is_done = move.source in done or await self._is_done(topic, group, move, pop=pop)
+                move = asking.send(is_done)
         except StopIteration as end:
             blocked: Blocked | None = end.value
-        if blocked is None:
+        if blocked is None and not done:
             passed.add(partition)
         return blocked
 
@@ -83,7 +87,7 @@ class MovedProgress:
 
     async def is_left(self, visit: LanePartition) -> bool:
         """Whether the group may get messages in a closed segment or a retry partition that any process serves."""
-        committed = await self._committed(visit.key)
+        committed = await self.committed(visit.key)
         if visit.end_offset is not None:
             return committed is None or committed.offset < visit.end_offset
         partition = visit.partition
@@ -97,10 +101,10 @@ class MovedProgress:
         if move.end_offset == 0:
             return True
         assert move.end_offset is not None, "the move is sealed"
-        committed = await self._committed(LaneKey(topic.id, group.name, False, move.source))
+        committed = await self.committed(LaneKey(topic.id, group.name, False, move.source))
         if committed is not None and committed.offset >= move.end_offset:
             return True
-        return await self._position(topic, group, move.source, pop=pop) >= move.end_offset
+        return await self.position(topic, group, move.source, pop=pop) >= move.end_offset
 
     def _wake(self, before: Meta, after: Meta) -> None:
         """Follow remappings and their seals: what groups wait for may be in another partition from now on."""
@@ -108,18 +112,23 @@ class MovedProgress:
             if before.static.get(topic_id) is not mappings:
                 self._lanes.wake_all(topic_id)
 
-    async def _position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
+    async def position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
         """Return the first offset in a partition that the group is not done with."""
         lane = LaneKey(topic.id, group.name, False, partition)
-        committed = await self._committed(lane)
+        committed = await self.committed(lane)
         source = self._lanes.partition_of(lane, topic.name)
         log = await source.opened()
         if committed is not None:
             return max(committed.offset, log.min_offset)
-        start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
+        newest = self._meta.now.topics.topics.get(topic.name, topic)  # a new segment is not in the caller's route
+        start = self._meta.now.groups.start_in(lane, group, newest.route.partitions)
         return first_position(start, await bounds_at(self._lanes.logs.run, log, start.time_ms), pop=pop)
 
-    async def _committed(self, lane: LaneKey) -> Committed | None:
+    async def committed(self, lane: LaneKey, since_s: float = 0.0) -> Committed | None:
+        """Return the group's progress in a lane of any process; None if it has not begun there.
+
+        All that was committed before `since_s` (time of the loop) is known; otherwise the answer may be a moment old.
+        """
         broker = broker_of(lane.partition)
         if self._hosts(broker):
             self._others.pop(broker, None)
@@ -128,9 +137,10 @@ class MovedProgress:
         if other is None:
             other = self._others[broker] = _Other(self._follow(broker))
         async with other.lock:
-            if self._loop.time() - other.refreshed_at >= self._refresh_s:
+            now_s = self._loop.time()
+            if now_s - other.refreshed_at >= self._refresh_s or other.refreshed_at < since_s:
                 await self._lanes.logs.run(other.follower.refresh)
-                other.refreshed_at = self._loop.time()
+                other.refreshed_at = now_s
         return self._meta.now.groups.committed_in(lane, other.follower.committed.get(lane))
 
 

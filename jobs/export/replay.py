@@ -24,7 +24,7 @@ from jobs.tasks import run_in_tasks
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import broker_of
-from mq.queue import Replay, origin_of, retry_broker
+from mq.queue import Replay, retry_broker
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, one_record_batch, pages
@@ -260,7 +260,7 @@ class _Sender:
         if self._to == "retry":
             return _Place(topic, None)
         _, placement = self._place.routed(topic)
-        return _Place(topic, origin_of(origin["partition"], key, offset, placement))
+        return _Place(topic, placement.home_of(topic, origin["partition"], key, offset))
 
     def _append(self, where: _Place, rows: pa.RecordBatch) -> Counter[str]:
         back = sent_back(rows, to_retry=self._to == "retry")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.logical_queue import LogicalQueue
+from mq.static.logical_queue import LogicalQueue, is_queue_name
 from mq.static.placement import plan_remap, spread_queues
 from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.segment import UNDECIDED, Segment
@@ -22,6 +22,7 @@ __all__ = [
     "TopicMappings",
     "TopicQueues",
     "faults_of",
+    "is_queue_name",
     "mappings_of",
     "plan_remap",
     "served_queues",

@@ -13,7 +13,7 @@ import pytest
 from mq.meta.static_topics import RemapMode
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
-from tests.api.static_calls import Static, queue_name
+from tests.api.static_pops import Static, queue_name
 
 A, B = "broker-a", "broker-b"
 MODES: list[RemapMode] = ["strict", "available"]

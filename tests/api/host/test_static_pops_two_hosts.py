@@ -12,7 +12,7 @@ import pytest
 from mq.meta.brokers import decide_takeover
 from tests.api.queue_calls import Consumer
 from tests.api.running import ARROW, Api, config_for, running, until
-from tests.api.static_calls import Static, queue_name
+from tests.api.static_pops import Static, queue_name
 
 A, B = "broker-a", "broker-b"
 QUEUE = queue_name(0)
