@@ -197,17 +197,11 @@ class Topics:
         return hosted.queues(self._meta.now)
 
     def queues_of(self, topic: Topic) -> TopicQueues | None:
-        """Return the logical queues of this life of a topic; None for a plain topic, or if the life is over."""
+        """Return the logical queues of this life of a static topic; None for a plain topic."""
         if topic.static is None:
             return None
-        hosted = self.find(topic.name)
-        return None if hosted is None or hosted.topic.id != topic.id else self.queues(hosted)
-
-    def place_of(self, topic: str, partition: str) -> SegmentOf | None:
-        """Return the place of a partition in a static topic's logical queues, as far as this process knows."""
-        present = self.state.topics.get(topic)
-        queues = None if present is None else self.queues_of(present)
-        return None if queues is None else queues.of_partition(partition)
+        hosted = self._hosted.get(topic.id) or HostedTopic(topic, self._partitions)
+        return hosted.queues(self._meta.now)
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)
@@ -216,6 +210,12 @@ class Topics:
         elif hosted.topic is not topic:
             hosted.topic = topic
         return hosted
+
+    def place_of(self, topic: str, partition: str) -> SegmentOf | None:
+        """Return the place of a partition in a static topic's logical queues, as far as this process knows."""
+        present = self.state.topics.get(topic)
+        queues = None if present is None else self.queues_of(present)
+        return None if queues is None else queues.of_partition(partition)
 
     async def require(self, name: str) -> HostedTopic:
         """Return the topic; raise `NotFound` if no process has created it."""
