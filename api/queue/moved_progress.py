@@ -66,18 +66,17 @@ class MovedProgress:
             return None
         # A reset meanwhile takes this set out of use, so that what is added to it then counts for nothing.
         passed = self._passed.setdefault((group.name, topic.id), set())
-        if done:
-            passed = {*done, *passed}
         if partition in passed:
             return None
         asking = moved.inquire(partition, passed)
         try:
             move = next(asking)
             while True:
-                move = asking.send(move.source in done or await self._is_done(topic, group, move, pop=pop))
+                is_done = move.source in done or await self._is_done(topic, group, move, pop=pop)
+                move = asking.send(is_done)
         except StopIteration as end:
             blocked: Blocked | None = end.value
-        if blocked is None:
+        if blocked is None and not done:
             passed.add(partition)
         return blocked
 

@@ -101,7 +101,7 @@ class Popper:
         """Return the request under the present metadata: a waiting pop may outlive its topic or group."""
         topic, group = self._lanes.topic(request.topic.name), self._lanes.groups.group(request.group.name)
         if topic is None or topic.id != request.topic.id:
-            raise _deleted(request.topic)
+            raise NotFound(f"topic {request.topic.name} was deleted", code="topic_not_found", field="topic")
         return (
             request if topic is request.topic and group is request.group else replace(request, topic=topic, group=group)
         )
@@ -121,15 +121,6 @@ class Popper:
     def wake_others(self, request: TopicPopRequest) -> None:
         """Let the group's waiting pops look again, since messages are left (SPEC POP-15)."""
         self._lanes.wake(request.group.name, request.topic.id)
-
-    def _queues_of(self, topic: Topic) -> TopicQueues | None:
-        """Return the logical queues of a static topic, None for a plain one; raise `NotFound` if it was deleted."""
-        if topic.static is None:
-            return None
-        queues = self._queues(topic)
-        if queues is None:
-            raise _deleted(topic)
-        return queues
 
     def _visits(self, request: TopicPopRequest, queues: TopicQueues | None) -> list[LanePartition]:
         group_topic = self._lanes.group_topic(request.topic, request.group)
@@ -151,7 +142,7 @@ class Popper:
         return [visit for visit in here if visit.key.retry or not request.retries_only]
 
     async def _round(self, request: TopicPopRequest) -> Popped:
-        queues = self._queues_of(request.topic)
+        queues = self._queues(request.topic)
         found = Popped(queues=queues)
         left = self._visits(request, queues)
         seen: set[LanePartition] = set()
@@ -197,7 +188,7 @@ class Popper:
     async def _refreshed(self, request: TopicPopRequest) -> bool:
         """Refresh partitions that were not refreshed within `refresh_s`; return True if there were any."""
         oldest = self._loop.time() - self._refresh_s
-        visits = self._visits(request, self._queues_of(request.topic))
+        visits = self._visits(request, self._queues(request.topic))
         stale = [visit.partition for visit in visits if visit.partition.refreshed_at < oldest]
         # A damaged partition raises its error when it is visited.
         await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
@@ -206,7 +197,7 @@ class Popper:
     async def _wait(self, request: TopicPopRequest, deadline: float, client: Client) -> Popped:
         """Visit the lanes; if they have nothing, wait for an event."""
         group_topic = self._lanes.group_topic(request.topic, request.group)
-        visits = self._visits(request, self._queues_of(request.topic))
+        visits = self._visits(request, self._queues(request.topic))
         waiter: asyncio.Future[None] = self._loop.create_future()
         # Watch before the visit, so that no commit after it is missed.
         group_topic.waiters.add(waiter)
@@ -243,7 +234,3 @@ class Popper:
 def _is_final(error: DeltaMQError | None) -> bool:
     """Whether a waiting pop gives up: not because one partition is damaged, or is popped in another order."""
     return error is not None and not isinstance(error, Corrupt | Conflict)
-
-
-def _deleted(topic: Topic) -> NotFound:
-    return NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")

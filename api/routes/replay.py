@@ -22,7 +22,7 @@ from api.wire import ArrowRows
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.limits import MIB, PRODUCER_WINDOW_MS
 from mq.meta import Group
-from mq.queue import Replay, origin_of, retry_broker
+from mq.queue import Replay, retry_broker
 from mq.wire import Target
 from tables.delta import ProducerStamp
 from tables.log import PartitionLog, Picked, TooMuch, pick
@@ -222,7 +222,7 @@ class _Targets:
             retry = self._retry(topic)
             return _Target(retry, self._fencing.epochs(retry.name))
         places = self._hosted.placement(topic)
-        name = origin_of(origin["partition"], key, offset, places)
+        name = places.home_of(topic.name, origin["partition"], key, offset)
         earlier = () if places.queues is None else await self._segments_before(name, topic, places)
         return _Target(topic.partition(name), places.fence_epochs[name], earlier)
 

@@ -41,7 +41,7 @@ from mq.queue.progress import (
     read_position,
     reset_position,
 )
-from mq.queue.replay import Replay, origin_of, retry_broker
+from mq.queue.replay import Replay, retry_broker
 from mq.queue.retry import (
     DEAD_REASON_HEADER,
     Dead,
@@ -168,7 +168,6 @@ __all__ = [
     "mint",
     "open_handle",
     "open_handles",
-    "origin_of",
     "policy_from_json",
     "policy_to_json",
     "read_position",

@@ -8,33 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from mq.errors import Unavailable
 from mq.limits import PRODUCER_REQUESTS_KEPT
 from mq.names import broker_of
-from mq.routing import Places, logical_partition
 
-__all__ = ["Origins", "Replay", "origin_of", "retry_broker"]
-
-
-class Origins(Places, Protocol):
-    """Where messages of a topic go, also those that went to a partition that is not written any more."""
-
-    @property
-    def unserved(self) -> frozenset[int]:
-        """The indexes of partitions that nothing may be sent to."""
-        ...
-
-    def successor(self, partition: str) -> str | None:
-        """Return the partition that gets what once went to `partition`; None if the topic does not have it.
-
-        Raises
-        ------
-        Unavailable
-            `queue_unserved`: its logical queue cannot be had.
-        """
-        ...
+__all__ = ["Replay", "retry_broker"]
 
 
 class Replay(NamedTuple):
@@ -58,29 +37,6 @@ class Replay(NamedTuple):
     @property
     def producer_seq(self) -> int:
         return self.offset % PRODUCER_REQUESTS_KEPT
-
-
-def origin_of(partition: str, key: str | None, offset: int, places: Origins) -> str:
-    """Return the partition of its topic to which a dead letter goes: `partition`, where it came from, if that exists.
-
-    From a segment of a logical queue it goes to where the queue's messages go now. If the topic was created again with
-    other partitions, the key decides; without a key, the dead letter's `offset`.
-
-    Raises
-    ------
-    Unavailable
-        `queue_unserved`: its logical queue cannot be had, and it goes to no other.
-    """
-    found = places.successor(partition)
-    if found is not None:
-        return found
-    candidates = places.targets if key is None else (int(places.table[logical_partition(key)]),)
-    if not candidates or candidates[0] in places.unserved:
-        raise Unavailable(
-            f"the mapping of the logical queue for a message of {partition} cannot be had; check the topic",
-            code="queue_unserved",
-        )
-    return places.partitions[candidates[offset % len(candidates)]]
 
 
 def retry_broker(dead_partition: str, partitions: tuple[str, ...]) -> str:

@@ -25,8 +25,9 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     """Pop messages; first, the handles in `ack` are acknowledged. A field that is null counts as left out.
 
     `invisible_ms` and `order` default to the group's settings; `order` says whether a partition's messages come in
-    order, or those of each `key`. Without `partition` all partitions are popped. `retry` "only" takes only messages
-    that are delivered again, without order; an exclusive group can pop only these.
+    order, or those of each `key`. Without `partition` all partitions are popped; in a static topic it names a logical
+    queue. `retry` "only" takes only messages that are delivered again, without order; an exclusive group can pop only
+    these.
     """
 
     max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] | None = POP_MESSAGES_DEFAULT

@@ -13,7 +13,7 @@ import pytest
 from mq.meta.static_topics import RemapMode
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
-from tests.api.static_service import Static, queue_name
+from tests.api.static_pops import Static, queue_name
 
 A, B = "broker-a", "broker-b"
 MODES: list[RemapMode] = ["strict", "available"]
@@ -450,3 +450,37 @@ def test_pop_14_a_crash_after_a_remapping_loses_nothing_of_closed_segments(queue
     for expected in ("2", "3"):
         found = billing.pop(wait_ms=1_000)
         assert found.bodies == [expected] and billing.ack(found.handles) == {}
+
+
+# Failed messages of exclusive clients ---------------------------------------------------------------------------------
+
+
+def test_static_18_a_client_sends_messages_back_by_logical_offsets(queue: Queue, static: Static) -> None:
+    """Of several segments, wherever they are, each once; what does not exist is refused as a whole."""
+    static.send(0, "0", "1")
+    static.remap(B, mode="available")
+    static.send(0, "2", "3")
+    queue.group("billing", consume_strategy="exclusive")
+    service = queue.api.service
+    locked: list[str] = []
+    service.locks.check_commit = lambda group, topic, lane, *_: locked.append(lane.partition)  # type: ignore[method-assign]
+
+    def aside(*offsets: int, to: str = "dead", partition: str = queue_name(0)) -> Any:
+        ask = {"client_id": "c", "partition": partition, "offsets": list(offsets), "to": to}
+        return queue.api.call("POST", "/v1/groups/billing/topics/orders/aside", ask)
+
+    for beyond in (10_002, 2, 9_999):
+        refused = aside(0, beyond)
+        assert (refused.status, refused.json["code"]) == (422, "offset_out_of_range"), refused
+        assert "broker-a" not in refused.json["detail"]
+    assert aside(0, partition="orders@broker-a").json["code"] == "physical_partition"
+    assert letters(queue) == []
+    for _ in range(2):
+        assert aside(1, 10_001).json == {"moved": 2}
+    static.remap(A)
+    assert aside(1).json == {"moved": 1} and set(locked) == {queue_name(0)}
+    found = [(letter["body"], letter["origin"]["partition"], letter["origin"]["offset"]) for letter in letters(queue)]
+    assert found == [("1", queue_name(0), 1), ("3", queue_name(0), 10_001)]
+    assert aside(10_000, to="retry").json == {"moved": 1}
+    again = queue.consumer("billing").pop(retry="only", wait_ms=10_000)
+    assert again.messages[0]["origin"] == {"topic": "orders", "partition": queue_name(0), "offset": 10_000}

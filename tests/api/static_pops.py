@@ -73,7 +73,7 @@ class Static:
     def hold_seals(self) -> None:
         """Keep the service from sealing by itself, until `seal` is called."""
         sealer = self.service.sealer
-        sealer._hosts = lambda _: False
+        sealer._hosts = lambda _: False  # it seals what its process serves
 
     def seal(self) -> None:
         """Seal what waits."""
