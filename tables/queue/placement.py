@@ -130,49 +130,6 @@ def _unserved(topic: str, partition: str) -> Unavailable:
     detail = f"topic {topic}: the mapping of the logical queue of {partition} cannot be had; check the topic"
     return Unavailable(detail, code="queue_unserved")
 
-    def home_of(self, topic: str, partition: str, key: str | None, draw: int) -> str:
-        """Return where a message goes now that was meant for `partition` before: a partition, or a logical queue.
-
-        In a static topic it follows its logical queue to the queue's present leader. If the partition is unknown,
-        because it was dropped or the topic was created again, the key decides; without a key, the number `draw`.
-
-        Raises
-        ------
-        Unavailable
-            `queue_unserved`: the mapping of the logical queue cannot be had.
-        """
-        found = None if self.queues is None else self.queues.of_partition(partition)
-        name = partition if found is None else found.queue.name
-        if name in self.names:
-            return self.partitions[self.names[name]]
-        if self.queues is not None and is_queue_name(name):
-            self.queues.require(name, topic)
-        if partition in self.partitions:
-            raise _unserved(topic, partition)
-        if key is not None:
-            number = int(self.table[logical_partition(key)])
-        else:
-            number = self.targets[draw % len(self.targets)] if self.targets else min(self.unserved)
-        if number in self.unserved:
-            raise _unserved(topic, self.partitions[number])
-        return self.partitions[number]
-
-    def segments_before(self, partition: str) -> tuple[str, ...]:
-        """Return the earlier segments of a partition's logical queue, oldest first; none in a plain topic.
-
-        They hold what was stored before the queue moved: a repeated request is looked for there, too (SPEC STATIC-21).
-        """
-        found = None if self.queues is None else self.queues.of_partition(partition)
-        if found is None:
-            return ()
-        names = tuple(segment.partition for segment in found.queue.segments)
-        return names[: names.index(partition)]
-
-
-def _unserved(topic: str, partition: str) -> Unavailable:
-    detail = f"topic {topic}: the mapping of the logical queue of {partition} cannot be had; check the topic"
-    return Unavailable(detail, code="queue_unserved")
-
 
 def _fence_epochs(moved: MovedKeys, brokers: BrokersState, partition: str) -> FenceEpochs:
     epochs = dict(fence_epochs_of(brokers, broker_of(partition)))
