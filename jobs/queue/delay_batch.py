@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.delay_targets import DelayTargets
 from jobs.queue.outbox import Outbox
 from mq.errors import Conflict, DeltaMQError
 from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
@@ -20,7 +19,7 @@ from mq.queue_limits import CLOCKS_APART_MS
 from tables.delta import ProducerStamp, RowsPart
 from tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
 from tables.paths import PartitionRef
-from tables.queue import DelayMarks, MetaLog, forwarded
+from tables.queue import DelayMarks, DelayTargets, MetaLog, forwarded
 
 __all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tables.queue.delay_marks import DelayMarks, LogTail
+from tables.queue.delay_targets import DelayTargets
 from tables.queue.delay_times import DeliverTimes
 from tables.queue.delayed_rows import producer_in_delay, with_destination
 from tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_of_lists
@@ -64,6 +65,7 @@ __all__ = [
     "CheckpointTable",
     "Cursor",
     "DelayMarks",
+    "DelayTargets",
     "DeliverTimes",
     "FenceEpochs",
     "Follower",

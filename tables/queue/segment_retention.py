@@ -129,8 +129,7 @@ def _sweep(warehouse: Warehouse, meta: MetaLog, topic: Topic) -> int:
 
 def _named(meta: Meta, topic: Topic) -> set[str]:
     """Return the partitions that the route, a move, or any mapping of a topic has, damaged and copied ones included."""
-    names = {*topic.route.partitions}
-    names |= {name for move in meta.moved_keys(topic.id).moves for name in (move.source, move.target)}
+    names = {*topic.route.partitions, *(move.source for move in meta.moved_keys(topic.id).moves)}
     for mapping in meta.mappings(topic.id).by_broker.values():
         for chains in (mapping.hosted, mapping.copies):
             names |= {segment.partition for chain in chains.values() for segment in chain}

@@ -17,7 +17,9 @@ from mq.meta import Topic
 from mq.queue import Delayed
 from tables.log import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import MetaLog, Placement, seal_moves
+from tables.queue.metadata import MetaLog
+from tables.queue.placement import Placement
+from tables.queue.sealing import seal_moves
 
 __all__ = ["DelayTargets"]
 
