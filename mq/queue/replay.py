@@ -47,7 +47,7 @@ def origin_of(partition: str, key: str | None, offset: int, places: Places) -> s
     """
     if partition in places.partitions:
         return partition
-    at = places.targets[offset % len(places.targets)] if key is None else int(places.table[logical_partition(key)])
+    at = offset % len(places.partitions) if key is None else int(places.table[logical_partition(key)])
     return places.partitions[at]
 
 
