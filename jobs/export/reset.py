@@ -8,16 +8,17 @@ epoch that is over, and is void by its number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
 from jobs.export.durations import duration_s
 from mq.errors import NotFound, Refused, Unprocessable
-from mq.meta import Group, Topic, decide_reset, lanes_of
+from mq.meta import Group, Topic, decide_reset, lanes_of, queues_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
+from mq.static import LogicalQueue, StoredOffsets, Stretch, TopicQueues
 from tables.failpoints import failpoint
 from tables.log import RESET_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
@@ -70,7 +71,8 @@ def reset_offsets(
     Parameters
     ----------
     to
-        `target_of("first")` or another start for all partitions, or offsets by name of partition.
+        `target_of("first")` or another start for all partitions, or offsets by name of partition; the partitions of a
+        static topic are its logical queues.
     retries
         Whether messages that wait for redelivery are kept or dropped.
     dry_run
@@ -101,8 +103,7 @@ def reset_offsets(
             offsets |= ends
             epoch, _ = asked.apply(offsets)
     messages = sum(max(0, asked.bounds(lane).end_offset - at) for lane, at in offsets.items())
-    told = {lane.partition: offset for lane, offset in offsets.items()}
-    return Reset(group=group, topic=topic, epoch=epoch, offsets=told, messages=messages)
+    return Reset(group=group, topic=topic, epoch=epoch, offsets=asked.told(offsets), messages=messages)
 
 
 class _Reset:
@@ -114,6 +115,9 @@ class _Reset:
         self._group = group
         self._topic = topic
         self._lanes = {lane.partition: lane for lane in lanes_of(group.name, topic)}
+        self._queues: TopicQueues | None = None
+        if topic.static is not None:
+            self._queues = TopicQueues(topic.static.total, queues_of(meta.meta, topic))
 
     def targets(self, to: Start | Mapping[str, int]) -> dict[LaneKey, int]:
         """Return the new offset of each lane that is to be reset."""
@@ -122,7 +126,39 @@ class _Reset:
             return {lane: reset_position(to, self.bounds(lane, to.time_ms)) for lane in lanes}
         if not to:
             raise Unprocessable("to must name at least one partition", field="to")
+        if self._queues is not None:
+            return {lane: at for name, offset in to.items() for lane, at in self._in_queue(name, offset)}
         return {lane: self._at(lane, offset) for lane, offset in self._named(to).items()}
+
+    def _in_queue(self, name: str, offset: int) -> Iterator[tuple[LaneKey, int]]:
+        """Yield the offsets of all segments of a queue: older ones are consumed, newer ones are not (STATIC-16)."""
+        assert self._queues is not None, "the topic is static"
+        queue = self._queues.require(name, self._topic.name, f"to.{name}")
+        offsets = self._stored(queue)
+        if not 0 <= offset <= offsets.end:
+            detail = f"to: {offset} is not from 0 to the end offset {offsets.end} of {name}"
+            extra = {"end_offset": offsets.end}
+            raise Unprocessable(detail, code="offset_out_of_range", field=f"to.{name}", extra=extra)
+        begins = (low for low, _ in offsets.cut(offset, offsets.end))
+        for segment in queue.segments:
+            yield self._lanes[segment.partition], next(begins) if segment.is_decided else segment.start_offset
+
+    def _stored(self, queue: LogicalQueue) -> StoredOffsets:
+        bounds = ((one.delta, self.bounds(self._lanes[one.partition])) for one in queue.readable)
+        return StoredOffsets(tuple(Stretch(delta, one.min_offset, one.end_offset) for delta, one in bounds))
+
+    def told(self, offsets: Mapping[LaneKey, int]) -> dict[str, int]:
+        """Return the offsets by partition, as people name it: a logical queue has the first offset not consumed."""
+        if self._queues is None:
+            return {lane.partition: offset for lane, offset in offsets.items()}
+        by_name: dict[str, int] = {lane.partition: offset for lane, offset in offsets.items() if lane.retry}
+        for queue in self._queues.served.values():
+            lanes = [(one, self._lanes[one.partition]) for one in queue.readable]
+            at = {one: offsets[lane] for one, lane in lanes if lane in offsets}
+            left = [one for one, offset in at.items() if not one.is_sealed or offset < one.end_offset]
+            for one in [*left, *list(at)[-1:]][:1]:
+                by_name[queue.name] = one.logical(at[one])
+        return by_name
 
     def _named(self, to: Mapping[str, int]) -> dict[LaneKey, int]:
         for partition in to:

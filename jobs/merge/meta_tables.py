@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -11,11 +11,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from jobs.merge.state_tables import STATE_TABLES, frame_of
-from mq.meta import META_ROLE, Meta
+from mq.meta import META_ROLE, Meta, queues_of
 from mq.names import broker_of
 from mq.queue import policy_to_json
+from mq.static import LogicalQueue, QueueMapping
 from tables.queue import MetaLog
-from tables.state import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS, open_state_log
+from tables.state import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, QUEUE_MAPPINGS, ROUTES, TOPICS, open_state_log
 from tables.store import Store
 
 __all__ = ["META_TABLES", "MetaTables", "meta_rows"]
@@ -83,6 +84,9 @@ def _topics(meta: Meta) -> Iterator[Row]:
             "message_type": settings.message_type,
             "flush": settings.flush,
             "created_time": _time(topic.created_ms),
+            "static": topic.static is not None,
+            "total_queues": None if topic.static is None else topic.static.total,
+            "mapping_epoch": None if topic.static is None else topic.static.epoch,
         }
 
 
@@ -183,6 +187,46 @@ def _moves(meta: Meta) -> Iterator[Row]:
                 }
 
 
+def _queue_mappings(meta: Meta) -> Iterator[Row]:
+    """Yield a row for each segment in each broker's mapping, and one for a mapping without segments."""
+    for name, topic in sorted(meta.topics.topics.items()):
+        if topic.static is None:
+            continue
+        queues = queues_of(meta, topic)
+        for holder, mapping in sorted(meta.mappings(topic.id).by_broker.items()):
+            told: Row = {
+                "topic": name,
+                "topic_id": topic.id,
+                "holder": holder,
+                "broker": mapping.broker,
+                "epoch": mapping.epoch,
+                "total_queues": mapping.total_queues,
+                "version": mapping.version,
+            }
+            segments = list(_segments(holder, mapping, queues))
+            yield from ({**told, **one} for one in segments or [{}])
+
+
+def _segments(holder: str, mapping: QueueMapping, queues: Mapping[int, LogicalQueue]) -> Iterator[Row]:
+    for role, chains in (("hosted", mapping.hosted), ("copy", mapping.copies)):
+        for index, chain in sorted(chains.items()):
+            served = queues.get(index)
+            for segment in chain:
+                yield {
+                    "queue": index,
+                    "role": role,
+                    "served": role == "hosted" and served is not None and served.leader.broker == holder,
+                    "gen": segment.gen,
+                    "partition": segment.partition,
+                    "logic_offset": segment.logic_offset,
+                    "start_offset": segment.start_offset,
+                    "end_offset": segment.end_offset,
+                    "start_time": _time(segment.start_ms),
+                    "end_time": _time(segment.end_ms) if segment.is_sealed else None,
+                    "update_time": _time(segment.update_ms),
+                }
+
+
 def _broker_of(partition: str) -> str:
     return broker_of(partition)
 
@@ -206,4 +250,5 @@ META_TABLES: Final = {
     CLIENTS: _Kind(_clients, "online"),
     ALLOCATIONS: _Kind(_allocations, "online"),
     MOVES: _Kind(_moves, "moved"),
+    QUEUE_MAPPINGS: _Kind(_queue_mappings, "static"),
 }

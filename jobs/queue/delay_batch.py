@@ -186,7 +186,8 @@ class DelayBatch:
         those that lie in earlier segments of its logical queue.
         """
         try:
-            for earlier in self._targets.before(ref, (one.message.partition for one in forwards)):
+            origins = {one.message.partition for one in forwards}
+            for earlier in self._targets.before(ref, origins, _since_ms(forwards)):
                 if forwards and self._warehouse.exists(earlier):
                     log = self._warehouse.open_partition(earlier)
                     log.refresh()

@@ -68,6 +68,7 @@ class StoredTable:
     low: int
     end: int
     files: Sequence[DataFile]
+    exists: bool = True
 
     @classmethod
     def load(cls, store: Store, partition: TopicPartition) -> StoredTable | None:
@@ -82,7 +83,7 @@ class StoredTable:
     def without_files(cls, partition: TopicPartition) -> StoredTable:
         """Return a table that does not exist: not yet, or, if it is sealed, because all of it is removed."""
         end = partition.sealed_end or 0
-        return cls(partition, end, end, ())
+        return cls(partition, end, end, (), exists=False)
 
     def range(self, start: int, stop: int) -> OffsetRange:
         """Return a range of the table's stored offsets."""
@@ -131,7 +132,10 @@ class StoredPartition:
         return self.offsets.end
 
     def ranges(self, start: int, stop: int, *, empty: bool = False) -> Iterator[OffsetRange]:
-        """Yield the range of each table with messages in `[start, stop)`; with `empty`, always that of the newest."""
+        """Yield the range of each table with messages in `[start, stop)`; with `empty`, that of the newest even so.
+
+        A table that does not exist has no range.
+        """
         for table, (low, high) in zip(self.tables, self.offsets.cut(start, stop), strict=True):
-            if low < high or (empty and table is self.tables[-1]):
+            if low < high or (empty and table.exists and table is self.tables[-1]):
                 yield table.range(low, high)

@@ -157,7 +157,7 @@ class _Append:
             partition = placement.partitions[target]
             rows = left.rows.take(pa.array(indexes))
             stamp = self._stamp(request, indexes)
-            batch = Batch(self._final(topic, request, rows, partition), stamp)
+            batch = Batch(self._final(topic, request, rows, _waited_for(placement, partition)), stamp)
             try:
                 self._store(topic, partition, request, [batch], placement)
             except Fenced as error:
@@ -184,7 +184,8 @@ class _Append:
         if not request.waits:
             return kept
         at_ms = pc.divide(rows.column("deliver_time").cast(pa.int64()), 1000)
-        names = pa.repeat(pa.scalar(partition or request.partition, pa.string()), rows.num_rows)
+        target = partition or request.queue or request.partition
+        names = pa.repeat(pa.scalar(target, pa.string()), rows.num_rows)
         return with_destination(kept, topic, names, at_ms)
 
     def _store(
@@ -262,6 +263,12 @@ class _Append:
             )
             count += pc.sum(same).as_py() or 0
         return count
+
+
+def _waited_for(placement: Placement, partition: str) -> str:
+    """Return where delayed rows go when they are due: a logical queue may have moved by then."""
+    found = None if placement.queues is None else placement.queues.of_partition(partition)
+    return partition if found is None else found.queue.name
 
 
 def _groups(requests: Sequence[SinkRequest]) -> Iterator[list[SinkRequest]]:

@@ -9,6 +9,7 @@
 | `state_<table>`                   | table | what the merge job writes: `state_groups`, `state_consumer_offsets`... |
 | `partitions`                      | table | every partition with its offsets, as of the last run                   |
 | `lag`, `in_flight`, `lost`, `brokers`, `clients`, `moves` | view | as the temporary views of `jobs.sql.views`      |
+| `lane_lag`, `logical_queues`      | view  | the same, for static topics                                            |
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ __all__ = ["PARTITIONS", "entries_of"]
 #: The state table of partitions and their offsets, relative to the warehouse.
 PARTITIONS: Final = "state/partitions"
 _VIEWS: Final = {
+    "lane_lag": "How far groups are behind in each table, by group and stored partition, as of the last merge.",
+    "logical_queues": "The logical queues of static topics, as of the last merge and catalog run.",
     "lag": "How far groups are behind, by group and partition, as of the last merge and catalog run.",
     "in_flight": "Messages that are given away and not acknowledged, as of the last merge.",
     "lost": "Ranges of offsets that groups could not have.",

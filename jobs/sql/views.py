@@ -5,6 +5,8 @@
 | `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`                      |
 | `mq_in_flight`    | message that a client has and has not acknowledged; `overdue`: its lease is over |
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
+| `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
+| `mq_logical_queues` | logical queue of a static topic, with its offsets, `messages`, `holes`, `leader` |
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, those still `waiting` |
 | `mq_dead_letters` | dead letter, with `reason` and where it came from                           |
 | `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
@@ -29,6 +31,7 @@ from jobs.merge import STATE_TABLES, spark_schema
 from jobs.sql.queue_source import register_queue_sources
 from jobs.tasks import absolute, storage
 from mq.queue import CONDEMNED, DEAD_REASON_HEADER, REJECTED
+from mq.static import LOGICAL_BROKER
 from tables.config import Config, load
 from tables.queue import TOPIC_LIVES_MAX
 from tables.state import read_state_log
@@ -54,7 +57,7 @@ _IN_FLIGHT: Final = f"""
     FROM (SELECT *, explode(delivered) AS one FROM mq_state_consumer_offsets)
 """
 
-_LAG: Final = f"""
+_LANE_LAG: Final = f"""
     WITH owners AS (
         SELECT b.`group`, t.topic, t.topic_id, false AS retry, 'topics' AS space, t.topic AS stored_as, t.generation
         FROM (SELECT DISTINCT `group`, topic_id FROM mq_state_consumer_offsets) b
@@ -68,7 +71,8 @@ _LAG: Final = f"""
         SELECT `group`, topic_id, retry, partition, sum(in_flight) AS in_flight
         FROM mq_state_pop_checkpoints GROUP BY ALL
     )
-    SELECT o.`group`, o.topic, p.partition, p.broker, o.retry, c.committed_offset, p.min_offset, p.end_offset,
+    SELECT o.`group`, o.topic, o.topic_id, p.partition, p.broker, o.retry,
+           c.committed_offset, p.min_offset, p.end_offset,
            greatest(0, p.end_offset - greatest(coalesce(c.committed_offset, 0), p.min_offset)) AS lag,
            coalesce(f.in_flight, 0) + coalesce(array_size(c.delivered), 0) AS in_flight, c.merged_at
     FROM owners o
@@ -77,6 +81,71 @@ _LAG: Final = f"""
       ON c.`group` = o.`group` AND c.topic_id = o.topic_id AND c.retry = o.retry AND c.partition = p.partition
     LEFT JOIN given f
       ON f.`group` = o.`group` AND f.topic_id = o.topic_id AND f.retry = o.retry AND f.partition = p.partition
+"""
+
+#: Partitions of plain topics as they are; of static topics, logical queues: offsets are logical, and `lag` counts the
+#: messages of all segments. A group is in the oldest segment that it has not consumed to its end (SPEC STATIC-15, 16).
+_LAG: Final = f"""
+    WITH segments AS (
+        SELECT topic_id, queue, gen, partition, logic_offset, end_offset AS sealed_end
+        FROM mq_state_queue_mappings WHERE served
+    ),
+    lanes AS (
+        SELECT l.*, s.queue, s.gen, s.logic_offset,
+               s.logic_offset >= 0 AS decided,
+               greatest(coalesce(l.committed_offset, 0), l.min_offset) AS position,
+               s.sealed_end >= 0 AND greatest(coalesce(l.committed_offset, 0), l.min_offset) >= s.sealed_end AS consumed
+        FROM mq_lane_lag l
+        LEFT JOIN segments s ON s.topic_id = l.topic_id AND s.partition = l.partition AND NOT l.retry
+    )
+    SELECT `group`, topic, partition, broker, retry, committed_offset, min_offset, end_offset, lag, in_flight, merged_at
+    FROM lanes WHERE queue IS NULL
+    UNION ALL
+    SELECT `group`, topic, concat(queue, '@{LOGICAL_BROKER}') AS partition, max_by(broker, gen) AS broker,
+           false AS retry,
+           if(count(committed_offset) = 0, NULL, coalesce(
+               min_by(logic_offset + position, gen) FILTER (WHERE decided AND NOT consumed),
+               max_by(logic_offset + position, gen) FILTER (WHERE decided)
+           )) AS committed_offset,
+           min_by(logic_offset + min_offset, gen) FILTER (WHERE decided) AS min_offset,
+           max_by(logic_offset + end_offset, gen) FILTER (WHERE decided) AS end_offset,
+           sum(lag) AS lag, sum(in_flight) AS in_flight, max(merged_at) AS merged_at
+    FROM lanes WHERE queue IS NOT NULL GROUP BY `group`, topic, queue
+"""
+
+_LOGICAL_QUEUES: Final = f"""
+    WITH stored AS (
+        SELECT m.topic_id, m.queue, m.gen, m.partition, m.holder, m.logic_offset, m.logic_offset >= 0 AS decided,
+               coalesce(p.min_offset, greatest(m.end_offset, 0)) AS low,
+               coalesce(p.end_offset, greatest(m.end_offset, 0)) AS high,
+               lead(m.logic_offset) OVER (PARTITION BY m.topic_id, m.queue ORDER BY m.gen) AS next_logic
+        FROM mq_state_queue_mappings m
+        JOIN mq_state_topics t ON t.topic_id = m.topic_id
+        LEFT JOIN mq_partitions p
+          ON p.space = 'topics' AND p.topic = t.topic AND p.generation = t.generation AND p.partition = m.partition
+        WHERE m.served
+    ),
+    served AS (
+        SELECT topic_id, queue,
+               min_by(logic_offset + low, gen) FILTER (WHERE decided) AS min_offset,
+               max_by(logic_offset + high, gen) FILTER (WHERE decided) AS max_offset,
+               sum(high - low) AS messages,
+               sum(greatest(0, coalesce(next_logic - logic_offset - high, 0))) AS holes,
+               cast(count(*) AS int) AS segments, max_by(partition, gen) AS leader, max_by(holder, gen) AS broker,
+               if(max_by(decided, gen), 'open', 'undecided') AS state
+        FROM stored GROUP BY topic_id, queue
+    ),
+    wanted AS (
+        SELECT topic, topic_id, epoch, explode(sequence(0, total_queues - 1)) AS queue
+        FROM (
+            SELECT topic, topic_id, max(epoch) AS epoch, max(total_queues) AS total_queues
+            FROM mq_state_queue_mappings GROUP BY topic, topic_id
+        )
+    )
+    SELECT w.topic, w.topic_id, w.epoch, w.queue, concat(w.queue, '@{LOGICAL_BROKER}') AS partition,
+           s.min_offset, s.max_offset, s.messages, s.holes, s.segments, s.leader, s.broker,
+           coalesce(s.state, 'unserved') AS state
+    FROM wanted w LEFT JOIN served s ON s.topic_id = w.topic_id AND s.queue = w.queue
 """
 
 _RETRIES: Final = f"""
@@ -132,13 +201,15 @@ _MOVES: Final = """
     SELECT l.`group`, m.*, l.committed_offset,
            coalesce(greatest(coalesce(l.committed_offset, 0), l.min_offset) >= m.end_offset, false) AS passed
     FROM moves m
-    LEFT JOIN mq_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
+    LEFT JOIN mq_lane_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
 """
 
 #: The views by name, in an order in which each one uses only earlier ones.
 VIEWS: Final = {
     "mq_in_flight": _IN_FLIGHT,
+    "mq_lane_lag": _LANE_LAG,
     "mq_lag": _LAG,
+    "mq_logical_queues": _LOGICAL_QUEUES,
     "mq_retries": _RETRIES,
     "mq_dead_letters": _DEAD,
     "mq_lost": _LOST,

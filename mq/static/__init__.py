@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.logical_queue import LogicalQueue, is_queue_name, queue_name, queue_names
+from mq.static.logical_queue import LOGICAL_BROKER, LogicalQueue, is_queue_name, queue_name, queue_names
 from mq.static.placement import plan_remap, spread_queues
 from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps, unfinished
 from mq.static.queue_mapping import QueueMapping, mappings_of
@@ -14,6 +14,7 @@ from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from mq.static.topic_queues import SegmentOf, TopicQueues
 
 __all__ = [
+    "LOGICAL_BROKER",
     "NO_MAPPINGS",
     "UNDECIDED",
     "Found",

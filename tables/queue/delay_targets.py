@@ -56,17 +56,17 @@ class DelayTargets:
         home = self._placement(topic).home_of(topic.name, message.partition, key, message.offset)
         return _ref(topic, home)
 
-    def before(self, target: PartitionRef, origins: Iterable[str]) -> list[PartitionRef]:
-        """Return the segments before a target to which earlier tries may have sent messages that were for `origins`."""
+    def before(self, target: PartitionRef, origins: Iterable[str], since_ms: int) -> list[PartitionRef]:
+        """Return the segments before a target to which tries after `since_ms` may have sent messages for `origins`."""
         topic = self._topics[target.topic]
-        origins = set(origins)
-        if topic.static is None or origins == {target.name}:
+        if topic.static is None or set(origins) == {target.name}:
             return []
-        earlier = self._placement(topic).segments_before(target.name)
-        places = {name: at for at, name in enumerate((*earlier, target.name))}
-        # a queue's name, and a dropped segment, tell nothing about the first try
-        first = min(places.get(origin, 0) for origin in origins)
-        return [_ref(topic, name) for name in earlier[first:]]
+        queues = self._placement(topic).queues
+        found = None if queues is None else queues.of_partition(target.name)
+        assert found is not None, "targets are partitions of logical queues"
+        earlier = (one for one in found.queue.segments if one.gen < found.segment.gen)
+        # what was sealed before the messages were due got none of them
+        return [_ref(topic, one.partition) for one in earlier if one.end_ms <= 0 or one.end_ms >= since_ms]
 
     def fence_epochs(self, target: PartitionRef) -> Mapping[str, int] | None:
         """Return the fence epochs of an append to a target: a segment gets nothing behind its seal."""

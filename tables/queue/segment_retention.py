@@ -4,9 +4,11 @@
     2 folders deleted       those of partitions that neither a route nor a mapping has
 
 A segment is dropped if it is sealed, all older ones of its queue go, too, and retention has removed its messages; one
-that never had any goes when it has been sealed for as long as messages are kept. A kill between 1 and 2 leaves folders
-that the next run finds: it lists the folders first and reads the metadata then, in which a new partition's name is
-before its folder exists.
+that never had any goes when it has been sealed for as long as messages are kept. Groups look for retried messages on
+the brokers of a topic's partitions: so a segment stays while its broker leads no queue and has retried messages.
+
+A kill between 1 and 2 leaves folders that the next run finds: it lists the folders first and reads the metadata then,
+in which a new partition's name is before its folder exists.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from functools import partial
 
 from mq.errors import DeltaMQError
 from mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, queues_of
-from mq.names import PartitionName
+from mq.names import PartitionName, broker_of
+from mq.queue import RetryTopic
 from mq.static import Segment
 from tables.delta import PartitionNotFound, load
 from tables.failpoints import failpoint
 from tables.log import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.metadata import MetaLog
+from tables.queue.refs import lives_of_retry
 
 __all__ = ["DroppedSegments", "drop_segments"]
 
@@ -59,9 +63,13 @@ def drop_segments(warehouse: Warehouse, meta: MetaLog, now_ms: int) -> DroppedSe
 def _drop(warehouse: Warehouse, meta: MetaLog, topic: Topic, now_ms: int) -> int:
     """Drop the expired segments of one topic; return how many there were."""
     expired: set[str] = set()
-    for queue in queues_of(meta.meta, topic).values():
+    queues = queues_of(meta.meta, topic).values()
+    leading = {queue.leader.broker for queue in queues}
+    for queue in queues:
         for segment in queue.segments[:-1]:
             if not _is_expired(warehouse, topic, segment, now_ms):
+                break
+            if segment.broker not in leading and _has_retries(warehouse, topic, segment.broker):
                 break
             expired.add(segment.partition)
     if not expired:
@@ -89,6 +97,22 @@ def _is_expired(warehouse: Warehouse, topic: Topic, segment: Segment, now_ms: in
     return stored.min_offset == stored.end_offset == segment.end_offset
 
 
+def _has_retries(warehouse: Warehouse, topic: Topic, broker: str) -> bool:
+    """Return whether any group has messages of the topic in its retry partition on a broker."""
+    for ref in warehouse.refs(Space.RETRY):
+        _, generation = lives_of_retry(ref.generation)
+        its_topic = RetryTopic.of_storage_name(ref.topic).topic
+        if (its_topic, generation, broker_of(ref.name)) != (topic.name, topic.generation, broker):
+            continue
+        try:
+            stored = load(warehouse.store, ref.folder)
+        except PartitionNotFound:
+            continue
+        if stored.min_offset < stored.end_offset:
+            return True
+    return False
+
+
 def _sweep(warehouse: Warehouse, meta: MetaLog, topic: Topic) -> int:
     """Delete the folders of a topic's dropped segments; return how many there were."""
     stored = warehouse.refs_of(Space.TOPICS, topic.name)
@@ -105,8 +129,7 @@ def _sweep(warehouse: Warehouse, meta: MetaLog, topic: Topic) -> int:
 
 def _named(meta: Meta, topic: Topic) -> set[str]:
     """Return the partitions that the route, a move, or any mapping of a topic has, damaged and copied ones included."""
-    names = {*topic.route.partitions}
-    names |= {name for move in meta.moved_keys(topic.id).moves for name in (move.source, move.target)}
+    names = {*topic.route.partitions, *(move.source for move in meta.moved_keys(topic.id).moves)}
     for mapping in meta.mappings(topic.id).by_broker.values():
         for chains in (mapping.hosted, mapping.copies):
             names |= {segment.partition for chain in chains.values() for segment in chain}

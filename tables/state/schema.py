@@ -12,6 +12,7 @@
 | `state/clients`          | known client of an exclusive group            | metadata log        |
 | `state/allocations`      | partition that exclusive clients consume      | metadata log        |
 | `state/moves`            | range of logical partitions that moved        | metadata log        |
+| `state/queue_mappings`   | segment in a broker's mapping                 | metadata log        |
 
 The columns are given as Arrow schemas, because both sides need them: Spark writes the tables, and a service reads them
 without Spark when it starts (`tables.state.table`).
@@ -47,6 +48,8 @@ __all__ = [
     "MOVES_SCHEMA",
     "POP_CHECKPOINTS",
     "POP_CHECKPOINTS_SCHEMA",
+    "QUEUE_MAPPINGS",
+    "QUEUE_MAPPINGS_SCHEMA",
     "ROUTES",
     "ROUTES_SCHEMA",
     "TOPICS",
@@ -63,6 +66,7 @@ BROKERS: Final = "state/brokers"
 CLIENTS: Final = "state/clients"
 ALLOCATIONS: Final = "state/allocations"
 MOVES: Final = "state/moves"
+QUEUE_MAPPINGS: Final = "state/queue_mappings"
 
 #: The columns that name the lane of a row: those of `mq.queue.checkpoint.LaneKey`.
 LANE_KEY: Final = ("topic_id", "group", "retry", "partition")
@@ -157,6 +161,10 @@ TOPICS_SCHEMA: Final = pa.schema(
         _required("message_type", pa.string()),
         pa.field("flush", pa.string()),
         _required("created_time", TIME),
+        # Static topics only, else null: the number of logical queues, and the epoch of their mappings.
+        pa.field("static", pa.bool_()),
+        pa.field("total_queues", pa.int32()),
+        pa.field("mapping_epoch", pa.int64()),
     ]
 )
 
@@ -252,5 +260,34 @@ MOVES_SCHEMA: Final = pa.schema(
         _required("lp_high", pa.int32()),
         # A group gets messages from `target` once it has consumed `source` up to this offset; null: not sealed yet.
         pa.field("end_offset", pa.int64()),
+    ]
+)
+
+QUEUE_MAPPINGS_SCHEMA: Final = pa.schema(
+    [
+        _required("topic", pa.string()),
+        _required("topic_id", pa.string()),
+        # The broker that holds the mapping, and the one that it was written for; a mapping that was copied is ignored.
+        _required("holder", pa.string()),
+        _required("broker", pa.string()),
+        _required("epoch", pa.int64()),
+        _required("total_queues", pa.int32()),
+        _required("version", pa.int32()),
+        # Null from here on in the one row of a broker that hosts nothing.
+        pa.field("queue", pa.int32()),
+        # hosted: the broker leads the queue. copy: a backup, because it led the queue before.
+        pa.field("role", pa.string()),
+        # Whether messages are read by this row: the mapping is whole, and the queue's messages go to its leader.
+        pa.field("served", pa.bool_()),
+        pa.field("gen", pa.int32()),
+        pa.field("partition", pa.string()),
+        # The logical offset of the segment's first message; -1: not decided yet.
+        pa.field("logic_offset", pa.int64()),
+        pa.field("start_offset", pa.int64()),
+        # The offset behind the last message; -1: more may be appended.
+        pa.field("end_offset", pa.int64()),
+        pa.field("start_time", TIME),
+        pa.field("end_time", TIME),
+        pa.field("update_time", TIME),
     ]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -38,6 +39,7 @@ class Bench:
         self.engine = engine
         self.tables = QueueTables(folder)
         self.orders = StaticTables(self.tables.warehouse, 2, (A, B))
+        self.orders.now_ms = int(time.time() * 1_000)
         self._warehouses: list[Warehouse] = []
         self.job = self.new_job()
 

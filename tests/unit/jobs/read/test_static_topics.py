@@ -148,6 +148,13 @@ def test_static_10_an_undecided_leader_is_not_read(orders: StaticTables) -> None
     ]
 
 
+def test_static_12_a_leader_without_messages_has_no_table_and_no_range(orders: StaticTables) -> None:
+    orders.remap(["A"], "strict", [1])
+    uri = orders.warehouse.store.uri("")
+    ranges = resolve(storage(uri), parse_options({"topic": TOPIC}, warehouse=uri), empty=True)
+    assert [one.partition.ref.name for one in ranges] == ["orders@A", "orders#2@B", "orders#3@A", "orders#1@B"]
+
+
 def test_spark_4_time_travel_is_by_logical_offset(orders: StaticTables) -> None:
     def as_of(offset: int) -> list[str]:
         return _bodies(orders, asOfOffset=json.dumps({TOPIC: {Q0: offset, Q1: 0}}))

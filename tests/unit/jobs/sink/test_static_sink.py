@@ -209,5 +209,9 @@ def test_static_20_delayed_rows_wait_once_though_their_queue_moves_between_two_t
     for broker in ("A", "B"):
         log = sink.place.delay_log(f"x@{broker}")
         log.refresh()
-        waiting += [row["body"].decode() for page in pages(log, 0) for row in page.rows.to_pylist()]
-    assert waiting == ["later"]
+        waiting += [
+            (row["body"].decode(), row["origin"]["partition"])
+            for page in pages(log, 0)
+            for row in page.rows.to_pylist()
+        ]
+    assert waiting == [("later", queue_name(0))], "it waits for its queue, which may move again"

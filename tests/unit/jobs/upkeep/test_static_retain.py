@@ -18,7 +18,9 @@ from mq.meta.static_events import MappingRemoved
 from mq.meta.static_topics import static_faults
 from tables import failpoints
 from tables.paths import Space
+from tables.queue.refs import retry_ref
 from tests.queue_tables import QueueTables
+from tests.rows import batch
 from tests.static_tables import TOPIC, StaticTables
 
 pytestmark = pytest.mark.promise("PIPE-15")
@@ -103,6 +105,19 @@ def test_static_17_folders_that_a_kill_has_left_go_with_the_next_run(bench: Benc
     facts = bench.run()
     assert (facts["segments_dropped"], facts["folders_deleted"]) == (0, 1)
     assert FIRST not in bench.folders()
+
+
+def test_static_17_a_segment_stays_while_groups_have_retried_messages_on_its_broker(bench: Bench) -> None:
+    group = bench.group()
+    topic = bench.orders.topic
+    retries = bench.warehouse.create(retry_ref(group.name, group.epoch, topic.name, topic.generation, "A"))
+    retries.append([batch(b"again")])
+    bench.orders.log(FIRST).delete_below(2)
+    bench.run(after_ms=HOUR_MS)
+    assert FIRST in bench.partitions(0), "A leads no queue, and groups find the retried message by its segment alone"
+    retries.delete_below(1)
+    bench.run(after_ms=HOUR_MS)
+    assert FIRST not in bench.partitions(0)
 
 
 def test_static_17_a_topic_with_faults_in_its_mappings_loses_nothing(bench: Bench) -> None:

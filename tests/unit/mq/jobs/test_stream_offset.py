@@ -72,3 +72,11 @@ def test_spark_12_what_is_behind_is_counted_by_partition() -> None:
     assert messages_behind(_of(a=3, b=7), _of(a=10, b=7, c=2)) == {("t", "a"): 7, ("t", "b"): 0, ("t", "c"): 2}
     again = StreamOffset(warehouse="w", topics={"t": TopicOffset("other", {"a": 4})})
     assert messages_behind(_of(a=3), again) == {("t", "a"): 4}
+
+
+def test_static_15_the_lag_leaves_out_the_holes_that_the_end_knows() -> None:
+    end = TopicOffset("id", {"a": 10_030, "b": 5}, {"a": ((120, 10_000),)})
+    latest = StreamOffset(warehouse="w", topics={"t": end})
+    for at, messages in ((0, 150), (100, 50), (120, 30), (5_000, 30), (10_000, 30), (10_029, 1), (10_030, 0)):
+        assert messages_behind(_of(a=at, b=5), latest) == {("t", "a"): messages, ("t", "b"): 0}
+    assert StreamOffset.from_json(json.loads(json.dumps(latest.to_json()))) == latest
