@@ -39,7 +39,41 @@ _TOPIC: Final[Json] = {
     "created_time": "2013-01-01T05:00:00.000000Z",
     "routes_epoch": 1,
     "logical_partitions": 1024,
+    "static": False,
+    "total_queues": None,
     "partitions": [_PARTITION],
+    "logical_queues": None,
+}
+_FAULT: Final[Json] = {
+    "kind": "missing",
+    "broker": "broker-b",
+    "queue": None,
+    "detail": "broker broker-b has no mapping",
+}
+_REMAPPED: Final[Json] = {
+    "topic": "orders",
+    "plan": False,
+    "mode": "strict",
+    "moved": [
+        {
+            "queue": 0,
+            "from": "broker-a",
+            "to": "broker-b",
+            "old_partition": "orders@broker-a",
+            "new_partition": "orders#2@broker-b",
+            "end_offset": 120,
+            "logic_offset": 120,
+        }
+    ],
+    "seal_ms": 4.2,
+}
+_CHECKED: Final[Json] = {
+    "topic": "orders",
+    "epoch": 1_700_000_000_000,
+    "total_queues": 2,
+    "complete": False,
+    "faults": [_FAULT],
+    "mappings": [{"broker": "broker-a", "epoch": 1_700_000_000_000, "total_queues": 2, "hosted": 1, "copies": 1}],
 }
 _BY_TIME: Final[Json] = {
     "topic": "flights",
@@ -136,6 +170,9 @@ _CLUSTER: Final[Json] = {
 _EXAMPLES: Final[Json] = {
     "TopicList": {"topics": ["flights"], "next": "flights"},
     "TopicView": _TOPIC,
+    "RemappedView": _REMAPPED,
+    "CheckView": _CHECKED,
+    "RepairedView": {"topic": "orders", "plan": True, "faults": [_FAULT], "repaired": ["broker-a", "broker-b"]},
     "OffsetsByTime": _BY_TIME,
     "GroupList": {"groups": ["billing"], "next": "billing"},
     "GroupView": _GROUP,

@@ -96,7 +96,11 @@ def _produce_parameters() -> list[Json]:
     id_schema = {"type": "string", "minLength": 1, "maxLength": PRODUCER_ID_LENGTH_MAX, "pattern": "^[!-~]+$"}
     return [
         name_in_path("topic", "flights"),
-        query("partition", {"type": "string", "minLength": 3}, "`NAME@BROKER`: the partition of every message."),
+        query(
+            "partition",
+            {"type": "string", "minLength": 3},
+            "The partition (or logical queue) of every message.",
+        ),
         query("expected_offset", whole(0, OFFSET_MAX), "Append only at this end offset of the named partition."),
         query("flush", {"type": "string", "enum": ["sync", "async"]}, "Answer after the fsync or before it."),
         query("ids", {"type": "string", "enum": ["true", "false"]}, "Return `message_ids`."),
