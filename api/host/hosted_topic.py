@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -144,6 +144,12 @@ class HostedTopic:
     def partitions(self) -> list[Partition]:
         """All partitions, in route order."""
         return [self.partition(name) for name in self.route.partitions]
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget partitions that the route has no more."""
+        self._partitions.forget(self.topic, names)
+        for name in names:
+            self._named.pop(name, None)
 
     async def logs(self) -> Mapping[str, PartitionLog]:
         """Return the open logs of all partitions, by name; a damaged one is left out, so that the others serve."""
@@ -376,3 +382,7 @@ class Topics:
         for topic_id in [i for i in self._hosted if i not in alive]:
             topic = self._hosted.pop(topic_id).topic
             self._partitions.drop(Space.TOPICS, topic.name, topic.generation)
+        for hosted in self._hosted.values():
+            was, now = before.topics.topics.get(hosted.name), after.topics.topics[hosted.name]
+            if was is not None and was.id == now.id and was.route is not now.route:
+                hosted.forget(was.route.index_of.keys() - now.route.index_of.keys())

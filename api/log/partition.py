@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -291,6 +291,13 @@ class Partitions:
         """Forget the partitions of a topic's life that is over."""
         for ref in [r for r in self._found if (r.space, r.topic, r.generation) == (space, topic, generation)]:
             self._found.pop(ref).close()
+
+    def forget(self, topic: Topic, names: Iterable[str]) -> None:
+        """Forget partitions of a topic's life that its route has no more: segments that retention dropped."""
+        for name in names:
+            found = self._found.pop(PartitionRef(Space.TOPICS, topic.name, name, topic.generation), None)
+            if found is not None:
+                found.close()
 
     def gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
         """Yield the gauges of the open partitions of these topics, or of all, as this process knows them."""

@@ -287,11 +287,13 @@ def test_static_17_what_was_dropped_is_before_the_beginning(api: Api, one: Stati
     one.send(0, *numbers("b", 2))
     first = one.queue().segments[0].partition
     one.log(first).delete_below(3)
+    assert first in {partition.name for partition in api.service.partitions}
     on_loop(
         api,
         api.service.meta.submit_any(lambda meta: decide_drop_segments(meta, meta.topics.topic(one.name), {first})),
     )
     assert len(one.queue().segments) == 1
+    assert first not in {partition.name for partition in api.service.partitions}, "its folder will be deleted"
     small = one.fetch(0)
     assert (small["status"], small["next_offset"], small["min_offset"]) == ("offset_too_small", 3, 3)
     assert [(m["offset"], m["body"]) for m in one.fetch(3)["messages"]] == [(3, "b0"), (4, "b1")]
