@@ -141,13 +141,13 @@ MoveEvent = KeysMoved | MoveSealed
 
 
 class StoredMove(msgspec.Struct, array_like=True):
-    """The stored form of a move; earlier releases stored fewer fields."""
+    """The stored form of a move in a snapshot; those of earlier releases end with the end offset."""
 
     epoch: int
     source: str
     target: str
     ranges: tuple[tuple[int, int], ...]
-    end_offset: int | None = None
+    end_offset: int | None
     remaps: bool = False
     at_once: bool = False
 
@@ -159,13 +159,31 @@ class StoredMove(msgspec.Struct, array_like=True):
         return Move(*msgspec.structs.astuple(self))
 
 
+class _NewMove(msgspec.Struct, array_like=True):
+    """The stored form of a move that is not sealed yet; that of earlier releases ends with the ranges."""
+
+    epoch: int
+    source: str
+    target: str
+    ranges: tuple[tuple[int, int], ...]
+    remaps: bool = False
+    at_once: bool = False
+
+    @classmethod
+    def of(cls, move: Move) -> _NewMove:
+        return cls(*move[:4], move.remaps, move.at_once)
+
+    def move(self) -> Move:
+        return Move(self.epoch, self.source, self.target, self.ranges, remaps=self.remaps, at_once=self.at_once)
+
+
 class _Moves(msgspec.Struct):
     topic_id: str
-    moves: tuple[StoredMove, ...]
+    moves: tuple[_NewMove, ...]
 
     @classmethod
     def of(cls, event: KeysMoved) -> _Moves:
-        return cls(event.topic_id, tuple(map(StoredMove.of, event.moves)))
+        return cls(event.topic_id, tuple(map(_NewMove.of, event.moves)))
 
     def event(self) -> KeysMoved:
         return KeysMoved(topic_id=self.topic_id, moves=tuple(one.move() for one in self.moves))

@@ -23,8 +23,9 @@ from mq.meta.group_settings import GroupSettings
 from mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
 from mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
 from mq.meta.snapshot import MetaSnapshot
+from mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
 from mq.meta.topic_settings import TopicSettings
-from mq.meta.topics import Topic, TopicDeleted, TopicPut
+from mq.meta.topics import StaticQueues, Topic, TopicDeleted, TopicPut
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Replaced, Span
 from mq.queue.delay_mark import Cancelled, Ended, mark_from_json, mark_to_json
 from mq.queue.lost import LostRecord
@@ -33,6 +34,8 @@ from mq.queue.retry import Exponential, Fixed
 from mq.queue.revive import LostReason
 from mq.queue.revive_record import Ack, Done, record_from_json, record_to_json
 from mq.routing import Route, expand, new_route
+from mq.static.queue_mapping import QueueMapping
+from mq.static.segment import Segment
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
 
 Read = Callable[[str, bytes], object]
@@ -121,6 +124,15 @@ POP = Pop(
 KEY = CheckpointKey("id-1", "billing", 3, False, "orders@A", 7, 900)
 LEASES = (Delivered(122, 1, 50, 90), Delivered(123, 2, 60, 0))
 
+CHAIN = (
+    Segment(gen=0, partition="orders@A", logic_offset=0, end_offset=5, start_ms=1, end_ms=7, update_ms=7),
+    Segment(gen=1, partition="orders#2@B", logic_offset=10_000, start_ms=6, update_ms=7),
+)
+MAPPING = QueueMapping(broker="B", epoch=6, total_queues=2, hosted={0: CHAIN}, copies={1: CHAIN[1:]})
+STATIC = StaticQueues(owners=((0, 512, 0), (512, 1024, 1)), epoch=6, brokers=("A", "B"), made=3)
+REMAPPED = Route(2, ("orders@A", "orders#1@B", "orders#2@B"), ((0, 512, 2), (512, 1024, 1)), retired=(0,))
+TWO_QUEUES = Route(1, ("orders@A", "orders#1@B"), ((0, 512, 0), (512, 1024, 1)))
+
 EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a host": (META, HostRegistered(host=HOST)),
     "a renewal": (META, HostRenewed(id="one", renewal=4, load=9)),
@@ -142,8 +154,16 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a reset": (META, OffsetsReset(group="billing", topic="orders", epoch=5, offsets=((LANE, 120), (RETRIES, 0)))),
     "a reset of nothing": (META, OffsetsReset(group="billing", topic="orders", epoch=5, offsets=())),
     "a beginning": (META, GroupBegan(group="billing", topics=(("id-1", 2), ("id-2", 1)))),
+    "a static topic": (META, TopicPut(topic=replace(TOPIC, route=REMAPPED, static=STATIC))),
+    "a mapping": (META, MappingPut(topic_id="id-1", holder="B", mapping=MAPPING)),
+    "a mapping that is gone": (META, MappingRemoved(topic_id="id-1", holder="B")),
+    "dropped segments": (META, SegmentsDropped(topic_id="id-1", partitions=("orders@A",), indexes=(0,))),
+    "a remapping": (
+        META,
+        KeysMoved(topic_id="id-1", moves=moves_between(TWO_QUEUES, REMAPPED, remaps=True, at_once=True)),
+    ),
     "moves": (META, KeysMoved(topic_id="id-1", moves=moves_between(TWO_PARTITIONS, FOUR_PARTITIONS))),
-    "a seal": (META, MoveSealed(topic_id="id-1", epoch=2, source="orders@A", end_offset=120)),
+    "a seal": (META, MoveSealed(topic_id="id-1", epoch=2, source="orders@A", end_offset=120, at_ms=9)),
     "a client": (META, ClientPut(group="billing", client=CLIENT)),
     "a client's end": (META, ClientGone(group="billing", id="c1", joined=4)),
     "an allocation": (
@@ -206,15 +226,18 @@ STORED: Mapping[str, tuple[str, Any]] = {
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
     *("machine", "began", "done", "delivered", "d", "rp", "dr"),
+    # without static topics
+    *("retired", "static", "at_ms", "hosted", "copies", "version"),
+    *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
     *(f"settings.{name}" for name in ("consume_strategy", "allocation_strategy", "order", "consume_from")),
     *(f"settings.{name}" for name in ("max_attempts", "retry_policy", "invisible_ms")),
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"flush", "d", "rp", "dr"}
+NULLABLE = {"flush", "d", "rp", "dr", "static"}
 #: The keys of objects whose keys are names, where another key is another entry.
-NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing"}
+NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
 NAMES_ANYWHERE = {"told"}
 
 Path_ = tuple[str | int, ...]
@@ -362,6 +385,18 @@ EARLIER: Mapping[str, tuple[str, Path_, object, object]] = {
         {"retention_ms": 1},
         TopicPut(topic=replace(TOPIC, settings=TopicSettings(retention_ms=1))),
     ),
+    "a topic of before static topics": (
+        "a topic",
+        ("topic",),
+        {name: value for name, value in STORED["a topic"][1]["topic"].items() if name != "static"},
+        TopicPut(topic=TOPIC),
+    ),
+    "moves of before static topics": (
+        "moves",
+        ("moves",),
+        [move[:4] for move in STORED["moves"][1]["moves"]],
+        EXAMPLES["moves"][1],
+    ),
     "a group without settings": ("an exclusive group", ("group", "settings"), {}, EXAMPLES["a group"][1]),
     "a policy without numbers": (
         "a group",
@@ -433,6 +468,8 @@ DAMAGE: tuple[tuple[str, Path_, object], ...] = (
     ("moves", ("moves", 0, 3, 0), [0]),
     ("a snapshot", ("moved", "id-2", 0), [4, "orders@A", "orders#1@A", [[0, 1]]]),
     ("a snapshot", ("moved", "id-2", 0), [4, "orders@A", "orders#1@A", [[0, 1]], None, 5]),
+    ("a mapping", ("mapping", "hosted", "0", 0), "orders@A"),
+    ("a static topic", ("topic", "static", "owners", 0), [0, 512]),
     ("a snapshot", ("groups", "resets", 0), ["id-1", "billing", False, "orders@A", 1]),
     ("a snapshot", ("groups", "began", 0), ["billing", "id-1"]),
     ("a snapshot", ("brokers", "roles", "A"), ["one"]),
