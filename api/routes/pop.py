@@ -29,7 +29,6 @@ from api.queue import (
     json_answer,
 )
 from api.routes.pop_elsewhere import PopForwarder
-from api.routes.read import parse_tags
 from api.wire import (
     BODY_BYTES_MAX,
     Admission,
@@ -41,6 +40,7 @@ from api.wire import (
     accepts,
     decode_pop,
     headers_of,
+    message_filter,
     parse_query,
     read_body,
     unquoted,
@@ -112,7 +112,9 @@ class PopEndpoint:
         group = await self._groups.for_use(group_name)
         wanted = _checked(topic.topic, group, request, self._invisible)
         if request.client_id is not None:
-            subscription = Subscription(order=wanted.order is not False, tags=request.tags or "*")
+            subscription = Subscription(
+                order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
+            )
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
         acks = request.ack or []
         handles, refused = acks, list[FailedHandle]()
@@ -189,7 +191,7 @@ def _checked(topic: Topic, group: Group, request: PopRequest, invisible: Invisib
         max_messages=request.max_messages or POP_MESSAGES_DEFAULT,
         invisible_ms=group.settings.invisible_ms if invisible_ms is None else invisible.check(invisible_ms),
         wait_ms=request.wait_ms or 0,
-        tags=parse_tags(request.tags),
+        filter=message_filter(request.tags, request.filter),
         partition=request.partition,
         # Retried messages have no order.
         order=False if retries_only else order,

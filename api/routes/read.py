@@ -1,6 +1,6 @@
-"""Reading a partition for a client: with a tag filter, and waiting for messages that are not there yet.
+"""Reading a partition for a client: with a filter, and waiting for messages that are not there yet.
 
-    offset ──> log.read ──tags──> rows? ── yes ──> answer
+    offset ──> log.read ─filter─> rows? ── yes ──> answer
                   ^                 |no
                   '── commit ── wait until wait_ms
 
@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
 from api.host import Hosting
-from api.log import Partition, Partitions, scan_tags
+from api.log import Partition, Partitions, scan_filtered
 from api.order import Gate
 from api.queue import HELD_BACK_S
 from api.wire import Client, ClientDisconnected
-from mq.errors import Unprocessable
-from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
 from tables.log import Fetched, FetchStatus, PartitionLog
+from tables.row_filter import MessageFilter
 
-__all__ = ["FetchQuery", "PartitionReader", "parse_tags"]
+__all__ = ["FetchQuery", "PartitionReader"]
 
 #: Maximum age, in seconds, of the end offset that a reader far before the end is told; meanwhile it is followed.
 _FOLLOWED_S: Final = 2.0
@@ -33,29 +30,13 @@ _FOLLOWED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchQuery:
-    """The parameters of one fetch; `tags` None takes every message."""
+    """The parameters of one fetch; `filter` None takes every message."""
 
     offset: int
     max_messages: int
     max_bytes: int
     wait_ms: int
-    tags: pa.Array | None
-
-
-def parse_tags(text: str | None) -> pa.Array | None:
-    """Return the tags of a filter `*` or `TagA || TagB` (SPEC CONS-3); None for every message."""
-    if text is None or text.strip() == "*":
-        return None
-    tags = [tag.strip() for tag in text.split("||")]
-    if not all(tags) or any(tag == "*" or "|" in tag for tag in tags):
-        raise Unprocessable("tags: write * or TagA||TagB", code="invalid_tag_filter", field="tags")
-    if len(tags) > TAG_FILTER_TAGS_MAX:
-        detail = f"tags: at most {TAG_FILTER_TAGS_MAX} tags"
-        raise Unprocessable(detail, code="invalid_tag_filter", field="tags", extra={"limit": TAG_FILTER_TAGS_MAX})
-    if any(len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
-        detail = f"tags: a tag has at most {TAG_BYTES_MAX} bytes"
-        raise Unprocessable(detail, code="invalid_tag_filter", field="tags", extra={"limit": TAG_BYTES_MAX})
-    return pa.array(tags, pa.string())
+    filter: MessageFilter | None
 
 
 class PartitionReader:
@@ -103,8 +84,8 @@ class PartitionReader:
     async def _look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
         """Read once without waiting, after `_brought_up` has refreshed the log."""
         await self._brought_up(partition, log, query, offset)
-        if query.tags is not None:
-            return await self._partitions.run(partial(_filtered, log, query, offset))
+        if query.filter is not None:
+            return await self._partitions.run(partial(_filtered, log, query.filter, query, offset))
         work = partial(log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
         return work() if log.in_memory(offset) else await self._partitions.run(work)
 
@@ -119,7 +100,7 @@ class PartitionReader:
         if offset >= end:
             # Beyond the end: another process that is ahead of this one must have told the client this offset.
             is_due = offset > end or not self._hosting.alone or age_s >= self._refresh_s
-        elif query.tags is not None or offset + query.max_messages >= end:
+        elif query.filter is not None or offset + query.max_messages >= end:
             is_due = age_s >= self._refresh_s
         else:
             partition.follow(now + _FOLLOWED_S)
@@ -128,9 +109,9 @@ class PartitionReader:
             await partition.refresh()
 
 
-def _filtered(log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-    """Return rows with one of the tags; rows that are passed over count as consumed (SPEC CONS-3)."""
-    scanned = scan_tags(log, offset, query.tags, max_messages=query.max_messages, max_bytes=query.max_bytes)
+def _filtered(log: PartitionLog, wanted: MessageFilter, query: FetchQuery, offset: int) -> Fetched:
+    """Return rows that pass the filter; rows that are passed over count as consumed (SPEC CONS-3, CONS-9)."""
+    scanned = scan_filtered(log, offset, wanted, max_messages=query.max_messages, max_bytes=query.max_bytes)
     found = scanned.last
     assert found is not None, "a scan without a limit reads"
     if found.status is not FetchStatus.FOUND:

@@ -103,7 +103,10 @@ RETRIES = LaneKey("id-1", "billing", True, "%RETRY%billing_orders@B")
 CLIENT = OnlineClient(
     id="c1",
     joined=4,
-    topics={"orders": Subscription(order=True, tags="ä||🚀"), "refunds": Subscription(order=False, tags="*")},
+    topics={
+        "orders": Subscription(order=True, tags="ä||🚀", filter="region = 'eu'"),
+        "refunds": Subscription(order=False, tags="*"),
+    },
     leaving=False,
     since_ms=9,
 )
@@ -205,14 +208,14 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
-    *("machine", "began", "done", "delivered", "d", "rp", "dr"),
+    *("machine", "began", "done", "delivered", "d", "rp", "dr", "filter"),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
     *(f"settings.{name}" for name in ("consume_strategy", "allocation_strategy", "order", "consume_from")),
     *(f"settings.{name}" for name in ("max_attempts", "retry_policy", "invisible_ms")),
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"flush", "d", "rp", "dr"}
+NULLABLE = {"flush", "d", "rp", "dr", "filter"}
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing"}
 NAMES_ANYWHERE = {"told"}
@@ -279,6 +282,14 @@ def test_meta_04_what_was_written_is_read_and_written_again(name: str) -> None:
 
 def test_every_example_is_stored() -> None:
     assert STORED.keys() == EXAMPLES.keys()
+
+
+def test_cons_09_a_subscription_of_a_release_without_filters_has_none() -> None:
+    family, value = EXAMPLES["a client"]
+    tag, document = STORED["a client"]
+    text = changed(document, ("client", "topics", "orders"), lambda holder, key: holder[key].pop("filter"))
+    topics = {**CLIENT.topics, "orders": replace(CLIENT.topics["orders"], filter=None)}
+    assert family.read(tag, text) == replace(value, client=replace(CLIENT, topics=topics))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 
 from mq.errors import Unprocessable
-from mq.filters import (
+from mq.filters import parse_filter
+from mq.filters.condition import (
     And,
     Arithmetic,
     Column,
@@ -22,9 +23,8 @@ from mq.filters import (
     Sign,
     Text,
     Truth,
-    Wildcard,
-    parse_filter,
 )
+from mq.filters.like import Wildcard
 from mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 from tests.filters import conditions, filter_text
 
