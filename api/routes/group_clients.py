@@ -24,7 +24,7 @@ class SubscribedView(BaseModel):
 
     order: bool
     tags: str
-    filter: str | None
+    filter: str | None = None
 
 
 class ClientView(BaseModel):
