@@ -63,7 +63,7 @@ def test_cons_09_messages_from_files_are_filtered_and_so_are_those_delivered_aga
     queue.advance(60_000)
     queue.settle()
     queue.revive()
-    again = billing.pop(filter="n = 9")
+    again = billing.pop_again(1, filter="n = 9")
     assert (again.bodies, again.attempts) == (["9"], [2])
 
 
