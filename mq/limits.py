@@ -64,6 +64,12 @@ FETCH_BYTES_DEFAULT: Final = 1 * MIB
 WAIT_MS_MAX: Final = 20_000
 TAG_FILTER_TAGS_MAX: Final = 64
 
+# One SQL filter (SPEC CONS-9). It stands in the URL of a fetch, and its parser calls itself for each parenthesis, NOT
+# and minus sign. Each term (a value outside of IN's list, or a pattern) costs a pass over all messages looked at.
+FILTER_CHARS_MAX: Final = 4_096
+FILTER_DEPTH_MAX: Final = 32
+FILTER_TERMS_MAX: Final = 128
+
 # Offsets are Delta `long` columns.
 OFFSET_MAX: Final = 2**63 - 1
 PRODUCER_SEQ_MAX: Final = 2**62

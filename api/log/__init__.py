@@ -1,13 +1,13 @@
-"""Partitions as the service writes and searches them: group commit, the queue's own logs, tags, counters."""
+"""Partitions as the service writes and searches them: group commit, the queue's own logs, filters, counters."""
 
 from __future__ import annotations
 
 from api.log.fence_epochs import fence_not_known
+from api.log.filter_scan import scan_filtered
 from api.log.group_commit import Pending, RequestPart
 from api.log.metrics import Gauge, Metrics, of_partitions, rendered
 from api.log.partition import Partition, Partitions
 from api.log.record_log import RecordLog
-from api.log.tag_scan import scan_tags
 from api.log.workers import Threads
 
 __all__ = [
@@ -22,5 +22,5 @@ __all__ = [
     "fence_not_known",
     "of_partitions",
     "rendered",
-    "scan_tags",
+    "scan_filtered",
 ]

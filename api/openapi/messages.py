@@ -12,12 +12,13 @@ from mq.limits import (
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
     FETCH_MESSAGES_MAX,
+    FILTER_CHARS_MAX,
     OFFSET_MAX,
     PRODUCER_ID_LENGTH_MAX,
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
-from mq.wire import CLIENT_PATTERN
+from mq.wire import CLIENT_PATTERN, FILTER_DESCRIPTION
 from tables.schema import HEADERS, MESSAGE_SCHEMA
 
 __all__ = ["message_paths"]
@@ -172,6 +173,7 @@ def _fetch_parameters() -> list[Json]:
         query("max_bytes", whole(1, FETCH_BYTES_MAX, FETCH_BYTES_DEFAULT), "Approximate bytes; at least one message."),
         query("wait_ms", wait, f"Milliseconds to wait for the first message, at most {WAIT_MS_MAX}."),
         query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` for all messages, or `TagA||TagB`."),
+        query("filter", {"type": "string", "minLength": 1, "maxLength": FILTER_CHARS_MAX}, FILTER_DESCRIPTION),
         query("group", {"type": "string", "pattern": TOPIC_PATTERN}, "Read as a consumer of this group."),
         query("client_id", client, "The client that reads; in an exclusive group it must hold the pull lock."),
         header("Last-Event-ID", event, f"With {EVENTS_TYPE}: continue after this event."),

@@ -1,7 +1,7 @@
 """A pop's read of one partition: rows from an offset on that pass the filter, and where the next pop goes on.
 
 Rows in memory are sliced on the event loop, without a copy and without an object for each row. Rows on disk are read,
-and tags searched, on a work thread.
+and filtered, on a work thread.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from api.log import scan_tags
+from api.log import scan_filtered
 from api.queue.pop_requests import LanePopRequest
 from api.wire import first_held_back
 from mq.meta import Blocked
 from mq.queue import Attempts
 from tables.log import FetchStatus
+from tables.row_filter import MessageFilter
 
 __all__ = ["Seen", "allowed", "attempts_of", "look", "look_now"]
 
@@ -31,16 +32,16 @@ class Seen(NamedTuple):
 
 def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen | None:
     """Return at most `most` messages of the offsets `[start, limit)` from memory; None if a thread must read them."""
-    if request.whole.tags is not None or not request.log.in_memory(start):
+    if request.whole.filter is not None or not request.log.in_memory(start):
         return None
     return _plain(request, start, limit, most)
 
 
 def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
     """Return at most `most` messages of the offsets `[start, limit)` that pass the filter; blocking."""
-    if request.whole.tags is None:
+    if request.whole.filter is None:
         return _plain(request, start, limit, most)
-    return _tagged(request, start, limit, most, request.whole.tags)
+    return _filtered(request, start, limit, most, request.whole.filter)
 
 
 def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
@@ -52,10 +53,10 @@ def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) ->
     return Seen(found.rows, range(start, found.next_offset), found.next_offset)
 
 
-def _tagged(request: LanePopRequest, start: int, limit: int | None, most: int, tags: pa.Array) -> Seen:
-    """Return messages with one of the tags; messages that are passed over count as consumed."""
+def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter) -> Seen:
+    """Return messages that pass the filter; messages that are passed over count as consumed (SPEC CONS-3, CONS-9)."""
     log = request.log
-    scanned = scan_tags(log, start, tags, max_messages=most, max_bytes=request.max_bytes, limit=limit)
+    scanned = scan_filtered(log, start, wanted, max_messages=most, max_bytes=request.max_bytes, limit=limit)
     if scanned.kept is None:
         return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), scanned.reached)
     offsets: list[int] = scanned.kept.column("offset").to_pylist()

@@ -12,6 +12,7 @@ from mq.errors import Conflict
 from mq.meta import Group, Ordering, Topic
 from mq.queue import Attempts, LaneKey, Pop
 from tables.log import PartitionLog
+from tables.row_filter import MessageFilter
 
 __all__ = ["Empty", "LanePopRequest", "Taken", "TopicPopRequest", "mixed_orders"]
 
@@ -25,8 +26,8 @@ class TopicPopRequest:
     max_messages: int
     invisible_ms: int
     wait_ms: int
-    #: The tags wanted; None for every message (SPEC CONS-3).
-    tags: pa.Array | None
+    #: None for every message (SPEC CONS-3, CONS-9).
+    filter: MessageFilter | None
     #: The partition to pop, or the logical queue of a static topic; None for all.
     partition: str | None
     order: Ordering

@@ -1,6 +1,6 @@
-"""Reading a partition for a client: with a tag filter, and waiting for messages that are not there yet.
+"""Reading a partition for a client: with a filter, and waiting for messages that are not there yet.
 
-    offset ──> log.read ──tags──> rows? ── yes ──> answer
+    offset ──> log.read ─filter─> rows? ── yes ──> answer
                   ^                 |no
                   '── commit ── wait until wait_ms
 
@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
 from api.host import Hosting
-from api.log import Partition, Partitions, scan_tags
+from api.log import Partition, Partitions, scan_filtered
 from api.order import Gate
 from api.queue import HELD_BACK_S
 from api.wire import Client, ClientDisconnected
 from tables.log import Fetched, FetchStatus, PartitionLog
+from tables.row_filter import MessageFilter
 
 __all__ = ["FetchQuery", "PartitionReader", "later", "more"]
 
@@ -32,13 +31,13 @@ _FOLLOWED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchQuery:
-    """The parameters of one fetch; `tags` None takes every message."""
+    """The parameters of one fetch; `filter` None takes every message."""
 
     offset: int
     max_messages: int
     max_bytes: int
     wait_ms: int
-    tags: pa.Array | None
+    filter: MessageFilter | None
 
 
 class PartitionReader:
@@ -88,8 +87,8 @@ class PartitionReader:
     async def look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
         """Read once without waiting, after `_brought_up` has refreshed the log."""
         await self._brought_up(partition, log, query, offset)
-        if query.tags is not None:
-            return await self._partitions.run(partial(_filtered, log, query, offset))
+        if query.filter is not None:
+            return await self._partitions.run(partial(_filtered, log, query.filter, query, offset))
         work = partial(log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
         return work() if log.in_memory(offset) else await self._partitions.run(work)
 
@@ -104,7 +103,7 @@ class PartitionReader:
         if offset >= end:
             # Beyond the end: another process that is ahead of this one must have told the client this offset.
             is_due = offset > end or not self._hosting.alone or age_s >= self._refresh_s
-        elif query.tags is not None or offset + query.max_messages >= end:
+        elif query.filter is not None or offset + query.max_messages >= end:
             is_due = age_s >= self._refresh_s
         else:
             partition.follow(now + _FOLLOWED_S)
@@ -117,9 +116,9 @@ def _reaches_beyond(log: PartitionLog, offset: int) -> bool:
     return log.end_offset > offset
 
 
-def _filtered(log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-    """Return rows with one of the tags; rows that are passed over count as consumed (SPEC CONS-3)."""
-    scanned = scan_tags(log, offset, query.tags, max_messages=query.max_messages, max_bytes=query.max_bytes)
+def _filtered(log: PartitionLog, wanted: MessageFilter, query: FetchQuery, offset: int) -> Fetched:
+    """Return rows that pass the filter; rows that are passed over count as consumed (SPEC CONS-3, CONS-9)."""
+    scanned = scan_filtered(log, offset, wanted, max_messages=query.max_messages, max_bytes=query.max_bytes)
     found = scanned.last
     assert found is not None, "a scan without a limit reads"
     if found.status is not FetchStatus.FOUND:

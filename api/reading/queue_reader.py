@@ -137,7 +137,7 @@ class QueueReader:
                 found = await gate.cut(found, segment.partition, earlier)
             following = queue.after(segment) if segment.is_sealed else None
             if found.status is FetchStatus.NO_NEW_MESSAGE and following and found.next_offset >= segment.end_offset:
-                # No message up to the segment's end has one of the tags.
+                # No message up to the segment's end passes the filter.
                 query = replace(query, offset=following.logic_offset)
                 continue
             end = segment.logical(found.max_offset) if segment is newest else await self._end(topic, newest)

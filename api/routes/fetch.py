@@ -19,7 +19,6 @@ from api.log import Metrics, Partitions
 from api.order import Gate, Gates
 from api.reading import EVENTS_TYPE, FetchQuery, PartitionReader, QueueReader, stream_events
 from api.routes.order_request import check_client
-from api.routes.read import parse_tags
 from api.wire import (
     Admission,
     Answer,
@@ -32,6 +31,7 @@ from api.wire import (
     header_text,
     headers_of,
     integer,
+    message_filter,
     parse_query,
     stored_messages,
     unquoted,
@@ -51,7 +51,9 @@ from tables.log import Fetched
 __all__ = ["ARROW_TYPE", "FetchEndpoint"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
-_PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags", "group", "client_id"})
+_PARAMETERS: Final = frozenset(
+    {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id"}
+)
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
@@ -62,7 +64,7 @@ def _parse(query: dict[str, str]) -> FetchQuery:
         max_messages=integer(query, "max_messages", FETCH_MESSAGES_DEFAULT, 1, FETCH_MESSAGES_MAX),
         max_bytes=integer(query, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_MAX),
         wait_ms=integer(query, "wait_ms", 0, 0, WAIT_MS_MAX),
-        tags=parse_tags(query.get("tags")),
+        filter=message_filter(query.get("tags"), query.get("filter")),
     )
 
 

@@ -14,7 +14,7 @@ from api.host import HostedMeta
 from api.order import OnlineClients
 from api.queue import SeenClients
 from api.routes.topics import rfc3339
-from mq.meta import Member
+from mq.meta import Member, Subscription
 
 __all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]
 
@@ -24,6 +24,7 @@ class SubscribedView(BaseModel):
 
     order: bool
     tags: str
+    filter: str | None = None
 
 
 class ClientView(BaseModel):
@@ -54,12 +55,16 @@ def client_views(meta: HostedMeta, online: OnlineClients, group: str) -> list[Cl
         ClientView(
             client_id=one.id,
             online=not one.leaving,
-            topics={topic: SubscribedView(order=want.order, tags=want.tags) for topic, want in one.topics.items()},
+            topics={topic: _subscribed(want) for topic, want in one.topics.items()},
             since_time=rfc3339(one.since_ms * 1000),
             authorized_ms=online.authorized_ms(Member(group, one.id, one.joined)),
         )
         for _, one in sorted(clients.items())
     ]
+
+
+def _subscribed(one: Subscription) -> SubscribedView:
+    return SubscribedView(order=one.order, tags=one.tags, filter=one.filter)
 
 
 def seen_views(seen_here: SeenClients, group: str, others: Iterable[ClientView]) -> list[ClientView]:
@@ -72,7 +77,7 @@ def seen_views(seen_here: SeenClients, group: str, others: Iterable[ClientView])
             online=True,
             topics={
                 **(told.topics if told is not None else {}),
-                **{topic: SubscribedView(order=want.order, tags=want.tags) for topic, want in seen.topics.items()},
+                **{topic: _subscribed(want) for topic, want in seen.topics.items()},
             },
             since_time=min(rfc3339(seen.since_ms * 1000), told.since_time if told is not None else "~"),
             authorized_ms=None,

@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from api.routes.read import parse_tags
-from api.wire import JsonBody
+from api.wire import JsonBody, message_filter
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
 from mq.meta import Subscription, Topic
@@ -88,10 +87,10 @@ def _subscription(topic: str, asked: SubscriptionRequest) -> Subscription:
     except Refused as error:
         raise Refused(error.detail, code=error.code, field=field, extra=error.extra) from None
     try:
-        parse_tags(asked.tags)
+        message_filter(asked.tags, asked.filter)
     except Unprocessable as error:
-        raise Unprocessable(error.detail, code=error.code, field=f"{field}.tags", extra=error.extra) from None
-    return Subscription(order=asked.order is True, tags="*" if asked.tags is None else asked.tags)
+        raise Unprocessable(error.detail, code=error.code, field=f"{field}.{error.field}", extra=error.extra) from None
+    return Subscription(order=asked.order is True, tags="*" if asked.tags is None else asked.tags, filter=asked.filter)
 
 
 def locks_of(asked: LocksRequest, topic: Topic, queues: TopicQueues | None) -> LocksAsked:

@@ -32,7 +32,6 @@ from api.queue import (
     shown,
 )
 from api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
-from api.routes.read import parse_tags
 from api.wire import (
     BODY_BYTES_MAX,
     Admission,
@@ -44,6 +43,7 @@ from api.wire import (
     accepts,
     decode_pop,
     headers_of,
+    message_filter,
     parse_query,
     read_body,
     unquoted,
@@ -118,7 +118,9 @@ class PopEndpoint:
         queues = self._topics.queues(topic)
         wanted = _checked(topic.topic, queues, group, request, self._invisible)
         if request.client_id is not None:
-            subscription = Subscription(order=wanted.order is not False, tags=request.tags or "*")
+            subscription = Subscription(
+                order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
+            )
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
         acks = request.ack or []
         handles, refused = acks, list[FailedHandle]()
@@ -239,7 +241,7 @@ def _checked(
         max_messages=request.max_messages or POP_MESSAGES_DEFAULT,
         invisible_ms=group.settings.invisible_ms if invisible_ms is None else invisible.check(invisible_ms),
         wait_ms=request.wait_ms or 0,
-        tags=parse_tags(request.tags),
+        filter=message_filter(request.tags, request.filter),
         partition=request.partition,
         # Retried messages have no order.
         order=False if retries_only else order,

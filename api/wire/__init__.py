@@ -9,6 +9,7 @@ from api.wire.dead_letter_json import dead_letters
 from api.wire.decoded import Decoded, Named
 from api.wire.json_body import JsonBody
 from api.wire.json_rows import decode_json, decode_ndjson
+from api.wire.message_filter import message_filter
 from api.wire.message_json import json_columns, stored_messages
 from api.wire.openapi_parts import (
     PROBLEM,
@@ -103,6 +104,7 @@ __all__ = [
     "integer",
     "json_columns",
     "media_type",
+    "message_filter",
     "method_not_allowed",
     "name_in_path",
     "one_of",

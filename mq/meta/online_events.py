@@ -22,10 +22,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """How a client consumes a topic (SPEC CONS-1, CONS-3)."""
+    """How a client consumes a topic (SPEC CONS-1, CONS-3, CONS-9)."""
 
     order: bool
     tags: str
+    #: A SQL condition; None for no condition, and in events of releases without filters.
+    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

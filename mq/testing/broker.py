@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mq.errors import Conflict
+from mq.filters import Condition, Fields, evaluate
 from mq.meta import GroupSettings, Ordering
 from mq.offset_ranges import OffsetRanges
 from mq.queue import (
@@ -73,9 +74,13 @@ class LanePop:
     invisible_ms: int
     #: The tags of the filter; None for no filter (SPEC CONS-3).
     tags: Collection[str] | None
+    #: The SQL condition of the filter; None for no condition (SPEC CONS-9).
+    condition: Condition | None = None
 
     def takes(self, row: Row) -> bool:
-        return self.tags is None or row.tag in self.tags
+        if self.tags is not None and row.tag not in self.tags:
+            return False
+        return self.condition is None or evaluate(self.condition, Fields(row.key, row.tag, row.headers)) is True
 
 
 class MemoryBroker:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mq.errors import DeltaMQError, NotFound
+from mq.filters import parse_filter
 from mq.meta import GroupRequest, InvisibleBounds, Ordering, decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.names import check_client_topic
 from mq.queue import (
@@ -193,9 +194,14 @@ class MemoryQueue:
         invisible_ms: int | None = None,
         order: Ordering | None = None,
         tags: Collection[str] | None = None,
+        filter: str | None = None,
     ) -> list[Popped]:
-        """Pop messages from all partitions (SPEC POP-1); retried ones come first every fifth time, else last."""
+        """Pop messages from all partitions (SPEC POP-1); retried ones come first every fifth time, else last.
+
+        Messages that have none of the `tags`, or that `filter` (SPEC CONS-9) is not true for, count as consumed.
+        """
         assert 0 < max_messages <= POP_MESSAGES_MAX
+        condition = None if filter is None else parse_filter(filter)
         settings = self.tables.groups.group(group).settings
         how = settings.order if order is None else order
         invisible = settings.invisible_ms if invisible_ms is None else self._invisible.check(invisible_ms)
@@ -214,6 +220,7 @@ class MemoryQueue:
                 max_messages=max_messages - len(popped),
                 invisible_ms=invisible,
                 tags=tags,
+                condition=condition,
             )
             popped += self._broker.pop(request, self.now_ms)
         return popped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mq.wire.filters import FILTER_DESCRIPTION
 from mq.wire.handles import (
     AckAnswer,
     AckRequest,
@@ -30,6 +31,7 @@ from mq.wire.stored import DeadLetter, DeadLetters, FetchAnswer, MessageOrigin, 
 __all__ = [
     "CLIENT_PATTERN",
     "FAILED_KEY",
+    "FILTER_DESCRIPTION",
     "POP_MESSAGES_DEFAULT",
     "AckAnswer",
     "AckRequest",

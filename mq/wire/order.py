@@ -10,6 +10,7 @@ from msgspec import Meta
 from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
 from mq.order_limits import SUBSCRIPTIONS_MAX
 from mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
+from mq.wire.filters import FilterText
 
 __all__ = [
     "CLIENT_PATTERN",
@@ -36,6 +37,7 @@ class SubscriptionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defau
 
     order: Annotated[bool | None, Meta(description="Whether the client wants the messages in order.")] = None
     tags: Annotated[str | None, Meta(description="`*` (default, all messages) or `TagA||TagB`.")] = None
+    filter: FilterText | None = None
 
 
 _Subscriptions = Annotated[dict[str, SubscriptionRequest], Meta(max_length=SUBSCRIPTIONS_MAX)]

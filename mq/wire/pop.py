@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
 from mq.queue_limits import POP_MESSAGES_MAX
+from mq.wire.filters import FilterText
 from mq.wire.handles import FailedHandle, Handles, Milliseconds
 from mq.wire.stored import MessageOrigin
 
@@ -34,6 +35,7 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     invisible_ms: Milliseconds | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] | None = 0
     tags: Annotated[str, Meta(max_length=_TAGS_CHARS_MAX)] | None = None
+    filter: FilterText | None = None
     partition: Annotated[str, Meta(min_length=3)] | None = None
     order: bool | Literal["key"] | None = None
     client_id: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)] | None = None

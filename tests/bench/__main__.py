@@ -26,6 +26,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     compact,
     disk,
     fetch,
+    filters,
     flat,
     handover,
     many,

@@ -27,6 +27,7 @@ TARGETS: Final[dict[str, Target]] = {
     "fetch.rest.history.rate": at_least(3_400_000, "Kafka's consumer"),
     "fetch.rest.tail1000.p50": at_most(3.0, "1,000 messages from the tail"),
     "fetch.rest.random1000.p50": at_most(30.0, "1,000 messages from anywhere"),
+    "filter.log.ratio": at_least(0.5, "a header is searched at half the speed of a tag"),
     "pop.json32.rate": at_least(100_000, "RocketMQ's POP: 57 k msg/s"),
     "pop.arrow500.rate": at_least(500_000, "Kafka's share groups: 475 k msg/s"),
     "pop.stored32.rate": at_least(60_000, "60 k msg/s with checkpoints stored"),

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from mq import Admin, Message, Producer, PullConsumer
-from mq.client import GroupOffsets
+from mq import Admin, Message, OrderlyConsumer, Producer, PullConsumer, Verdict
+from mq.client import GroupOffsets, OrderedMessage, PopClient
 from mq.client.pull.out_of_range import OffsetOutOfRange
 from mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
 from mq.limits import (
@@ -220,6 +220,35 @@ def test_cons_02_and_03_start_and_tags(
     with PullConsumer(url, topic, tags="||") as consumer, pytest.raises(Refused) as refused:
         consumer.poll()
     assert refused.value.code == "invalid_tag_filter"
+
+
+def test_cons_09_consumers_of_every_kind_take_a_sql_filter(
+    shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1)
+    regions = {0: {"region": "eu"}, 1: {"region": "us"}, 2: {}}
+    sent = [Message(b"%d" % n, headers={"n": str(n), **regions[n % 3]}) for n in range(99)]
+    producer.send_batch(topic, sent)
+    url, sql = shared_service.url, "region = 'eu' AND n >= 90"
+    wanted = [b"90", b"93", b"96"]
+    assert [row["body"] for row in read_all(url, topic, filter=sql)] == wanted
+    with PopClient(url, f"g.{topic}") as client:
+        assert [message.body for message in client.pop(topic, 99, filter=sql).messages] == wanted
+        assert client.pop(topic, 99).messages == [], "passed over is consumed"
+    heard: list[bytes] = []
+
+    def listener(message: OrderedMessage) -> Verdict:
+        heard.append(message.body)
+        if len(heard) == len(wanted):
+            consumer.stop()
+        return Verdict.SUCCESS
+
+    consumer = OrderlyConsumer(url, f"x.{topic}", topic, listener, filter=sql)
+    consumer.run()
+    assert heard == wanted
+    with PullConsumer(url, topic, filter="region = ") as wrong, pytest.raises(Refused) as refused:
+        wrong.poll()
+    assert (refused.value.code, refused.value.extra["position"]) == ("invalid_filter", 9)
 
 
 def test_a_long_poll_ends_with_the_message(

@@ -86,6 +86,8 @@ class ClientSubscription:
 
     order: bool
     tags: str
+    #: The SQL condition; None for none, and from a service without filters.
+    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

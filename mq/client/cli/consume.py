@@ -45,6 +45,7 @@ def parse_start(text: str) -> Start:
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after this number of messages.")
 @click.option("--follow", is_flag=True, help="Wait for new messages; without it, stop at the current end.")
 @click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")
+@click.option("--filter", help="SQL: only messages that it is true for, such as: region = 'eu' AND amount > 5")
 @click.option(
     "--order",
     type=click.Choice([*ORDERS, EXCLUSIVE]),
@@ -60,6 +61,7 @@ def consume(
     max_messages: int | None,
     follow: bool,
     tags: str,
+    filter: str | None,
     order: str | None,
     invisible_ms: int | None,
     url: str,
@@ -81,6 +83,7 @@ def consume(
             max_messages=max_messages,
             follow=follow,
             tags=tags,
+            filter=filter,
             order=None if order == EXCLUSIVE else parse_order(order),
             invisible_ms=invisible_ms,
         )
@@ -94,7 +97,8 @@ def consume(
     if order is not None or invisible_ms is not None:
         raise click.UsageError("--order and --invisible-ms need --group")
     where = parse_start(start or "first")
-    with PullConsumer(url, topic, partitions=partitions or None, start=where, tags=tags, token=token) as consumer:
+    named = partitions or None
+    with PullConsumer(url, topic, partitions=named, start=where, tags=tags, filter=filter, token=token) as consumer:
         for messages in polls(consumer, follow=follow, max_messages=max_messages):
             write_lines(messages, line)
 

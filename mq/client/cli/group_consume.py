@@ -49,6 +49,7 @@ class GroupOptions:
     max_messages: int | None
     follow: bool
     tags: str
+    filter: str | None
     #: None: the group's own setting.
     order: Ordering | None
     invisible_ms: int | None
@@ -157,6 +158,7 @@ class _Printing:
             invisible_ms=options.invisible_ms,
             wait_ms=wait_ms,
             tags=options.tags,
+            filter=options.filter,
             partition=options.partition,
             order=options.order,
             ack=self._written,

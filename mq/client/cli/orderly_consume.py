@@ -61,7 +61,15 @@ class _Printing:
         #: Lines of a partition and of retried messages must not mix; two partitions cannot, with a concurrency of 1.
         self._writing = threading.Lock()
         self._consumer = OrderlyConsumer(
-            url, group, options.topic, self._print, concurrency=1, tags=options.tags, client_id=None, token=token
+            url,
+            group,
+            options.topic,
+            self._print,
+            concurrency=1,
+            tags=options.tags,
+            filter=options.filter,
+            client_id=None,
+            token=token,
         )
 
     def stop(self) -> None:

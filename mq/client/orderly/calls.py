@@ -57,16 +57,21 @@ class OrderlyCalls(Calls):
         self.hosts.follow()
 
     def heartbeat(
-        self, topics: Mapping[str, str], *, online: bool, wait_ms: int = 0, allocation_epoch: int = 0, timeout_s: float
+        self,
+        topics: Mapping[str, SubscriptionRequest],
+        *,
+        online: bool,
+        wait_ms: int = 0,
+        allocation_epoch: int = 0,
+        timeout_s: float,
     ) -> Heartbeat:
-        """Send a heartbeat with the consumed topics and their tags.
+        """Send a heartbeat with the consumed topics and how they are consumed.
 
         The service waits up to `wait_ms` for an allocation newer than `allocation_epoch`.
         """
-        wanted = {topic: SubscriptionRequest(order=True, tags=tags) for topic, tags in topics.items()}
         query = {"wait_ms": wait_ms, "allocation_epoch": allocation_epoch} if wait_ms else None
         path = path_of("groups", self.group, "clients", self.client_id, "heartbeat")
-        body = HeartbeatRequest(wanted, online)
+        body = HeartbeatRequest(dict(topics), online)
         return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), Heartbeat)
 
     def make_group(self) -> None:

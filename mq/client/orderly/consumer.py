@@ -52,6 +52,7 @@ from mq.errors import Refused
 from mq.limits import MIB
 from mq.order import OrderlySettings
 from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
+from mq.wire import SubscriptionRequest
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 
@@ -111,6 +112,8 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         Milliseconds between commits; after a crash, the messages since the last commit are processed again.
     tags
         `*`, or `TagA||TagB`: other messages count as consumed.
+    filter
+        A SQL condition, for example `region = 'eu' AND amount > 5`: messages that it is not true for count as consumed.
     client_id
         This client's id in the group; by default a new one.
     before, after
@@ -134,6 +137,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         turn_ms: int = RUN_MS_MAX,
         commit_ms: int = 200,
         tags: str = "*",
+        filter: str | None = None,
         fetch_messages: int = 1_000,
         fetch_bytes: int = 4 * MIB,
         client_id: str | None = None,
@@ -162,14 +166,15 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         self._counters = ConsumerCounters()
         listening = Listening(listener, self._counters, before, after)
         size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
-        self._build(dict.fromkeys(self.topics, tags), listening, size)
+        wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)
+        self._build(dict.fromkeys(self.topics, wanted), listening, size)
         batches = batch_messages is not None
         retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
-        self._retries = retries(tags=tags, **access)
+        self._retries = retries(tags=tags, filter=filter, **access)
         #: Whether the retried messages are being popped; guarded by the lock.
         self._retrying = False
 
-    def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
+    def _build(self, topics: dict[str, SubscriptionRequest], listening: Listening, size: FetchSize) -> None:
         """Make the parts and connect their callbacks."""
         self._poked = threading.Event()
         self._ended = threading.Event()

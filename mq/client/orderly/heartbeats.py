@@ -20,6 +20,7 @@ from mq.client.orderly.work import monotonic_ms
 from mq.errors import Conflict, DeltaMQError, NotFound
 from mq.order import Authorization
 from mq.order_limits import HEARTBEAT_MS
+from mq.wire import SubscriptionRequest
 
 __all__ = ["Heartbeats"]
 
@@ -47,7 +48,7 @@ class Heartbeats:
     def __init__(
         self,
         calls: OrderlyCalls,
-        topics: Mapping[str, str],
+        topics: Mapping[str, SubscriptionRequest],
         *,
         changed: Callable[[Mapping[str, list[str]]], None],
         fail: Callable[[DeltaMQError], None],

@@ -27,6 +27,7 @@ def retries_of(
     batches: bool,
     client_id: str,
     tags: str,
+    filter: str | None,
     **access: Unpack[Access],
 ) -> PopConsumer:
     """Return a consumer of the group's retried messages of these topics, one at a time."""
@@ -59,6 +60,7 @@ def retries_of(
         order=False,
         retry="only",
         tags=tags,
+        filter=filter,
         client_id=client_id,
         **access,
     )

@@ -35,6 +35,7 @@ from mq.client.pull import FetchAsk, Fetched
 from mq.errors import Conflict, DeltaMQError, NotFound
 from mq.order import Fetch, MoveAway, Process, RunState, Stop, Verdict, Wait, Yield
 from mq.queue import DeadReason
+from mq.wire import SubscriptionRequest
 
 __all__ = ["FetchSize", "Turns"]
 
@@ -72,7 +73,7 @@ class Turns:
     def __init__(
         self,
         calls: OrderlyCalls,
-        topics: Mapping[str, str],
+        topics: Mapping[str, SubscriptionRequest],
         listening: Listening,
         counters: ConsumerCounters,
         *,
@@ -232,6 +233,7 @@ class Turns:
             work.place = Place.FETCHING
             work.ticket += 1
             ticket = work.ticket
+        wanted = self._topics[work.topic]
         ask = FetchAsk(
             topic=work.topic,
             partition=work.partition,
@@ -239,7 +241,8 @@ class Turns:
             max_messages=self._size.messages,
             max_bytes=self._size.bytes,
             wait_ms=_FETCH_WAIT_MS,
-            tags=self._topics[work.topic],
+            tags=wanted.tags or "*",
+            filter=wanted.filter,
             group=self._calls.group,
             client_id=self._calls.client_id,
         )

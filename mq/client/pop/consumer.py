@@ -39,6 +39,7 @@ from mq.client.pop.pollers import Pollers
 from mq.client.pop.renewer import Renewer
 from mq.client.pop.settler import Settler
 from mq.client.pop.slots import Slots
+from mq.client.pop.wire import PopOptions
 from mq.errors import Refused
 from mq.meta import Ordering
 from mq.queue_limits import POP_MESSAGES_MAX
@@ -93,6 +94,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         Milliseconds that a pop waits at the service for the first message.
     tags
         `*`, or `TagA||TagB`: other messages count as consumed.
+    filter
+        A SQL condition, for example `region = 'eu' AND amount > 5`: messages that it is not true for count as consumed.
     order
         True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
         By default the group's setting when the consumer begins.
@@ -124,6 +127,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         invisible_ms: int | None = None,
         wait_ms: int = 15_000,
         tags: str = "*",
+        filter: str | None = None,
         order: Ordering | None = None,
         retry: Literal["only"] | None = None,
         renew_for_s: float | None = None,
@@ -150,7 +154,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         self._order = order
         self._max_messages = batch_messages or max_messages
         most = self._max_messages or 1
-        ask = self._client.ask(self.topics[0], most, invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, retry=retry)
+        options = PopOptions(invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry)
+        ask = self._client.ask(self.topics[0], most, **options)
         self._ask = replace(ask, arrow=format == "arrow")
         self._build(Handling(handler, self._counters, before, after), concurrency, prefetch, renew_for_s, ack_within_ms)
         self._helpers: Sequence[threading.Thread] = ()

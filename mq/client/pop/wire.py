@@ -55,6 +55,8 @@ class PopOptions(TypedDict, total=False):
     wait_ms: int
     #: `*` (the default), or `TagA||TagB`: messages with other tags are skipped.
     tags: str
+    #: A SQL condition (CONS-9): messages that it is not true for are skipped.
+    filter: str | None
     #: `NAME@BROKER`: pop from this partition only.
     partition: str | None
     #: True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no order. By
@@ -76,6 +78,7 @@ class PopAsk:
     invisible_ms: int | None = None
     wait_ms: int = 0
     tags: str = "*"
+    filter: str | None = None
     partition: str | None = None
     #: None: the group's setting.
     order: Ordering | None = None
@@ -105,6 +108,7 @@ class PopAsk:
             invisible_ms=self.invisible_ms,
             wait_ms=self.wait_ms,
             tags=None if self.tags == "*" else self.tags,
+            filter=self.filter,
             partition=self.partition,
             order=self.order,
             client_id=self.client_id,

@@ -59,6 +59,8 @@ class PullConsumer(Closing):
         partitions without a stored offset. `commit` stores the positions that the polls have reached.
     tags
         `*`, or `TagA||TagB`: other messages are skipped and count as consumed.
+    filter
+        A SQL condition, for example `region = 'eu' AND amount > 5`: messages that it is not true for count as consumed.
     on_data_loss
         What to do when retention has removed messages that were not read yet, or the log ends before the position:
         `raise` `OffsetOutOfRange`, or `skip` to the nearest offset that exists (`lost_messages` counts; in a logical
@@ -78,6 +80,7 @@ class PullConsumer(Closing):
         start: Start = "first",
         offsets: OffsetStore | None = None,
         tags: str = "*",
+        filter: str | None = None,
         on_data_loss: Literal["raise", "skip"] = "raise",
         fetch_messages: int = 10_000,
         fetch_bytes: int = 4 * MIB,
@@ -95,6 +98,7 @@ class PullConsumer(Closing):
         if not 1 <= fetch_bytes <= FETCH_BYTES_MAX:
             raise Refused(f"fetch_bytes must be from 1 to {FETCH_BYTES_MAX}", field="fetch_bytes")
         self._tags = tags
+        self._filter = filter
         self._offsets = offsets
         self._skip = on_data_loss == "skip"
         self._fetch_messages = fetch_messages
@@ -282,6 +286,7 @@ class PullConsumer(Closing):
             max_bytes=self._fetch_bytes,
             wait_ms=min(wait_ms, turn_ms),
             tags=self._tags,
+            filter=self._filter,
         )
         try:
             connection.ask(ask)

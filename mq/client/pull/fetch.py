@@ -35,6 +35,7 @@ class FetchAsk:
     max_bytes: int
     wait_ms: int
     tags: str
+    filter: str | None = None
     #: The exclusive group and its client that fetch, if the fetch needs a pull lock (SPEC ORDER-4).
     group: str | None = None
     client_id: str | None = None
@@ -49,6 +50,8 @@ class FetchAsk:
         }
         if self.tags != "*":
             query["tags"] = self.tags
+        if self.filter is not None:
+            query["filter"] = self.filter
         if self.group is not None:
             query["group"] = self.group
         if self.client_id is not None:

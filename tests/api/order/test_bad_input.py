@@ -24,6 +24,8 @@ HEARTBEATS: dict[str, Bad] = {
     "order no flag": ({"topics": {"orders": {"order": 1}}}, 400, "invalid_type", "topics.orders.order"),
     "tags no text": ({"topics": {"orders": {"tags": ["a"]}}}, 400, "invalid_type", "topics.orders.tags"),
     "bad tags": ({"topics": {"orders": {"tags": "a||"}}}, 422, "invalid_tag_filter", "topics.orders.tags"),
+    "filter no text": ({"topics": {"orders": {"filter": 5}}}, 400, "invalid_type", "topics.orders.filter"),
+    "bad filter": ({"topics": {"orders": {"filter": "a ="}}}, 422, "invalid_filter", "topics.orders.filter"),
     "bad topic name": ({"topics": {"no spaces": {}}}, 400, "invalid_topic_name", "topics.no spaces"),
     "system topic": ({"topics": {"%DLQ%g": {}}}, 400, "system_name", "topics.%DLQ%g"),
     "online no flag": ({"topics": {}, "online": "yes"}, 400, "invalid_type", "online"),

@@ -235,8 +235,8 @@ def test_cons_05_a_shared_group_shows_who_has_popped_lately(queue: Queue) -> Non
     queue.advance(20_000)
     billing.pop(client_id="w1")
     queue.consumer("billing", "returns").pop(client_id="w1")
-    plain = {"order": False, "tags": "*"}
-    assert shown() == {"w1": {"orders": plain, "returns": plain}, "w2": {"orders": {"order": False, "tags": "x"}}}
+    plain = {"order": False, "tags": "*", "filter": None}
+    assert shown() == {"w1": {"orders": plain, "returns": plain}, "w2": {"orders": {**plain, "tags": "x"}}}
     queue.advance(10_000)
     assert list(shown()) == ["w1"], "the other has said nothing for as long as an authorization lasts"
     assert queue.api.call("DELETE", "/v1/groups/billing").status == 204

@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from api.routes.read import parse_tags
 from api.wire.message_json import stored_messages
 from mq.limits import WAIT_MS_MAX
 from tables.delta.encode import RowsPart
@@ -234,11 +233,6 @@ def test_a_stopping_service_answers_its_long_polls(tmp_path: Path) -> None:
 
 
 # Leaves -------------------------------------------------------------------------------------------------------
-
-
-def test_a_filter_is_a_star_or_tags() -> None:
-    assert parse_tags(None) is None and parse_tags(" * ") is None
-    assert parse_tags("a||b c").to_pylist() == ["a", "b c"]
 
 
 def test_rows_of_every_kind_become_json_messages() -> None:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 
 from mq.errors import DeltaMQError, NotFound
+from mq.filters import Fields, evaluate, parse_filter
 from mq.routing import default_route
 from tests.unit.client.stub_queue import QueueFault, decoded, pop_stream
 from tests.unit.client.stub_static import StubStatic
@@ -421,7 +422,12 @@ class _Handler(BaseHTTPRequestHandler):
             rows = log[max(offset, low) : offset + int(query["max_messages"])]
         wanted = query.get("tags", "*")
         tags = {tag.strip() for tag in wanted.split("||")}
-        kept = [row for row in rows if wanted == "*" or row.get("tag") in tags]
+        condition = parse_filter(query.get("filter", "TRUE"))
+        kept = [
+            row
+            for row in rows
+            if (wanted == "*" or row.get("tag") in tags) and evaluate(condition, Fields(row.get("key"), row.get("tag")))
+        ]
         status = "found" if kept else "no_new_message"
         if offset < low or offset > len(log):
             status, kept, rows = ("offset_too_small" if offset < low else "offset_too_large"), [], []

@@ -203,6 +203,7 @@ class StubQueue:
                         invisible_ms=request.get("invisible_ms"),
                         order=request.get("order"),
                         tags=tags,
+                        filter=request.get("filter"),
                     )
                     left_s = deadline - time.monotonic()
                     if popped or left_s <= 0 or ended.is_set():

@@ -106,7 +106,10 @@ RETRIES = LaneKey("id-1", "billing", True, "%RETRY%billing_orders@B")
 CLIENT = OnlineClient(
     id="c1",
     joined=4,
-    topics={"orders": Subscription(order=True, tags="ä||🚀"), "refunds": Subscription(order=False, tags="*")},
+    topics={
+        "orders": Subscription(order=True, tags="ä||🚀", filter="region = 'eu'"),
+        "refunds": Subscription(order=False, tags="*"),
+    },
     leaving=False,
     since_ms=9,
 )
@@ -225,7 +228,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
-    *("machine", "began", "done", "delivered", "d", "rp", "dr"),
+    *("machine", "began", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static topics
     *("retired", "static", "at_ms", "hosted", "copies", "version"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
@@ -235,7 +238,7 @@ OPTIONAL = {
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"flush", "d", "rp", "dr", "static"}
+NULLABLE = {"flush", "d", "rp", "dr", "static", "filter"}
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
 NAMES_ANYWHERE = {"told"}
@@ -302,6 +305,14 @@ def test_meta_04_what_was_written_is_read_and_written_again(name: str) -> None:
 
 def test_every_example_is_stored() -> None:
     assert STORED.keys() == EXAMPLES.keys()
+
+
+def test_cons_09_a_subscription_of_a_release_without_filters_has_none() -> None:
+    family, value = EXAMPLES["a client"]
+    tag, document = STORED["a client"]
+    text = changed(document, ("client", "topics", "orders"), lambda holder, key: holder[key].pop("filter"))
+    topics = {**CLIENT.topics, "orders": replace(CLIENT.topics["orders"], filter=None)}
+    assert family.read(tag, text) == replace(value, client=replace(CLIENT, topics=topics))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

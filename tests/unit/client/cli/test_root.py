@@ -212,6 +212,11 @@ def test_cons_03_consume_filters_by_tag(run: Run, filled: StubService) -> None:
     assert {line["tag"] for line in run("consume", "orders", "--json", "--tags", "A").lines} == {"A"}
 
 
+def test_cons_09_consume_filters_by_a_condition(run: Run, filled: StubService) -> None:
+    found = run("consume", "orders", "--json", "--filter", "tag LIKE '_' AND tag <> 'B'").lines
+    assert found and {line["tag"] for line in found} == {"A"}
+
+
 def test_consume_some(run: Run, filled: StubService) -> None:
     one = run("consume", "orders", "--json", "--partition", "orders@broker-b").lines
     assert {line["partition"] for line in one} == {"orders@broker-b"}

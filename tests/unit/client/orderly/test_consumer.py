@@ -262,6 +262,16 @@ def test_cons_03_other_tags_count_as_consumed(stub: StubService, listen: Listen)
     assert ear.offsets() == [0, 1, 5]
 
 
+def test_cons_09_messages_that_the_filter_is_not_true_for_count_as_consumed(stub: StubService, listen: Listen) -> None:
+    stub.create("orders", 1)
+    for tag in "abca":
+        fill(stub, 1, tag=tag)
+    ear = Ear(stub)
+    listen(ear, filter="tag <= 'b'")
+    done(stub, 4)
+    assert ear.offsets() == [0, 1, 3]
+
+
 def test_messages_that_retention_has_taken_are_passed_over(stub: StubService, listen: Listen) -> None:
     topic = stub.create("orders", 1)
     fill(stub, 10)

@@ -130,6 +130,15 @@ def test_cons_03_other_tags_count_as_consumed(stub: StubService, consume: Consum
     assert sorted(seen.numbers) == [n for n in range(30) if n % 3 != 1]
 
 
+def test_cons_09_messages_that_the_filter_is_not_true_for_count_as_consumed(
+    stub: StubService, consume: Consume, seen: Seen
+) -> None:
+    stub.queue.fill("orders", 30, tag=lambda n: "ABC"[n % 3])
+    consume(seen, filter="tag <> 'A'", tags="A||C")
+    wait_done(stub)
+    assert sorted(seen.numbers) == [n for n in range(30) if n % 3 == 2]
+
+
 # Failures of handlers ------------------------------------------------------------------------------------------
 
 

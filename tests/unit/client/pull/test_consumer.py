@@ -194,6 +194,18 @@ def test_cons_03_messages_that_nobody_wants_are_passed_over(
         assert consumer.poll(wait_ms=50) == []
 
 
+def test_cons_09_messages_that_the_filter_is_not_true_for_count_as_consumed(
+    stub: StubService, producer: Producer, make_consumer: MakeConsumer
+) -> None:
+    stub.create("orders", 1)
+    fill(producer, 30, tag=lambda n: "ABC"[n % 3])
+    consumer = make_consumer(filter="tag IN ('A', 'B') AND NOT tag = 'A'", fetch_messages=7)
+    found: list[int] = []
+    while consumer.positions() != consumer.end_offsets():
+        found += [int(message.body) for message in consumer.poll(wait_ms=0)]
+    assert found == list(range(1, 30, 3))
+
+
 def test_arrow_rows_carry_their_partition(stub: StubService, producer: Producer, make_consumer: MakeConsumer) -> None:
     stub.create("orders", 3)
     fill(producer, 200)

@@ -1,17 +1,17 @@
-"""The search for messages with one of some tags: bounded steps through a partition, for fetches and pops alike."""
+"""The search for messages that pass a filter: bounded steps through a partition, for fetches and pops alike."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
+from tables.row_filter import MessageFilter
 
-__all__ = ["Scanned", "scan_tags"]
+__all__ = ["Scanned", "scan_filtered"]
 
-#: One step covers at least these bounds, so that rare tags are found in few steps ...
+#: One step covers at least these bounds, so that rare messages are found in few steps ...
 _MESSAGES: Final = 20_000
 _BYTES: Final = 8 * 1024 * 1024
 #: ... and one scan takes at most this number of steps before it says which offset it reached.
@@ -27,14 +27,20 @@ class Scanned(NamedTuple):
     kept: pa.Table | None
     #: The offset up to which all messages were looked at.
     reached: int
-    #: The offset of the first message with one of the tags that had no room among `kept`; None if all had.
+    #: The offset of the first message that passes and had no room among `kept`; None if all had.
     rest: int | None = None
 
 
-def scan_tags(
-    log: PartitionLog, start: int, tags: pa.Array, *, max_messages: int, max_bytes: int, limit: int | None = None
+def scan_filtered(
+    log: PartitionLog,
+    start: int,
+    wanted: MessageFilter,
+    *,
+    max_messages: int,
+    max_bytes: int,
+    limit: int | None = None,
 ) -> Scanned:
-    """Return the first messages of the offsets `[start, limit)` that have one of the tags; blocking.
+    """Return the first messages of the offsets `[start, limit)` that pass the filter; blocking.
 
     At least one message is kept if one is found, whatever its bytes.
     """
@@ -47,7 +53,7 @@ def scan_tags(
         found = log.read(at, max_messages=room, max_bytes=step_bytes)
         if found.status is not FetchStatus.FOUND:
             break
-        matching = found.rows.filter(pc.is_in(found.rows.column("tag"), value_set=tags))
+        matching = wanted.matching(found.rows)
         at = found.next_offset
         if matching.num_rows:
             kept = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1)

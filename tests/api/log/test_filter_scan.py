@@ -1,4 +1,4 @@
-"""The search for tags: what it keeps, where it ends, and how far it goes in one call."""
+"""The search for messages that pass a filter: what it keeps, where it ends, and how far it goes in one call."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.log.tag_scan import scan_tags
+from api.log.filter_scan import scan_filtered
 from tables.log import Fetched, FetchStatus
+from tables.row_filter import MessageFilter
 from tables.schema import MESSAGE_SCHEMA
 
-TAGS = pa.array(["a"])
+TAGS = MessageFilter(tags=pa.array(["a"]))
 
 
 class Log:
@@ -32,7 +33,7 @@ class Log:
 
 
 def scan(log: Any, start: int = 0, *, most: int = 10, max_bytes: int = 10_000, limit: int | None = None) -> Any:
-    return scan_tags(log, start, TAGS, max_messages=most, max_bytes=max_bytes, limit=limit)
+    return scan_filtered(log, start, TAGS, max_messages=most, max_bytes=max_bytes, limit=limit)
 
 
 def kept(scanned: Any) -> list[int] | None:

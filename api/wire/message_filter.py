@@ -1,17 +1,32 @@
-"""The tag filter of requests that read messages."""
+"""The filter of a request: tags, and a SQL condition (SPEC CONS-3, CONS-9)."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 from mq.errors import Unprocessable
+from mq.filters import parse_filter
 from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
+from tables.row_filter import MessageFilter
 
-__all__ = ["parse_tags"]
+__all__ = ["message_filter"]
 
 
-def parse_tags(text: str | None) -> pa.Array | None:
-    """Return the tags of a filter `*` or `TagA || TagB` (SPEC CONS-3); None for every message."""
+def message_filter(tags: str | None, filter: str | None) -> MessageFilter | None:
+    """Return the filter of `*` or `TagA || TagB`, and of a SQL condition; None if it lets every message pass.
+
+    Raises
+    ------
+    Unprocessable
+        `invalid_tag_filter` or `invalid_filter`; `field` is `tags` or `filter`.
+    """
+    names = _tags_of(tags)
+    condition = None if filter is None else parse_filter(filter)
+    return None if names is None and condition is None else MessageFilter(tags=names, condition=condition)
+
+
+def _tags_of(text: str | None) -> pa.Array | None:
+    """Return the tags that a text names; None for all."""
     if text is None or text.strip() == "*":
         return None
     tags = [tag.strip() for tag in text.split("||")]

@@ -1,0 +1,55 @@
+"""Message filters as SQL92 conditions: `region = 'eu' AND amount > 5` (SPEC CONS-9)."""
+
+from __future__ import annotations
+
+from mq.filters.condition import (
+    And,
+    Arithmetic,
+    Comparison,
+    Condition,
+    Field,
+    Header,
+    In,
+    IsNull,
+    Kind,
+    Like,
+    Not,
+    Operator,
+    Or,
+    Sign,
+    Truth,
+    Value,
+    fields_of,
+    kind_of,
+)
+from mq.filters.evaluation import NUMBER_PATTERN, Fields, evaluate, value_of
+from mq.filters.like import Pattern, Wildcard
+from mq.filters.parser import parse_filter
+
+__all__ = [
+    "NUMBER_PATTERN",
+    "And",
+    "Arithmetic",
+    "Comparison",
+    "Condition",
+    "Field",
+    "Fields",
+    "Header",
+    "In",
+    "IsNull",
+    "Kind",
+    "Like",
+    "Not",
+    "Operator",
+    "Or",
+    "Pattern",
+    "Sign",
+    "Truth",
+    "Value",
+    "Wildcard",
+    "evaluate",
+    "fields_of",
+    "kind_of",
+    "parse_filter",
+    "value_of",
+]

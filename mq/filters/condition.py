@@ -1,0 +1,230 @@
+"""A parsed filter: a tree of conditions over values.
+
+    region = 'eu' AND NOT amount IN (1, 2)
+
+    And ── Comparison(EQUAL) ── Header region, Text eu
+        └─ Not ── In ── Header amount, Number 1, Number 2
+
+A condition is true, false, or unknown (NULL), as in SQL. Only what cannot be said by something else has a node:
+`a BETWEEN 1 AND 2` is `a >= 1 AND a <= 2`, `IS NOT NULL` is `NOT ... IS NULL`, and `-a` is `0 - a`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mq.filters.like import Pattern
+
+__all__ = [
+    "And",
+    "Arithmetic",
+    "Column",
+    "Comparison",
+    "Condition",
+    "Field",
+    "Header",
+    "In",
+    "IsNull",
+    "Kind",
+    "Like",
+    "Literal",
+    "Not",
+    "Number",
+    "Operator",
+    "Or",
+    "Sign",
+    "Text",
+    "Truth",
+    "Value",
+    "all_of",
+    "any_of",
+    "fields_of",
+    "is_boolean",
+    "is_numeric",
+    "kind_of",
+]
+
+
+class Operator(enum.Enum):
+    """How two values are compared."""
+
+    EQUAL = "="
+    NOT_EQUAL = "<>"
+    LESS = "<"
+    AT_MOST = "<="
+    GREATER = ">"
+    AT_LEAST = ">="
+
+
+class Kind(enum.Enum):
+    """As what values are compared."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+
+
+class Sign(enum.Enum):
+    """How a number is made of two."""
+
+    PLUS = "+"
+    MINUS = "-"
+    TIMES = "*"
+    DIVIDE = "/"
+
+
+class Column(enum.Enum):
+    """A field that every message has beside its headers; its value is the name of the column of message rows."""
+
+    KEY = "key"
+    TAG = "tag"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The value of a message's header; NULL if the message does not have it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text in quotes."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number: finite, and never -0.0."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """TRUE, FALSE, or NULL (None); a value and a condition."""
+
+    value: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """A number made of two; NULL if one of them is, and if the result is not finite."""
+
+    sign: Sign
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two values compared: as numbers or as booleans if one of them is one, else as texts by their code points."""
+
+    operator: Operator
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """Whether a value is NULL; never unknown itself."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Whether a value equals one of some literals, each compared as by `Comparison`."""
+
+    value: Value
+    items: tuple[Literal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Whether a text fits a pattern."""
+
+    value: Value
+    pattern: Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite; unknown stays unknown."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """False if one of the conditions is, else unknown if one is. Made by `all_of`."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """True if one of the conditions is, else unknown if one is. Made by `any_of`."""
+
+    conditions: tuple[Condition, ...]
+
+
+Field: TypeAlias = Header | Column
+Literal: TypeAlias = Text | Number | Truth
+Value: TypeAlias = Field | Literal | Arithmetic
+Condition: TypeAlias = And | Or | Not | Comparison | IsNull | In | Like | Truth
+
+
+def all_of(conditions: Iterable[Condition]) -> Condition:
+    """Return the AND of one condition or more, without an AND directly inside an AND."""
+    flat = tuple(part for one in conditions for part in (one.conditions if isinstance(one, And) else (one,)))
+    return flat[0] if len(flat) == 1 else And(flat)
+
+
+def any_of(conditions: Iterable[Condition]) -> Condition:
+    """Return the OR of one condition or more, without an OR directly inside an OR."""
+    flat = tuple(part for one in conditions for part in (one.conditions if isinstance(one, Or) else (one,)))
+    return flat[0] if len(flat) == 1 else Or(flat)
+
+
+def kind_of(*values: Value) -> Kind:
+    """Return as what these values are compared with each other."""
+    if is_numeric(*values):
+        return Kind.NUMBER
+    return Kind.BOOLEAN if is_boolean(*values) else Kind.TEXT
+
+
+def is_numeric(*values: Value) -> bool:
+    """Whether one of these values is a number by itself."""
+    return any(isinstance(value, Number | Arithmetic) for value in values)
+
+
+def is_boolean(*values: Value) -> bool:
+    """Whether one of these values is TRUE or FALSE."""
+    return any(isinstance(value, Truth) and value.value is not None for value in values)
+
+
+def fields_of(node: Condition | Value) -> Iterator[Field]:
+    """Yield the headers and columns that a condition or a value depends on, with repeats."""
+    if isinstance(node, Header | Column):
+        yield node
+    for part in _parts(node):
+        yield from fields_of(part)
+
+
+def _parts(node: Condition | Value) -> tuple[Condition | Value, ...]:
+    match node:
+        case And(conditions) | Or(conditions):
+            return conditions
+        case Not(condition):
+            return (condition,)
+        case Comparison(_, left, right) | Arithmetic(_, left, right):
+            return (left, right)
+        case IsNull(value) | In(value, _) | Like(value, _):
+            return (value,)
+        case _:
+            return ()
