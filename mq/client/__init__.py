@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SentRange,
     )
     from mq.client.orderly import OrderlyClosed, OrderlyConsumer, Suspend, Verdict
+    from mq.client.outbox import Outbox, OutboxDialect, OutboxRelay, OutboxStatus, RelayStats, SetAside
     from mq.client.pop import ConsumerClosed, ConsumerStats, PopClient, PopConsumer
     from mq.client.produce import Closed, Producer, ProducerStats, TableProgress, TableSendInterrupted, TableSendState
     from mq.client.pull import FileOffsets, GroupOffsets, PullConsumer
@@ -67,6 +68,10 @@ __all__ = [
     "OrderedMessage",
     "OrderlyClosed",
     "OrderlyConsumer",
+    "Outbox",
+    "OutboxDialect",
+    "OutboxRelay",
+    "OutboxStatus",
     "PartitionInfo",
     "PartlySent",
     "Patience",
@@ -79,10 +84,12 @@ __all__ = [
     "ProducerStats",
     "PullConsumer",
     "ReceivedMessage",
+    "RelayStats",
     "Result",
     "Sent",
     "SentBatch",
     "SentRange",
+    "SetAside",
     "Suspend",
     "TableProgress",
     "TableSendInterrupted",
@@ -113,6 +120,10 @@ _ROOMS = {
     "OrderedMessage": "messages",
     "OrderlyClosed": "orderly",
     "OrderlyConsumer": "orderly",
+    "Outbox": "outbox",
+    "OutboxDialect": "outbox",
+    "OutboxRelay": "outbox",
+    "OutboxStatus": "outbox",
     "PartitionInfo": "admin",
     "PartlySent": "messages",
     "Patience": "http",
@@ -125,10 +136,12 @@ _ROOMS = {
     "ProducerStats": "produce",
     "PullConsumer": "pull",
     "ReceivedMessage": "messages",
+    "RelayStats": "outbox",
     "Result": "messages",
     "Sent": "messages",
     "SentBatch": "messages",
     "SentRange": "messages",
+    "SetAside": "outbox",
     "Suspend": "orderly",
     "TableProgress": "produce",
     "TableSendInterrupted": "produce",

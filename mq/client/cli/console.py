@@ -38,6 +38,10 @@ _REMEDIES: Final = {
     "offset_too_small": "retention has removed the offset: use --from first",
     "offset_too_large": "the log ends before the offset: use --from last",
     "partitions_cannot_shrink": "a topic can only grow; to have fewer partitions, delete it and create it anew",
+    "driver_missing": "install it: `pip install 'deltamq[postgres]'`",
+    "outbox_not_found": "make it once, with `Outbox(table=...).create(connection)` and a commit, or name its --table",
+    "database_not_found": "check the path: sqlite:///relative/path or sqlite:////absolute/path",
+    "outbox_outcome_unknown": "if it is not in the topic, `deltamq outbox send-again ID` sends it",
     "not_sent": "check with `deltamq doctor` whether the service is running and reachable",
 }
 
