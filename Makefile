@@ -25,7 +25,7 @@ setup: ## Create .venv with the locked packages, and .jars, if they are missing 
 
 lock: setup ## Update requirements.lock from pyproject.toml
 	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --extra dev --extra connect pyproject.toml --output-file requirements.lock
+		--no-emit-index-url --no-emit-find-links --extra dev --extra connect --extra postgres pyproject.toml --output-file requirements.lock
 
 wheel: setup ## Build the wheel in dist/, a copy for spark-submit --py-files, and a wheel for Databricks
 	@$(VENV)/python -m jobs.setup.wheel

@@ -11,12 +11,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mq.client import Admin, Message, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Suspend, Verdict
+    from mq.client import (
+        Admin,
+        Message,
+        OrderlyConsumer,
+        Outbox,
+        OutboxRelay,
+        PopConsumer,
+        Producer,
+        PullConsumer,
+        Result,
+        Suspend,
+        Verdict,
+    )
 
 __all__ = [
     "Admin",
     "Message",
     "OrderlyConsumer",
+    "Outbox",
+    "OutboxRelay",
     "PopConsumer",
     "Producer",
     "PullConsumer",

@@ -49,6 +49,10 @@ _REMEDIES: Final = {
     "broker_unavailable": "`deltamq cluster` shows the brokers, and which of them are served",
     "unknown_queue": "`deltamq topic show NAME` shows its logical queues",
     "physical_partition": "`deltamq topic show NAME` shows the logical queues, which are to be named",
+    "driver_missing": "install it: `pip install 'deltamq[postgres]'`",
+    "outbox_not_found": "make it once, with `Outbox(table=...).create(connection)` and a commit, or name its --table",
+    "database_not_found": "check the path: sqlite:///relative/path or sqlite:////absolute/path",
+    "outbox_outcome_unknown": "if it is not in the topic, `deltamq outbox send-again ID` sends it",
     "not_sent": "check with `deltamq doctor` whether the service is running and reachable",
 }
 

@@ -35,6 +35,7 @@ _OWN: Final = {
     "cluster": ("mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
     "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
     "group": ("mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
+    "outbox": ("mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
     "dead-letters": ("mq.client.cli.dead_letters:dead_letters", "List dead letters, and send them back."),
     "doctor": ("mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
 }

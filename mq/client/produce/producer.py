@@ -26,12 +26,13 @@ import numpy as np
 import pyarrow as pa
 
 from mq.client.http import Hosts, Patience, Workers
-from mq.client.messages import Message, Sent, SentBatch, as_bytes, as_messages, check_message
+from mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
 from mq.client.produce.buffer import Buffer
 from mq.client.produce.entry import Entry
 from mq.client.produce.executor import completing
-from mq.client.produce.outbox import Closed, Outbox
+from mq.client.produce.fixed_requests import send_fixed
 from mq.client.produce.parts import Parts, wait_for
+from mq.client.produce.routers import Closed, Routers
 from mq.client.produce.selector import Selector
 from mq.client.produce.send_future import SendFuture
 from mq.client.produce.shared import ProducerStats, SendSettings, Shared
@@ -120,7 +121,7 @@ class Producer:
             buffer=Buffer(buffer_bytes_max),
             new_id=new_id,
         )
-        self._outbox = Outbox(self._shared)
+        self._routers = Routers(self._shared)
         self.url = hosts.url
 
     # One message ------------------------------------------------------------------------------------------------
@@ -166,11 +167,11 @@ class Producer:
         if expected_offset is not None and partition is None:
             raise Refused("expected_offset needs a partition", field="expected_offset")
         self._check(message)
-        router = self._outbox.router(topic)
+        router = self._routers.router(topic)
         if selector is not None:
             message = router.chosen(message, selector, selector_argument, deadline)
         entry = self._entry(message, deadline, future, expected_offset)
-        executor = self._outbox.put(router, message, entry, here=True)
+        executor = self._routers.put(router, message, entry, here=True)
         return wait_for(executor, entry, future, deadline)
 
     def send_async(
@@ -239,7 +240,7 @@ class Producer:
                 raise
         parts = Parts(len(batch))
         everything = Slice(None, batch, None, np.arange(len(batch)))
-        self._outbox.put_slice(parts, self._outbox.router(topic), everything, deadline)
+        self._routers.put_slice(parts, self._routers.router(topic), everything, deadline)
         return parts.result(deadline)
 
     def send_arrow(
@@ -257,13 +258,13 @@ class Producer:
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)
-        router = self._outbox.router(topic)
+        router = self._routers.router(topic)
         given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
         rows = checked_rows(given, self._settings.message_bytes_max)
         parts = Parts(len(rows))
         for low, high in pairwise(chunk_starts(rows, self._chunk_bytes(), ARROW_MESSAGES_MAX)):
             piece = Slice(partition, (), chunk_of(rows, low, high), np.arange(low, high), named=partition is not None)
-            self._outbox.put_slice(parts, router, piece, deadline)
+            self._routers.put_slice(parts, router, piece, deadline)
         return parts.result(deadline)
 
     def send_table(
@@ -290,20 +291,36 @@ class Producer:
             With the state from which to resume.
         """
         self._may_wait()
-        router = self._outbox.router(topic)
+        router = self._routers.router(topic)
         rows = checked_rows(table, self._settings.message_bytes_max)
         view = router.view(self._deadline(None)) if state is None else None
         return TableSend(self._shared, topic, rows, view=view, state=state).run(progress)
+
+    def send_fixed(
+        self, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, timeout_s: float
+    ) -> SendFuture[tuple[SentRange, ...]]:
+        """Queue `messages` as one request with a name that the caller has stored; a repeated one is stored once.
+
+        All messages have a `born_time`, and either all name the same partition or none does. Sequences of one
+        `producer_id` grow, and a request follows only when the outcome of the one before is known.
+        """
+        for message in messages:
+            self._check(message)
+        self._routers.router(topic)  # checks the name, and that the producer is open
+        deadline = self._deadline(timeout_s)
+        return send_fixed(
+            self._shared, topic, messages, producer_id=producer_id, producer_seq=producer_seq, deadline=deadline
+        )
 
     # Upkeep -----------------------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> tuple[str, ...]:
         """Return the topic's partitions in route order, or the logical queues of a static topic."""
-        return self._outbox.router(topic).view(self._deadline(None)).partitions
+        return self._routers.router(topic).view(self._deadline(None)).partitions
 
     def resume(self, topic: str) -> None:
         """Let the stopped executors of a strict topic accept new messages again (SEND-2)."""
-        self._outbox.router(topic).restart()
+        self._routers.router(topic).restart()
 
     def stats(self) -> ProducerStats:
         """Return the counts since the producer was made."""
@@ -317,7 +334,7 @@ class Producer:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> Closed:
         """Flush for at most `timeout_s`, then give up; returns what is left undone. Closing twice is harmless."""
         self._may_wait()
-        return self._outbox.close(timeout_s)
+        return self._routers.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -391,7 +408,7 @@ class Producer:
     ) -> None:
         deadline = self._deadline(None)
         self._check(message)
-        router = self._outbox.router(topic)
+        router = self._routers.router(topic)
         if selector is not None:
             message = router.chosen(message, selector, selector_argument, deadline)
-        self._outbox.put(router, message, self._entry(message, deadline, future), here=False)
+        self._routers.put(router, message, self._entry(message, deadline, future), here=False)

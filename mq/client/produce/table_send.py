@@ -30,6 +30,7 @@ from mq.client.http import decode_as
 from mq.client.messages import SentBatch, SentRange
 from mq.client.produce.entry import Entry
 from mq.client.produce.executor import Executor, Failing
+from mq.client.produce.fixed_requests import FixedRequests
 from mq.client.produce.parts import Parts
 from mq.client.produce.progress_bar import row_bar
 from mq.client.produce.send_future import SendFuture
@@ -111,7 +112,7 @@ class _Chunk:
     after: TableSendState
 
 
-class TableSend:
+class TableSend(FixedRequests):
     """One run of sending checked `rows` to `topic`."""
 
     def __init__(
@@ -202,25 +203,6 @@ class TableSend:
         self._ranges += sent.ranges
         self._state = chunk.after
         report(TableProgress(rows_stored=self._state.rows_stored, rows=self._state.rows, state=self._state))
-
-    # The executors' owner: it neither moves nor reroutes entries, because a resumed send repeats the same requests.
-
-    def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
-        """Fail `entries`; never called, because an executor that stops on any failure keeps its route."""
-        executor.fail(entries, error)
-
-    def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
-        """Return False: rows stay with their partition."""
-        return False
-
-    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
-        """Do nothing."""
-
-    def attempt_failed(self, executor: Executor) -> None:
-        """Do nothing: any host forwards."""
-
-    def drained(self, executor: Executor) -> None:
-        """Do nothing."""
 
 
 def _first_state(shared: Shared, topic: str, rows: pa.Table, view: TopicView | None) -> TableSendState:

@@ -19,7 +19,7 @@ from mq.client.produce.topic_router import TopicRouter
 from mq.errors import DeltaMQError, Unavailable
 from mq.names import check_client_topic
 
-__all__ = ["Closed", "Outbox"]
+__all__ = ["Closed", "Routers"]
 
 _DRAW_BITS = 30
 
@@ -39,7 +39,7 @@ class Closed:
         return self.not_sent == 0 and self.unresolved == 0
 
 
-class Outbox:
+class Routers:
     """The topic routers of one producer. Safe for any number of threads."""
 
     def __init__(self, shared: Shared) -> None:

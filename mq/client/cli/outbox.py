@@ -1,0 +1,134 @@
+"""`deltamq outbox ...`: send what applications have committed in their outbox, and show what waits there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from mq.client.cli.console import error_line, print_json, print_table, service_options
+from mq.client.cli.group_consume import stopped_by_sigterm
+from mq.client.outbox import Outbox, OutboxRelay, OutboxStatus, SetAside, connector_of, opened
+from mq.errors import DeltaMQError
+
+__all__ = ["outbox"]
+
+_FAILED: Final = 1
+_SHOWN_MAX: Final = 1_000
+
+_DATABASE = click.option(
+    "--database",
+    envvar="DELTAMQ_OUTBOX_DATABASE",
+    required=True,
+    help="sqlite:///PATH, or postgresql://USER@HOST/NAME.",
+)
+_TABLE = click.option("--table", default="mq_outbox", show_default=True, help="The table of the outbox.")
+
+
+@click.group()
+def outbox() -> None:
+    """Send what applications have committed in their outbox, and show what waits there."""
+
+
+@outbox.command()
+@_DATABASE
+@_TABLE
+@click.option("--once", is_flag=True, help="End when nothing can be sent now; exits 1 if messages are left.")
+@click.option("--strict", is_flag=True, help="Let messages of a key wait while one of it is set aside.")
+@service_options
+def relay(database: str, table: str, once: bool, strict: bool, url: str, token: str | None, as_json: bool) -> int:
+    """Send the messages of an outbox, each once, those of a key in order, until SIGTERM or Ctrl-C.
+
+    Any number of relays may run. A message that the service refuses is set aside and reported; `deltamq outbox show`
+    lists it.
+    """
+
+    def report(aside: SetAside) -> None:
+        error = DeltaMQError(f"{len(aside.ids):,} messages for {aside.topic} were set aside: {aside.detail}")
+        error.code = aside.code
+        error.extra["ids"] = list(aside.ids)
+        click.echo(error_line(error, as_json=as_json), err=True)
+
+    connect = connector_of(database)
+    with OutboxRelay(connect, url, token=token, table=table, strict=strict, on_set_aside=report) as running:
+        done = True
+        with stopped_by_sigterm(running):
+            try:
+                if once:
+                    done = running.drain()
+                else:
+                    running.run()
+            except KeyboardInterrupt:
+                running.stop()
+        stats = running.stats()
+    if as_json:
+        print_json(stats)
+    else:
+        again = f", {stats.duplicates:,} of them sent before" if stats.duplicates else ""
+        click.echo(f"sent {stats.sent:,} messages{again}; {stats.set_aside:,} set aside")
+    return 0 if done and not stats.set_aside else _FAILED
+
+
+@outbox.command()
+@_DATABASE
+@_TABLE
+@click.option(
+    "--max",
+    "set_aside_max",
+    type=click.IntRange(0, _SHOWN_MAX),
+    default=20,
+    show_default=True,
+    help="Show at most this number of messages that were set aside.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def show(database: str, table: str, set_aside_max: int, as_json: bool) -> None:
+    """Print what waits in an outbox, which requests fail, and the messages that were set aside."""
+    with opened(connector_of(database), table) as connection:
+        status = Outbox(table=table).status(connection, set_aside_max=set_aside_max)
+    if as_json:
+        print_json({"waiting": status.waiting, "set_aside": status.set_aside, **asdict(status)})
+    else:
+        _print(status, datetime.now(UTC))
+
+
+@outbox.command("send-again")
+@_DATABASE
+@_TABLE
+@click.argument("ids", nargs=-1, type=int, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def send_again(database: str, table: str, ids: tuple[int, ...], as_json: bool) -> int:
+    """Let messages that were set aside be sent again, by their IDS; exits 1 if one of them is not there."""
+    with opened(connector_of(database), table) as connection:
+        count = Outbox(table=table).send_again(connection, ids)
+        connection.commit()
+    if as_json:
+        print_json({"again": count})
+    else:
+        click.echo(f"{count:,} messages are sent again")
+    return 0 if count == len(ids) else _FAILED
+
+
+def _print(status: OutboxStatus, now: datetime) -> None:
+    click.echo(f"{status.waiting:,} messages wait, {status.set_aside:,} were set aside")
+    if status.topics:
+        rows = [(one.topic, one.waiting, one.set_aside, _age(one.oldest_time, now)) for one in status.topics]
+        print_table(("topic", "waiting", "set aside", "oldest"), rows, right=("waiting", "set aside", "oldest"))
+    if status.lanes:
+        lanes = [(one.lane, one.failures, _time(one.next_try_time), one.code, one.detail) for one in status.lanes]
+        print_table(("failing lane", "failures", "next try", "error", "detail"), lanes, right=("failures",))
+    if status.messages:
+        aside = [
+            (one.id, one.topic, one.key or "", one.message_id, _time(one.failed_time), one.code, one.detail)
+            for one in status.messages
+        ]
+        print_table(("id", "topic", "key", "message id", "set aside", "error", "detail"), aside, right=("id",))
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def _age(oldest: datetime | None, now: datetime) -> str:
+    return "-" if oldest is None else f"{max(0.0, (now - oldest).total_seconds()):,.0f} s"

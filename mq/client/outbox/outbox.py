@@ -1,0 +1,189 @@
+"""The outbox: messages that exist exactly if the caller's own database transaction commits (SPEC SEND-7).
+
+    with connection:                                        # the caller's transaction
+        connection.execute("UPDATE orders SET paid = 1 WHERE id = 17")
+        outbox.put(connection, "orders", Message(b"paid", key="order-17"))
+
+    OutboxRelay(connect, "http://127.0.0.1:8080").run()     # a thread or process of its own sends what is committed
+
+Nothing here commits or rolls back: the caller does. A message gets its id and its time when it is put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from mq.client.messages import Message, as_messages, check_message
+from mq.client.outbox.dialect import Connection, OutboxDialect, dialect_of
+from mq.client.outbox.rows import lane_of, row_of
+from mq.client.outbox.session import run
+from mq.client.outbox.statements import Tables, ids_in
+from mq.names import check_client_topic
+
+__all__ = ["Outbox", "OutboxStatus", "OutboxTopic", "SetAsideMessage", "WaitingLane"]
+
+#: The outbox's table, if the caller names no other.
+TABLE: Final = "mq_outbox"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxTopic:
+    """The messages of one topic: those that wait to be sent, and those that were set aside with an error."""
+
+    topic: str
+    waiting: int
+    set_aside: int
+    oldest_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLane:
+    """Messages of some keys of a topic whose request has failed, and when it is repeated."""
+
+    lane: str
+    failures: int
+    next_try_time: datetime
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAsideMessage:
+    """A message that could not be sent, and why."""
+
+    id: int
+    topic: str
+    key: str | None
+    message_id: str
+    code: str
+    detail: str
+    failed_time: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStatus:
+    """What is in an outbox; `messages` are the first of those that were set aside."""
+
+    topics: tuple[OutboxTopic, ...]
+    lanes: tuple[WaitingLane, ...]
+    messages: tuple[SetAsideMessage, ...]
+
+    @property
+    def waiting(self) -> int:
+        """Number of messages that wait to be sent."""
+        return sum(one.waiting for one in self.topics)
+
+    @property
+    def set_aside(self) -> int:
+        """Number of messages that were set aside."""
+        return sum(one.set_aside for one in self.topics)
+
+
+class Outbox:
+    """The tables of an outbox in the caller's database. Safe for any number of threads, with a connection for each.
+
+    Parameters
+    ----------
+    dialect
+        How to talk to the database; by default found out by the connection's driver (SQLite, PostgreSQL).
+    table
+        The table of the messages; `TABLE_lanes` is the second one.
+    """
+
+    def __init__(self, dialect: OutboxDialect | None = None, *, table: str = TABLE) -> None:
+        self._dialect = dialect
+        self.tables = Tables(table)
+
+    def create(self, connection: Connection) -> None:
+        """Make the tables if they are missing, in the caller's transaction, which the caller commits."""
+        dialect = self._dialect_of(connection)
+        for statement in self.tables.definitions(dialect):
+            run(connection, dialect, statement)
+
+    def put(self, connection: Connection, topic: str, message: Message | bytes | str) -> str:
+        """Write one message in the caller's transaction, and return its `message_id`.
+
+        Raises
+        ------
+        Refused
+            The message or the topic's name is against the rules (`TooLarge`: over 4 MiB); nothing was written.
+        """
+        return self.put_many(connection, topic, [message])[0]
+
+    def put_many(self, connection: Connection, topic: str, messages: Iterable[Message | bytes | str]) -> list[str]:
+        """Write messages in the caller's transaction, in order, and return their `message_id`s; raises as `put`."""
+        check_client_topic(topic)
+        batch = as_messages(messages)
+        for message in batch:
+            check_message(message)
+        if not batch:
+            return []
+        rows = [row_of(topic, message) for message in batch]
+        dialect = self._dialect_of(connection)
+        cursor = connection.cursor()
+        try:
+            cursor.executemany(dialect.sql(self.tables.insert), [dialect.parameters(row) for row in rows])
+        finally:
+            cursor.close()
+        return [str(row[_MESSAGE_ID]) for row in rows]
+
+    def status(self, connection: Connection, *, set_aside_max: int = 100) -> OutboxStatus:
+        """Return what waits and what was set aside, as the connection's transaction sees it."""
+        dialect = self._dialect_of(connection)
+        topics, _ = run(connection, dialect, self.tables.counts)
+        lanes, _ = run(connection, dialect, self.tables.failing_lanes)
+        aside, _ = run(connection, dialect, self.tables.read_set_aside, set_aside_max)
+        return OutboxStatus(
+            topics=tuple(
+                OutboxTopic(topic=topic, waiting=waiting, set_aside=gone, oldest_time=_time_of_us(oldest))
+                for topic, waiting, gone, oldest in topics
+            ),
+            lanes=tuple(
+                WaitingLane(lane=lane, failures=failures, next_try_time=_time_of_ms(at), code=code, detail=detail)
+                for lane, failures, at, code, detail in lanes
+            ),
+            messages=tuple(
+                SetAsideMessage(
+                    id=number,
+                    topic=topic,
+                    key=key,
+                    message_id=message_id,
+                    code=code,
+                    detail=detail,
+                    failed_time=_time_of_ms(at),
+                )
+                for number, topic, key, message_id, code, detail, at in aside
+            ),
+        )
+
+    def send_again(self, connection: Connection, ids: Sequence[int]) -> int:
+        """Let messages that were set aside be sent again, in the caller's transaction; returns their number."""
+        dialect = self._dialect_of(connection)
+        if not ids:
+            return 0
+        found, _ = run(
+            connection, dialect, f"SELECT id, topic, message_key FROM {self.tables.messages} WHERE {ids_in(ids)}"
+        )
+        return sum(
+            run(connection, dialect, self.tables.send_again, lane_of(topic, key), number)[1]
+            for number, topic, key in found
+        )
+
+    def _dialect_of(self, connection: Connection) -> OutboxDialect:
+        return self._dialect if self._dialect is not None else dialect_of(connection)
+
+
+#: The place of the message's id in a new row.
+_MESSAGE_ID: Final = 7
+
+
+def _time_of_us(moment_us: int | None) -> datetime | None:
+    return None if moment_us is None else _EPOCH + timedelta(microseconds=moment_us)
+
+
+def _time_of_ms(moment_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=moment_ms)

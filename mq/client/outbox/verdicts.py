@@ -1,0 +1,62 @@
+"""What becomes of a request of the relay: a pure decision from its outcome (SPEC SEND-7).
+
+outcome                                             step
+--------------------------------------------------  ---------------------------------------------------------------
+stored, now or by an earlier attempt                STORED      its rows are deleted
+the service is away, busy, does not know            REPEAT      the very same request, after a growing wait
+the relay's token is wrong                          REPEAT      no message is to blame
+the topic or the named partition does not exist     SET_ASIDE   all its rows, which share both
+refused, several messages                           DIVIDE      nothing was stored: fewer messages, until one is left
+refused, one message                                SET_ASIDE
+may be stored, and can no longer be recognised      SET_ASIDE   only a person can tell whether to send it again
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated, Unknown
+from mq.limits import PRODUCER_WINDOW_MS
+
+__all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "Step", "step_after", "too_late"]
+
+#: How long after its first attempt a request is repeated: an hour less than the service remembers it, for clocks that
+#: do not agree.
+REPEATABLE_MS: Final = PRODUCER_WINDOW_MS - 3600 * 1000
+
+_NOWHERE: Final = frozenset({"topic_not_found", "partition_not_found", "physical_partition"})
+#: The request may be stored, and a repeated one would not be recognised.
+OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
+_FORGOTTEN: Final = "producer_sequence_out_of_order"
+
+
+class Step(enum.Enum):
+    """What to do with the rows of a request."""
+
+    STORED = "stored"
+    REPEAT = "repeat"
+    DIVIDE = "divide"
+    SET_ASIDE = "set aside"
+
+
+def step_after(error: DeltaMQError | None, rows: int) -> Step:
+    """Return what to do with `rows` rows after `error`, or after success."""
+    if error is None:
+        return Step.STORED
+    if error.code in _NOWHERE or error.code in (_FORGOTTEN, OUTCOME_UNKNOWN):
+        return Step.SET_ASIDE
+    if isinstance(error, Refused) and not isinstance(error, (Unauthenticated, Forbidden)):
+        return Step.SET_ASIDE if rows == 1 else Step.DIVIDE
+    return Step.REPEAT
+
+
+def too_late(first_attempt_ms: int, now_ms: int) -> Unknown | None:
+    """Return the error of a request that may be stored, but that the service would no longer recognise; else None."""
+    if now_ms - first_attempt_ms < REPEATABLE_MS:
+        return None
+    return Unknown(
+        f"sent more than {REPEATABLE_MS // 3_600_000} hours ago without an answer: it may be stored; look for its "
+        "message_id in the topic before it is sent again",
+        code=OUTCOME_UNKNOWN,
+    )
