@@ -18,7 +18,7 @@ from mq.errors import NotFound, Refused, Unprocessable
 from mq.meta import Group, Topic, decide_reset, lanes_of, queues_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
-from mq.static import LogicalQueue, StoredOffsets, Stretch, TopicQueues
+from mq.static import LogicalQueue, StoredOffsets, Stretch, TopicQueues, position_of, reset_steps
 from tables.failpoints import failpoint
 from tables.log import RESET_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
@@ -139,9 +139,8 @@ class _Reset:
             detail = f"to: {offset} is not from 0 to the end offset {offsets.end} of {name}"
             extra = {"end_offset": offsets.end}
             raise Unprocessable(detail, code="offset_out_of_range", field=f"to.{name}", extra=extra)
-        begins = (low for low, _ in offsets.cut(offset, offsets.end))
-        for segment in queue.segments:
-            yield self._lanes[segment.partition], next(begins) if segment.is_decided else segment.start_offset
+        for segment, at in reset_steps(queue, offset):
+            yield self._lanes[segment.partition], at
 
     def _stored(self, queue: LogicalQueue) -> StoredOffsets:
         bounds = ((one.delta, self.bounds(self._lanes[one.partition])) for one in queue.readable)
@@ -153,11 +152,10 @@ class _Reset:
             return {lane.partition: offset for lane, offset in offsets.items()}
         by_name: dict[str, int] = {lane.partition: offset for lane, offset in offsets.items() if lane.retry}
         for queue in self._queues.served.values():
-            lanes = [(one, self._lanes[one.partition]) for one in queue.readable]
-            at = {one: offsets[lane] for one, lane in lanes if lane in offsets}
-            left = [one for one, offset in at.items() if not one.is_sealed or offset < one.end_offset]
-            for one in [*left, *list(at)[-1:]][:1]:
-                by_name[queue.name] = one.logical(at[one])
+            at = {one.partition: offsets.get(self._lanes[one.partition]) for one in queue.readable}
+            known = {partition: offset for partition, offset in at.items() if offset is not None}
+            if len(known) == len(at):
+                by_name[queue.name] = position_of(queue, known)
         return by_name
 
     def _named(self, to: Mapping[str, int]) -> dict[LaneKey, int]:
