@@ -12,11 +12,8 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import random
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +74,7 @@ class Turns:
         counters: ConsumerCounters,
         *,
         concurrency: int,
+        turn_ms: int,
         batches: bool,
         size: FetchSize,
         refused: Callable[[OrderlyWork, Conflict], None],
@@ -95,12 +93,10 @@ class Turns:
         self._stopped = stopped
         self._commit = commit
         self._fail = fail
-        self._poke = poke
         self._threads = Workers(concurrency, "deltamq-listener")
         self.fetches = OrderlyFetches(calls.hosts, self._heard)
-        self._timers: list[tuple[int, int, OrderlyWork, int]] = []
-        self._timer_numbers = itertools.count()
-        self._timers_lock = threading.Lock()
+        self.timers = Timers(poke)
+        self._turn_ms = turn_ms
         #: Active in the threads that run a listener.
         self.inside = Inside()
 
@@ -108,12 +104,12 @@ class Turns:
 
     def begin(self, work: OrderlyWork) -> None:
         """Run a queued work in one of the threads."""
-        self._threads.submit(partial(self._guarded, work))
+        self._threads.submit(partial(self._guarded, work, self._turn if work.keyed is None else self._keyed_turn))
 
     def wake(self, work: OrderlyWork, ticket: int | None = None) -> None:
         """Queue a work that waits or fetches; with a `ticket`, only if the work still has that one."""
         with work.mutex:
-            if work.place not in (Place.FETCHING, Place.WAITING) or ticket not in (None, work.ticket):
+            if work.place not in _WAKEFUL or ticket not in (None, work.ticket):
                 return
             work.place = Place.QUEUED
             work.ticket += 1
@@ -127,9 +123,7 @@ class Turns:
             work.place = Place.WAITING
             work.ticket += 1
             ticket = work.ticket
-        with self._timers_lock:
-            heapq.heappush(self._timers, (until_ms, next(self._timer_numbers), work, ticket))
-        self._poke()
+        self.timers.at(until_ms, partial(self.wake, work, ticket))
         self._wake_if_over(work)
 
     def _wake_if_over(self, work: OrderlyWork) -> None:
@@ -137,26 +131,12 @@ class Turns:
         if not work.right.allocated or not work.right.holds(monotonic_ms()):
             self.wake(work)
 
-    def tick(self) -> None:
-        """Wake the works whose wait is over."""
-        due = []
-        with self._timers_lock:
-            while self._timers and self._timers[0][0] <= monotonic_ms():
-                due.append(heapq.heappop(self._timers))
-        for _, _, work, ticket in due:
-            self.wake(work, ticket)
-
-    def next_ms(self) -> int | None:
-        """Return when the next wait ends."""
-        with self._timers_lock:
-            return self._timers[0][0] if self._timers else None
-
     # A turn -----------------------------------------------------------------------------------------------------
 
-    def _guarded(self, work: OrderlyWork) -> None:
-        """Run a turn; an unexpected error ends the consumer, which must not look alive while a partition is stuck."""
+    def _guarded(self, work: OrderlyWork, turn: Callable[[OrderlyWork], None]) -> None:
+        """Run a part of a turn; an unexpected error ends the consumer: it must not look alive with a partition stuck."""
         try:
-            self._turn(work)
+            turn(work)
         except Exception as error:
             log.exception("event=turn_failed partition=%s", work.partition)
             self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
