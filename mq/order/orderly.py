@@ -266,6 +266,11 @@ class OrderlyRun:
         return self._waiting[0] if self._waiting else self._end
 
     @property
+    def done_ahead(self) -> int:
+        """Number of messages above the position that are done; a plain run hears them in order, so there are none."""
+        return 0
+
+    @property
     def failures(self) -> int:
         """How often the message at the position has failed, to commit with it; 0 where that does not matter."""
         if self._settings.on_failure is OnFailure.IN_PLACE or not self._settings.autocommit:

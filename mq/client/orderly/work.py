@@ -103,6 +103,12 @@ class OrderlyWork:
             return self.run.position
 
     @property
+    def done_ahead(self) -> int:
+        """Number of messages above the position that are done: another client would hear them again."""
+        with self.mutex:
+            return self.run.done_ahead
+
+    @property
     def is_heard(self) -> bool:
         """True if a thread hears messages or is about to."""
         return self.place in (Place.QUEUED, Place.RUNNING, Place.BUSY) or self.listeners > 0
