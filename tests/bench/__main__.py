@@ -28,6 +28,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     fetch,
     flat,
     handover,
+    keys,
     many,
     memory,
     merge,

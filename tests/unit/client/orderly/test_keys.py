@@ -92,7 +92,8 @@ def test_order_11_more_is_fetched_while_a_listener_is_slow_and_the_commit_is_the
     stub.wait_for(lambda: len(ear.heard) == 10)
     assert consumer.positions() == {("orders", PARTITION): 0}
     stub.wait_for(lambda: consumer.done_ahead() == {("orders", PARTITION): 9})
-    assert PARTITION not in stub.order.committed and ear.offsets() == list(range(10)), "no further ahead"
+    assert PARTITION not in stub.order.committed
+    assert sorted(ear.offsets()) == list(range(10)), "no further ahead"
     gates.open[0].set()
     done(stub, 24)
     assert sorted(ear.offsets()) == list(range(24))
