@@ -380,6 +380,47 @@ def test_order_11_a_handover_ends_and_repeats_nothing_unless_a_key_fails(
         assert model.run.done_ahead == 0
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    keys=st.text("abc-", min_size=1, max_size=40),
+    killer=st.integers(0, 39),
+    commits=st.lists(st.booleans(), min_size=1, max_size=7),
+    max_attempts=st.integers(3, 4),
+)
+def test_order_11_a_message_that_kills_clients_is_set_aside_and_no_other(
+    keys: str, killer: int, commits: list[bool], max_attempts: int
+) -> None:
+    """Each life commits now and then; a death counts as a failure of the message at the committed offset."""
+    killer %= len(keys)
+    committed = attempts = lives = step_count = 0
+    aside: list[int] = []
+    while committed < len(keys):
+        lives += 1
+        assert lives <= 3 * max_attempts, "it kills for ever"
+        client = Client("", max_attempts=max_attempts, attempts=attempts)
+        run = client.run = KeyedRun(
+            client.right, committed, OrderlySettings(keys_in_parallel=3, max_attempts=max_attempts), attempts=attempts
+        )
+        later = [(at, None if key == "-" else key) for at, key in enumerate(keys) if at >= committed]
+        run.fetched(later, len(keys))
+        while committed < len(keys):
+            step_count += 1
+            if run.is_careful or commits[step_count % len(commits)] or run.position == len(keys):
+                committed, attempts = run.position, run.failures
+            step = client.begin()
+            if step is None:
+                continue
+            if isinstance(step, MoveAway):
+                aside.extend(step.offsets)
+                run.moved(step.offsets[0], True, 0)
+            elif step.offsets == (killer,):
+                attempts += 1
+                break
+            else:
+                run.finished(step.offsets[0], SUCCESS, 0)
+    assert aside == [killer]
+
+
 def test_order_11_waiting_keys_come_in_the_order_of_their_offsets() -> None:
     client = Client("aabbcc", keys_in_parallel=1)
     heard: dict[str, list[int]] = defaultdict(list)
