@@ -43,6 +43,10 @@ PULL_LOCK_SETTLE_MS: Final = 26 * _SECOND
 SUSPEND_MS_DEFAULT: Final = 1 * _SECOND
 SUSPEND_MS_MIN: Final = 10
 SUSPEND_MS_MAX: Final = 30 * _SECOND
+# Keys in parallel (SPEC ORDER-11): how many messages, from the lowest unfinished one on, may be done or heard; most of
+# them are heard again after a crash. A default fetch is as long.
+AHEAD_MESSAGES_DEFAULT: Final = 1_000
+AHEAD_MESSAGES_MAX: Final = 100_000
 # Longest turn of one partition before others get one (SPEC ORDER-9).
 RUN_MS_MAX: Final = 60 * _SECOND
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mq.order.authorization import Authorization, Authorizations
+from mq.order.keyed import Busy, KeyedRun
 from mq.order.orderly import (
     Fetch,
     MoveAway,
@@ -22,8 +23,10 @@ from mq.order.pull_lock import ClientLock, PullLocks
 __all__ = [
     "Authorization",
     "Authorizations",
+    "Busy",
     "ClientLock",
     "Fetch",
+    "KeyedRun",
     "MoveAway",
     "OnFailure",
     "OrderlyRun",

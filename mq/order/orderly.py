@@ -18,6 +18,10 @@ the broker counts a failure of the message at the committed offset. But the dead
 message, which it had not committed yet. So a client that finds a message tried twice is *careful* for a while: it takes
 messages one by one, and commits before each. If the next death has the same message at the committed offset, that
 message is the one that kills clients.
+
+A listener may commit by hand (CONS-8). Then the position stays at the first message that was heard since the last
+commit, and a rollback pulls from there again. The attempts of dead clients count for nothing: a commit that only the
+listener may make cannot tell which message was theirs.
 """
 
 from __future__ import annotations
@@ -31,10 +35,12 @@ from typing import Final
 
 from mq.order.authorization import Authorization
 from mq.order.pull_lock import ClientLock
-from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT, SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.order_limits import AHEAD_MESSAGES_DEFAULT, RUN_MS_MAX, SUSPEND_MS_DEFAULT, SUSPEND_MS_MAX, SUSPEND_MS_MIN
 from mq.queue_limits import MAX_ATTEMPTS_DEFAULT
 
 __all__ = [
+    "CAREFUL_FROM",
+    "CAREFUL_MESSAGES",
     "Fetch",
     "MoveAway",
     "OnFailure",
@@ -59,6 +65,15 @@ class Verdict(enum.Enum):
     SUSPEND = "suspend"
     #: The batch must go to the dead letters.
     DEAD = "dead"
+    #: Success, and everything heard so far is committed; only without `autocommit` (SPEC CONS-8).
+    COMMIT = "commit"
+    #: Everything since the last commit must be heard again; only without `autocommit`.
+    ROLLBACK = "rollback"
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the listener is done with the batch."""
+        return self in (Verdict.SUCCESS, Verdict.COMMIT)
 
 
 class OnFailure(enum.Enum):
@@ -157,6 +172,12 @@ class OrderlySettings:
     #: Messages that a listener gets at once. They fail and are dead-lettered together.
     batch_messages: int = 1
     run_ms_max: int = RUN_MS_MAX
+    #: Keys of one partition that are heard at once; with 1, its messages are heard one after another (SPEC ORDER-11).
+    keys_in_parallel: int = 1
+    #: Messages from the lowest one on that is not done, up to the last one that may begin.
+    ahead_messages: int = AHEAD_MESSAGES_DEFAULT
+    #: Whether a success is committed; otherwise the listener commits by its verdicts (SPEC CONS-8).
+    autocommit: bool = True
 
 
 def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> int:
@@ -168,8 +189,8 @@ def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> in
 #: From this attempt on, the message, or one behind it, may be the one that kills clients: the next 256 messages are
 #: processed one by one, each after a commit. That is more than most clients process between two commits. If the killer
 #: lies further on, progress is committed up to there, and the next death is nearer to it.
-_CAREFUL_FROM: Final = 2
-_CAREFUL_MESSAGES: Final = 256
+CAREFUL_FROM: Final = 2
+CAREFUL_MESSAGES: Final = 256
 
 
 class Right:
@@ -197,10 +218,12 @@ class OrderlyRun:
     """The run of one partition in one client, under one right. Not safe for threads, except for its states."""
 
     __slots__ = (
+        "_aside",
         "_attempts",
         "_batch",
         "_careful",
         "_end",
+        "_mark",
         "_resume_ms",
         "_right",
         "_settings",
@@ -212,9 +235,9 @@ class OrderlyRun:
     def __init__(self, right: Right, offset: int, settings: OrderlySettings, now_ms: int, *, attempts: int = 0) -> None:
         """Begin at the group's committed offset, whose message other clients have tried `attempts` times."""
         self.state = RunState.READY
-        counts = settings.on_failure is not OnFailure.IN_PLACE
+        counts = settings.on_failure is not OnFailure.IN_PLACE and settings.autocommit
         #: The number of messages that are still processed carefully.
-        self._careful = _CAREFUL_MESSAGES if counts and attempts >= _CAREFUL_FROM else 0
+        self._careful = CAREFUL_MESSAGES if counts and attempts >= CAREFUL_FROM else 0
         self._right = right
         self._settings = settings
         #: Messages that were fetched and are not done, the batch first.
@@ -225,18 +248,32 @@ class OrderlyRun:
         self._attempts = attempts if counts else 0
         #: The offset at which the next pull begins.
         self._end = offset
+        #: Without `autocommit`: where the next client would begin, if messages were heard since the last commit.
+        self._mark: int | None = None
+        #: The messages since then that were moved away: a rollback does not bring them again.
+        self._aside: set[int] = set()
         self._resume_ms = now_ms
         self._turn_ms = now_ms
 
     @property
     def position(self) -> int:
-        """The offset to commit: everything below it is done."""
+        """The offset to commit: everything below it is done, and committed by the listener, if that is its task."""
+        return self.reached if self._mark is None else self._mark
+
+    @property
+    def reached(self) -> int:
+        """The lowest offset that is not done."""
         return self._waiting[0] if self._waiting else self._end
+
+    @property
+    def done_ahead(self) -> int:
+        """Number of messages above the position that are done; a plain run hears them in order, so there are none."""
+        return 0
 
     @property
     def failures(self) -> int:
         """How often the message at the position has failed, to commit with it; 0 where that does not matter."""
-        if self._settings.on_failure is OnFailure.IN_PLACE:
+        if self._settings.on_failure is OnFailure.IN_PLACE or not self._settings.autocommit:
             return 0
         return self._attempts - (self.state is RunState.PROCESSING)
 
@@ -252,10 +289,10 @@ class OrderlyRun:
     def fetched(self, offsets: Iterable[int], next_offset: int) -> None:
         """Add the messages of a pull from `Fetch.offset`; offsets between them were filtered out."""
         assert next_offset >= self._end, "a pull goes forward"
-        position = self.position
-        self._waiting.extend(offsets)
+        reached = self.reached
+        self._waiting.extend(offset for offset in offsets if offset not in self._aside)
         self._end = next_offset
-        if self.position != position:
+        if self.reached != reached:
             self._attempts = 0
         assert all(one < other for one, other in zip(self._waiting, islice(self._waiting, 1, None), strict=False))
 
@@ -274,7 +311,7 @@ class OrderlyRun:
             return Fetch(self._end)
         if not self._batch:
             self._batch = 1 if self.is_careful else min(len(self._waiting), self._settings.batch_messages)
-            if self._used_up() and self._attempts > _CAREFUL_FROM:
+            if self._used_up() and self._attempts > CAREFUL_FROM:
                 return self._move_away(Verdict.SUSPEND)
         self._attempts += 1
         self.state = self.state.to(RunState.PROCESSING)
@@ -304,7 +341,14 @@ class OrderlyRun:
             return None
         assert self.state is RunState.PROCESSING, f"the run is {self.state.value}"
         assert 0 <= done <= self._batch
-        self._drop(self._batch if verdict is Verdict.SUCCESS else done)
+        if verdict is Verdict.ROLLBACK:
+            self._roll_back(now_ms, asked_ms)
+            return None
+        self._drop(self._batch if verdict.is_success else done)
+        if verdict is Verdict.COMMIT:
+            self._mark = None
+            # After a rollback, some may still lie ahead.
+            self._aside = {offset for offset in self._aside if offset >= self.reached}
         if self._batch and self._goes_away(verdict):
             return self._move_away(verdict)
         if self._batch:
@@ -330,6 +374,8 @@ class OrderlyRun:
             return
         assert self.state is RunState.MOVING, f"the run is {self.state.value}"
         if ok:
+            if not self._settings.autocommit:
+                self._aside.update(islice(self._waiting, self._batch))
             self._drop(self._batch)
         else:
             self._suspend(now_ms, None)
@@ -337,12 +383,23 @@ class OrderlyRun:
 
     def _drop(self, count: int) -> None:
         """Drop the first messages, which are done; the attempts now count for the first one that is not."""
+        if count and not self._settings.autocommit and self._mark is None:
+            self._mark = self._waiting[0]
         for _ in range(count):
             self._waiting.popleft()
         self._batch -= count
         self._careful = max(0, self._careful - count)
         if count:
             self._attempts = 0 if not self._batch else 1
+
+    def _roll_back(self, now_ms: int, asked_ms: int | None) -> None:
+        """Go back to the last commit, and wait as after a suspension; how often that may happen has no bound."""
+        if self._mark is not None:
+            self._waiting.clear()
+            self._end, self._mark = self._mark, None
+        self._batch = self._attempts = 0
+        self._suspend(now_ms, asked_ms)
+        self.state = self.state.to(RunState.READY)
 
     def _suspend(self, now_ms: int, asked_ms: int | None) -> None:
         self._resume_ms = now_ms + suspend_ms(asked_ms, self._settings.suspend_ms)

@@ -29,6 +29,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     filters,
     flat,
     handover,
+    keys,
     many,
     memory,
     merge,

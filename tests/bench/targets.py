@@ -34,6 +34,7 @@ TARGETS: Final[dict[str, Target]] = {
     "pop.held32.rate": at_least(60_000, "60 k msg/s with a million in flight"),
     "pop.receive.p50": at_most(1.0, "RocketMQ's POP: 1.0 ms"),
     "order.handover.p99": at_most(500, "a partition rests half a second while it is handed over"),
+    "order.keys.ratio": at_least(6, "eight listeners of 10 ms in one partition"),
     "cluster.missed.took": at_most(1_000, "serving again, where nobody waits for a lease"),
     "cluster.produce.ratio": at_least(1.6, "a second process, where the cores allow it"),
     "flat.commit.ratio": at_most(1.2, "a late commit costs what an early one costs"),

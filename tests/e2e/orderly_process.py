@@ -1,8 +1,9 @@
 """An ordered consumer in a process of its own, which notes each message in a journal file; tests kill and stop it.
 
-python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS DEADLY
+python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS DEADLY KEYS COMMIT_EACH
 
-The message whose number is DEADLY ends the process that receives it.
+The message whose number is DEADLY ends the process that receives it. KEYS are heard in parallel. With COMMIT_EACH above
+0, the listener commits by hand, after so many messages.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Heard(NamedTuple):
     ended_ns: int
 
 
-def journal_to(path: Path, client: str, work_ms: float = 0.0, deadly: int = -1) -> Callable[[OrderedMessage], Verdict]:
+def journal_to(
+    path: Path, client: str, work_ms: float = 0.0, deadly: int = -1, commit_each: int = 0
+) -> Callable[[OrderedMessage], Verdict]:
     """Return a listener that notes each message before and after its work; bodies are numbers, and `deadly` kills."""
 
     def note(line: str) -> None:
@@ -50,7 +53,8 @@ def journal_to(path: Path, client: str, work_ms: float = 0.0, deadly: int = -1) 
         if work_ms:
             time.sleep(work_ms / 1000)
         note(f"end {time.monotonic_ns()} {place}\n")
-        return Verdict.SUCCESS
+        is_commit = commit_each and (int(message.text) + 1) % commit_each == 0
+        return Verdict.COMMIT if is_commit else Verdict.SUCCESS
 
     return listen
 
@@ -87,10 +91,20 @@ class OrderlyProcess(ConsumerProcess):
     """The process and its journal."""
 
     def __init__(
-        self, url: str, group: str, topic: str, client: str, journal: Path, *, work_ms: int = 1, deadly: int = -1
+        self,
+        url: str,
+        group: str,
+        topic: str,
+        client: str,
+        journal: Path,
+        *,
+        work_ms: int = 1,
+        deadly: int = -1,
+        keys_in_parallel: int = 1,
+        commit_each: int = 0,
     ) -> None:
         self.journal = journal
-        settings = (str(journal), str(work_ms), str(deadly))
+        settings = (str(journal), *map(str, (work_ms, deadly, keys_in_parallel, commit_each)))
         super().__init__("tests.e2e.orderly_process", url, group, topic, client, *settings)
         self.wait_ready()
 
@@ -98,9 +112,13 @@ class OrderlyProcess(ConsumerProcess):
         return heard_in(self.journal)
 
 
-def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: str, deadly: str) -> int:
-    listen = journal_to(Path(journal), client, float(work_ms), int(deadly))
-    consumer = OrderlyConsumer(url, group, topic, listen, client_id=client)
+def _main(
+    url: str, group: str, topic: str, client: str, journal: str, work_ms: str, deadly: str, keys: str, each: str
+) -> int:
+    listen = journal_to(Path(journal), client, float(work_ms), int(deadly), int(each))
+    consumer = OrderlyConsumer(
+        url, group, topic, listen, client_id=client, keys_in_parallel=int(keys), autocommit=int(each) == 0
+    )
 
     def stop(number: int, frame: FrameType | None) -> None:
         consumer.stop()

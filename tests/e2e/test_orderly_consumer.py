@@ -450,3 +450,119 @@ def test_route_06_an_expansion_of_a_strict_topic_under_load_keeps_every_key_in_o
     assert keys_heard(*journals) == feeding.sent
     moved = {one.key for one in heard if len({other.partition for other in heard if other.key == one.key}) > 1}
     assert moved, "some keys went to new partitions"
+
+
+def check_keys(heard: Sequence[Heard], *, repeats: bool) -> None:
+    """Per key nothing is skipped, overtakes, or is heard by two at once (SPEC ORDER-11)."""
+    reached: dict[str, int] = defaultdict(lambda: -1)
+    busy_until: dict[str, int] = defaultdict(int)
+    for one in heard:
+        assert one.number <= reached[one.key] + 1, f"{one} comes before {reached[one.key] + 1} of its key"
+        assert repeats or one.number == reached[one.key] + 1, f"{one} was heard before"
+        assert busy_until[one.key] <= one.began_ns, f"{one} began while its key was heard"
+        reached[one.key] = max(reached[one.key], one.number)
+        busy_until[one.key] = one.ended_ns
+
+
+def most_at_once(heard: Sequence[Heard]) -> int:
+    """How many messages of one partition were heard at the same time."""
+    return max(
+        sum(other.partition == one.partition and other.began_ns <= one.began_ns < other.ended_ns for other in heard)
+        for one in heard
+    )
+
+
+def test_order_11_clients_come_and_go_and_keys_heard_in_parallel_keep_their_order_without_a_repeated_message(
+    service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
+) -> None:
+    make_topic(service.url, topic, partitions=2)
+    feeding = feed(service.url, topic)
+    journals = [tmp_path / f"{name}.journal" for name in "abc"]
+    clients = [
+        OrderlyConsumer(
+            service.url, "ledger", topic, journal_to(path, path.stem, 5), client_id=path.stem, keys_in_parallel=4
+        )
+        for path in journals
+    ]
+    clients[0].start()
+    until(lambda: len(heard_in(journals[0])) > 100)
+    clients[1].start()
+    until(partial(all_have_some, clients[:2]))
+    until(lambda: len(heard_in(journals[1])) > 100)
+    clients[2].start()
+    assert clients[0].close(), "everything was handed over"
+    until(lambda: len(heard_in(journals[2])) > 100)
+    total = feeding.stop()
+    until(lambda: len(heard_in(*journals)) >= total)
+    assert all(client.close() for client in clients)
+    heard = heard_in(*journals)
+    check_keys(heard, repeats=False)
+    assert keys_heard(*journals) == feeding.sent
+    assert 2 <= most_at_once(heard) <= 4
+
+
+def test_order_11_after_a_crash_keys_heard_in_parallel_go_on_and_nothing_is_lost(
+    short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
+) -> None:
+    service = ServiceProcess(tmp_path / "warehouse")
+    try:
+        make_topic(service.url, topic, partitions=1)
+        feeding = feed(service.url, topic)
+        one = spawn(service.url, topic, "one", work_ms=5, keys_in_parallel=4)
+        until(lambda: len(one.heard()) > 100)
+        one.kill()
+        other = spawn(service.url, topic, "two", keys_in_parallel=4)
+        until(lambda: len(other.heard()) > 100)
+        feeding.stop()
+        until(lambda: keys_heard(one.journal, other.journal) == feeding.sent)
+        assert other.stop() == 0
+        ended = [heard for heard in one.heard() if heard.ended_ns]
+        check_keys(ended, repeats=False)
+        check_keys([*ended, *other.heard()], repeats=True)
+        assert most_at_once(ended) > 1
+    finally:
+        service.close()
+
+
+def test_order_11_a_message_that_kills_its_clients_is_a_dead_letter_at_last_and_no_other_is(
+    service: ServiceProcess, topic: str, spawn: Spawn
+) -> None:
+    with Admin(service.url) as admin:
+        admin.create_group("ledger", consume_strategy="exclusive", max_attempts=3)
+    make_topic(service.url, topic, partitions=1, strict=False)
+    with Producer(service.url) as producer:
+        for number in range(40):
+            producer.send(topic, str(number), key=f"k{number % 5}")
+    lives = 0
+    while True:
+        worker = spawn(service.url, topic, "one", deadly=25, keys_in_parallel=4)
+        lives += 1
+        until(partial(is_over, worker, 40))
+        if worker.is_running:
+            break
+        assert lives < 20, "it kills for ever"
+    assert worker.stop() == 0
+    with Admin(service.url) as admin:
+        (letter,) = admin.dead_letters("ledger").messages
+        assert (letter.body, letter.reason) == ("25", "max_attempts")
+    assert {one.number for one in worker.heard() if one.ended_ns} == {*range(25), *range(26, 40)}
+
+
+def test_cons_08_what_a_killed_client_had_not_committed_is_heard_again(
+    short_lives: None, tmp_path: Path, topic: str, spawn: Spawn
+) -> None:
+    service = ServiceProcess(tmp_path / "warehouse")
+    try:
+        _fill(service, topic, 30)
+        one = spawn(service.url, topic, "one", commit_each=10, deadly=25)
+        until(lambda: not one.is_running)
+        other = spawn(service.url, topic, "two", commit_each=10)
+        until(lambda: 29 in [heard.number for heard in other.heard()])
+        assert other.stop() == 0
+        begin = other.heard()[0].number
+        assert begin in (0, 10, 20), "at a commit of the listener's"
+        assert [heard.number for heard in other.heard()] == list(range(begin, 30))
+        with Admin(service.url) as admin:
+            assert list(admin.group_offsets("ledger", topic).values()) == [30]
+    finally:
+        service.close()

@@ -38,7 +38,7 @@ from mq.client.orderly.listener import AfterVerdict, Listener, Listening
 from mq.client.orderly.retries import retries_of
 from mq.client.orderly.rights import Rights
 from mq.client.orderly.turns import FetchSize, Turns
-from mq.client.orderly.work import Place, monotonic_ms
+from mq.client.orderly.work import monotonic_ms
 from mq.client.pop import (
     CLOSE_TIMEOUT_S,
     ConsumerCounters,
@@ -51,7 +51,7 @@ from mq.client.pop import (
 from mq.errors import Refused
 from mq.limits import MIB
 from mq.order import OrderlySettings
-from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
+from mq.order_limits import AHEAD_MESSAGES_DEFAULT, RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from mq.wire import SubscriptionRequest
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
@@ -95,7 +95,18 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         `Verdict.SUSPEND` or `Suspend(ms)` to get the same messages again, before any other of that partition (an
         exception, or no verdict, does the same); `Verdict.DEAD` to send them to the dead letters.
     concurrency
-        Number of partitions processed at once, each by one thread at a time (ORDER-6).
+        Number of listeners at once, and so of partitions, each of which has one thread at a time (ORDER-6).
+    keys_in_parallel
+        Number of listeners at once in one partition (ORDER-11): messages of one key are heard one after another, in
+        order; those without a key at any time. A failing message stops only its key. The committed offset is the
+        lowest one that is not done. `concurrency` bounds the listeners of all partitions together.
+    ahead_messages
+        With several keys in parallel: number of messages, from the lowest unfinished one on, that may be begun. At
+        most so many are heard again after a crash. A key that fails for ever stops its partition when so many wait.
+    autocommit
+        If False, the listener commits by hand (CONS-8): `Verdict.SUCCESS` goes on without a commit, `Verdict.COMMIT`
+        commits everything heard so far, `Verdict.ROLLBACK` brings everything since the last commit again, after
+        `suspend_ms`. What was not committed is heard again after a handover or a crash. Not with `keys_in_parallel`.
     batch_messages
         Maximum number of messages handed over at once. They fail together.
     on_failure
@@ -130,6 +141,9 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         listener: Listener,
         *,
         concurrency: int = 20,
+        keys_in_parallel: int = 1,
+        ahead_messages: int = AHEAD_MESSAGES_DEFAULT,
+        autocommit: bool = True,
         batch_messages: int | None = None,
         on_failure: Literal["dead_letter", "retry_topic", "in_place"] = "dead_letter",
         max_attempts: int | None = None,
@@ -151,6 +165,9 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         check_handler(listener)
         self._manner = OrderlyManner(
             concurrency=concurrency,
+            keys_in_parallel=keys_in_parallel,
+            ahead_messages=ahead_messages,
+            autocommit=autocommit,
             batch_messages=batch_messages,
             on_failure=on_failure,
             max_attempts=max_attempts,
@@ -164,7 +181,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         super().__init__(self._calls.group)
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
-        listening = Listening(listener, self._counters, before, after)
+        listening = Listening(listener, self._counters, before, after, by_hand=not autocommit)
         size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
         wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)
         self._build(dict.fromkeys(self.topics, wanted), listening, size)
@@ -185,6 +202,8 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             listening,
             self._counters,
             concurrency=self._manner.concurrency,
+            keys_in_parallel=self._manner.keys_in_parallel,
+            turn_ms=self._manner.turn_ms,
             batches=self._manner.batch_messages is not None,
             size=size,
             refused=lambda work, error: self._rights.refused(work, error),
@@ -239,7 +258,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             if self._retrying:
                 self._retries.close(max(0.0, (until_ms - monotonic_ms()) / 1000))
             self._rights.wait_given_back((until_ms - monotonic_ms()) / 1000)
-        running = [work for work in self._rights.works() if work.place in (Place.QUEUED, Place.RUNNING)]
+        running = [work for work in self._rights.works() if work.is_heard]
         self._closed = OrderlyClosed(unfinished=len(running), unreleased=self._rights.unreleased)
         if not self._closed:
             log.warning("event=not_handed_over unfinished=%d unreleased=%d", len(running), self._closed.unreleased)
@@ -262,6 +281,13 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         """Return the position of each of these partitions, by topic and name; all messages before it are done."""
         return {work.key: work.position for work in self._rights.works()}
 
+    def done_ahead(self) -> dict[tuple[str, str], int]:
+        """Return for each of these partitions how many messages above its position are done (ORDER-11).
+
+        They would be heard again if this client died now.
+        """
+        return {work.key: work.done_ahead for work in self._rights.works()}
+
     def stats(self) -> ConsumerStats:
         """Return what this consumer does (SPEC CONS-6).
 
@@ -280,9 +306,9 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             if self._heartbeats.is_exclusive:
                 self._begin_retries()
             self._rights.tick()
-            self._turns.tick()
+            self._turns.timers.tick()
             self._commits.tick(self._rights.works())
-            due = [self._commits.next_ms(), self._turns.next_ms()]
+            due = [self._commits.next_ms(), self._turns.timers.next_ms()]
             wait_ms = min([_LOOK_MS, *(max(0, at - monotonic_ms()) for at in due if at is not None)])
             self._poked.wait(wait_ms / 1000)
 

@@ -13,7 +13,7 @@ from mq.client.pop import ConsumerCounters, call_hook
 from mq.errors import Refused
 from mq.order import Verdict
 
-__all__ = ["AfterVerdict", "Heard", "Listener", "Listening", "Suspend"]
+__all__ = ["AfterVerdict", "Heard", "Listener", "Listening", "Outcome", "Suspend"]
 
 log = logging.getLogger("deltamq.client")
 
@@ -48,6 +48,8 @@ class Listening:
     counters: ConsumerCounters
     before: Callable[[Any], object] | None = None
     after: AfterVerdict | None = None
+    #: Whether the listener commits by its verdicts (SPEC CONS-8).
+    by_hand: bool = False
 
     def run(self, heard: Heard, count: int, place: str) -> Outcome:
         """Call the listener with one message, or with a batch of `count`; never raises. `place` is for logs."""
@@ -56,15 +58,15 @@ class Listening:
         born_ms = _age_ms(heard)
         error: BaseException | None = None
         try:
-            outcome = _outcome(self.listener(heard))
+            outcome = _outcome(self.listener(heard), by_hand=self.by_hand)
         # BaseException: even if a listener ends its thread or the program, the messages are handed over again.
         except BaseException as caught:
             error = caught
             outcome = Outcome(Verdict.SUSPEND)
             log.error("event=listener_failed message=%s count=%d", place, count, exc_info=caught)
         self.counters.handled(
-            ok=count if outcome.verdict is Verdict.SUCCESS else 0,
-            retried=count if outcome.verdict is Verdict.SUSPEND else 0,
+            ok=count if outcome.verdict.is_success else 0,
+            retried=count if outcome.verdict in (Verdict.SUSPEND, Verdict.ROLLBACK) else 0,
             dead=count if outcome.verdict is Verdict.DEAD else 0,
             consume_ms=(time.monotonic() - began) * 1000,
             born_ms=born_ms,
@@ -73,11 +75,13 @@ class Listening:
         return outcome
 
 
-def _outcome(returned: object) -> Outcome:
+def _outcome(returned: object, *, by_hand: bool) -> Outcome:
     """Return the outcome for a listener's return value; None is a suspension, since only `SUCCESS` is a success."""
     if returned is None:
         return Outcome(Verdict.SUSPEND)
     if isinstance(returned, Verdict):
+        if returned in (Verdict.COMMIT, Verdict.ROLLBACK) and not by_hand:
+            raise Refused(f"Verdict.{returned.name} needs autocommit=False", code="invalid_verdict")
         return Outcome(returned)
     if isinstance(returned, Suspend):
         return Outcome(Verdict.SUSPEND, returned.suspend_ms)

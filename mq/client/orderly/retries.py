@@ -1,7 +1,8 @@
 """The retried messages of an ordered consumer: messages that were moved out of order (SPEC ORDER-8, RETRY-1).
 
 They are popped, so any client of the group may get them, and the same listener processes them. A success acknowledges
-them; otherwise they are delivered again by the group's retry policy, until they become dead letters.
+them; otherwise they are delivered again by the group's retry policy, until they become dead letters. If the
+listener commits by hand (CONS-8), `COMMIT` and `ROLLBACK` settle the retried message alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def retries_of(
             popped.delivery_attempt,
         )
         outcome = listening.run([message] if batches else message, 1, f"{popped.partition}:{popped.offset}")
-        if outcome.verdict is Verdict.SUCCESS:
+        if outcome.verdict.is_success:
             return Result.OK
         return Result.DEAD if outcome.verdict is Verdict.DEAD else Result.RETRY
 

@@ -21,7 +21,7 @@ from mq.client.http import Workers, certainly_not_applied, is_worth_retrying
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
 from mq.errors import Conflict, DeltaMQError
-from mq.order import Authorization, ClientLock, OrderlyRun, OrderlySettings, Right
+from mq.order import Authorization, ClientLock, KeyedRun, OrderlyRun, OrderlySettings, Right
 from mq.static import is_queue_name
 from mq.wire import LocksGiven
 
@@ -207,7 +207,7 @@ class Rights:
                 return None
             right.allocated = key in self._allocation
             attempts = given.attempts.get(key[1], 0)
-            run = OrderlyRun(right, given.offsets[key[1]], settings, now_ms, attempts=attempts)
+            run = _run(right, given.offsets[key[1]], settings, now_ms, attempts)
             work = self._works[key] = OrderlyWork(key, lock, right, run, self._calls.broker(*key))
         log.info(
             "event=partition_begun partition=%s offset=%d lock=%d attempts=%d", key[1], run.position, number, attempts
@@ -301,7 +301,13 @@ class Rights:
             free = work.key not in self._releasing
             self._releasing.add(work.key)
         how = "lost" if lost else "handed_over"
-        log.info("event=partition_%s partition=%s offset=%d", how, work.partition, work.committed)
+        log.info(
+            "event=partition_%s partition=%s offset=%d repeated=%d",
+            how,
+            work.partition,
+            work.committed,
+            work.done_ahead,
+        )
         if free:
             self._release(work.key)
 
@@ -329,3 +335,10 @@ class Rights:
                 del self._releases[key]
             self._changed.notify_all()
         self._poke()
+
+
+def _run(right: Right, offset: int, settings: OrderlySettings, now_ms: int, attempts: int) -> OrderlyRun | KeyedRun:
+    """Return a run of one thread at a time, or of several, by the settings."""
+    if settings.keys_in_parallel > 1:
+        return KeyedRun(right, offset, settings, attempts=attempts)
+    return OrderlyRun(right, offset, settings, now_ms, attempts=attempts)

@@ -7,17 +7,15 @@
                  ├── Yield ────► queued behind the other partitions
                  └── Stop ─────► the last commit, if the partition was handed over; then the lock's release
 
-`mq.order.orderly.OrderlyRun` decides what to do.
+`mq.order.orderly.OrderlyRun` decides what to do. Partitions whose keys are heard in parallel have their own turns
+(`mq/client/orderly/keyed_turns.py`); they share the listener threads, the fetches and the timers.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import random
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -25,15 +23,17 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from mq.client.http import Inside, Workers, is_worth_retrying
-from mq.client.messages import ordered_messages_of
+from mq.client.messages import OrderedMessage, ordered_messages_of
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
-from mq.client.orderly.listener import Heard, Listening
+from mq.client.orderly.keyed_turns import KeyedTurns
+from mq.client.orderly.listener import Heard, Listening, Outcome
+from mq.client.orderly.timers import Timers
 from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
 from mq.client.pop import ConsumerCounters
 from mq.client.pull import FetchAsk, Fetched
 from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.order import Fetch, MoveAway, Process, RunState, Stop, Verdict, Wait, Yield
+from mq.order import Fetch, KeyedRun, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
 from mq.queue import DeadReason
 from mq.wire import SubscriptionRequest
 
@@ -51,6 +51,8 @@ _DOUBLINGS_MAX: Final = 10
 _MISSING_MS: Final = 1_000
 _DOUBT_MS: Final = 50
 _FAILED_MS_MAX: Final = 1_000
+#: The places from which a change of any kind brings a work back.
+_WAKEFUL: Final = (Place.FETCHING, Place.WAITING, Place.BUSY)
 #: The reason of a dead letter whose listener returned `Verdict.DEAD`.
 _REJECTED: Final = "rejected by its listener"
 
@@ -78,6 +80,8 @@ class Turns:
         counters: ConsumerCounters,
         *,
         concurrency: int,
+        turn_ms: int,
+        keys_in_parallel: int,
         batches: bool,
         size: FetchSize,
         refused: Callable[[OrderlyWork, Conflict], None],
@@ -96,25 +100,40 @@ class Turns:
         self._stopped = stopped
         self._commit = commit
         self._fail = fail
-        self._poke = poke
         self._threads = Workers(concurrency, "deltamq-listener")
         self.fetches = OrderlyFetches(calls.hosts, self._heard)
-        self._timers: list[tuple[int, int, OrderlyWork, int]] = []
-        self._timer_numbers = itertools.count()
-        self._timers_lock = threading.Lock()
+        self.timers = Timers(poke)
+        self._keyed = KeyedTurns(
+            self._submit,
+            self.timers,
+            keys_in_parallel=keys_in_parallel,
+            turn_ms=turn_ms,
+            hear=self._hear,
+            set_aside=self._set_aside,
+            fetch=self._fetch,
+            stopped=stopped,
+            wake=self.wake,
+            commit=commit,
+        )
         #: Active in the threads that run a listener.
         self.inside = Inside()
 
     # Where a work goes ------------------------------------------------------------------------------------------
 
     def begin(self, work: OrderlyWork) -> None:
-        """Run a queued work in one of the threads."""
-        self._threads.submit(partial(self._guarded, work))
+        """Run a queued work in one of the threads; if keys are heard in parallel, only its listeners need some."""
+        if isinstance(work.run, KeyedRun):
+            self._guarded(work, self._keyed.look)
+        else:
+            self._submit(work, self._turn)
+
+    def _submit(self, work: OrderlyWork, turn: Callable[[OrderlyWork], None]) -> None:
+        self._threads.submit(partial(self._guarded, work, turn))
 
     def wake(self, work: OrderlyWork, ticket: int | None = None) -> None:
         """Queue a work that waits or fetches; with a `ticket`, only if the work still has that one."""
         with work.mutex:
-            if work.place not in (Place.FETCHING, Place.WAITING) or ticket not in (None, work.ticket):
+            if work.place not in _WAKEFUL or ticket not in (None, work.ticket):
                 return
             work.place = Place.QUEUED
             work.ticket += 1
@@ -128,9 +147,7 @@ class Turns:
             work.place = Place.WAITING
             work.ticket += 1
             ticket = work.ticket
-        with self._timers_lock:
-            heapq.heappush(self._timers, (until_ms, next(self._timer_numbers), work, ticket))
-        self._poke()
+        self.timers.at(until_ms, partial(self.wake, work, ticket))
         self._wake_if_over(work)
 
     def _wake_if_over(self, work: OrderlyWork) -> None:
@@ -138,48 +155,36 @@ class Turns:
         if not work.right.allocated or not work.right.holds(monotonic_ms()):
             self.wake(work)
 
-    def tick(self) -> None:
-        """Wake the works whose wait is over."""
-        due = []
-        with self._timers_lock:
-            while self._timers and self._timers[0][0] <= monotonic_ms():
-                due.append(heapq.heappop(self._timers))
-        for _, _, work, ticket in due:
-            self.wake(work, ticket)
-
-    def next_ms(self) -> int | None:
-        """Return when the next wait ends."""
-        with self._timers_lock:
-            return self._timers[0][0] if self._timers else None
-
     # A turn -----------------------------------------------------------------------------------------------------
 
-    def _guarded(self, work: OrderlyWork) -> None:
-        """Run a turn; an unexpected error ends the consumer, which must not look alive while a partition is stuck."""
+    def _guarded(self, work: OrderlyWork, turn: Callable[[OrderlyWork], None]) -> None:
+        """Run a part of a turn; an unexpected error ends the consumer, which must not look alive while one is stuck."""
         try:
-            self._turn(work)
+            turn(work)
         except Exception as error:
             log.exception("event=turn_failed partition=%s", work.partition)
             self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
 
     def _turn(self, work: OrderlyWork) -> None:
         """Run a partition's steps until there is nothing to do in this thread."""
+        run = work.run
+        assert isinstance(run, OrderlyRun), "its messages are heard one after another"
         with work.mutex:
             work.place = Place.RUNNING
-            work.run.begin_turn(monotonic_ms())
+            run.begin_turn(monotonic_ms())
         while True:
             with work.mutex:
-                careful, ticket = work.run.is_careful and work.run.may_commit(monotonic_ms()), work.ticket
+                careful, ticket = run.is_careful and run.may_commit(monotonic_ms()), work.ticket
             if careful and not self._commit(work):
                 self._park(work, monotonic_ms() + _DOUBT_MS, ticket)
                 return
             with work.mutex:
-                step = work.run.next(monotonic_ms())
+                step = run.next(monotonic_ms())
             if isinstance(step, Process):
-                self._process(work, step)
+                self._process(work, run, step)
                 continue
             if isinstance(step, MoveAway):
-                self._set_aside(work, step, Verdict.SUSPEND)
+                self._move_away(work, run, step, Verdict.SUSPEND)
                 continue
             if isinstance(step, Fetch):
                 self._fetch(work, step.offset)
@@ -193,7 +198,22 @@ class Turns:
                 self._stopped(work)
             return
 
-    def _process(self, work: OrderlyWork, step: Process) -> None:
+    def _process(self, work: OrderlyWork, run: OrderlyRun, step: Process) -> None:
+        outcome = self._hear(work, step)
+        with work.mutex:
+            away = run.finished(outcome.verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)
+            work.forget_done()
+        if away is not None:
+            self._move_away(work, run, away, outcome.verdict)
+
+    def _move_away(self, work: OrderlyWork, run: OrderlyRun, away: MoveAway, verdict: Verdict) -> None:
+        moved = self._set_aside(work, away, verdict)
+        with work.mutex:
+            run.moved(moved, monotonic_ms())
+            work.forget_done()
+
+    def _hear(self, work: OrderlyWork, step: Process) -> Outcome:
+        """Call the listener with a batch."""
         messages = [work.messages[offset] for offset in step.offsets]
         if step.attempt > 1:
             messages = [replace(message, attempt=step.attempt) for message in messages]
@@ -202,29 +222,24 @@ class Turns:
         with self.inside:
             outcome = self._listening.run(heard, len(messages), place)
         with work.mutex:
-            away = work.run.finished(outcome.verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)
-            work.forget_done()
-        if work.run.state is RunState.LOST:
+            lost = not work.run.may_commit(monotonic_ms())
+        if lost:
             log.warning("event=result_discarded message=%s the partition may be another's", place)
-        if away is not None:
-            self._set_aside(work, away, outcome.verdict)
+        return outcome
 
-    def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> None:
-        """Append messages to the dead letters or retries; if that fails, they are repeated in place (SPEC ORDER-8)."""
+    def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> bool:
+        """Append messages to the dead letters or retries; returns whether that was stored (SPEC ORDER-8)."""
         to: Literal["dead", "retry"] = "dead" if away.dead else "retry"
         reason = _REJECTED if verdict is Verdict.DEAD else DeadReason.MAX_ATTEMPTS.value
-        moved = True
         try:
             self._calls.set_aside(work, away, to=to, reason=reason)
         except DeltaMQError as error:
-            moved = False
             place = f"{work.partition}:{away.offsets[0]}"
             log.warning("event=not_set_aside message=%s to=%s code=%s", place, to, error.code)
             if isinstance(error, Conflict):
                 self._refused(work, error)
-        with work.mutex:
-            work.run.moved(moved, monotonic_ms())
-            work.forget_done()
+            return False
+        return True
 
     # Fetches ----------------------------------------------------------------------------------------------------
 
@@ -272,13 +287,13 @@ class Turns:
         if fetched.status == "offset_too_small":
             lost = fetched.min_offset - ask.offset
             log.error("event=messages_lost partition=%s offset=%d count=%d", work.partition, ask.offset, lost)
-            work.run.fetched((), fetched.min_offset)
+            _take(work.run, (), fetched.min_offset)
             return 0
         if fetched.status == "offset_too_large":
             log.error("event=offset_too_large partition=%s offset=%d", work.partition, ask.offset)
             return _MISSING_MS
         messages = ordered_messages_of(work.topic, work.partition, fetched.rows)
-        work.run.fetched([message.offset for message in messages], fetched.next_offset)
+        _take(work.run, messages, fetched.next_offset)
         work.messages.update((message.offset, message) for message in messages)
         self._counters.add(received=len(messages))
         if fetched.next_offset > ask.offset:
@@ -306,3 +321,11 @@ class Turns:
         """End the threads as they become idle."""
         self.fetches.close()
         self._threads.close()
+
+
+def _take(run: OrderlyRun | KeyedRun, messages: Sequence[OrderedMessage], next_offset: int) -> None:
+    """Give a run the messages of a fetch, with their keys if it hears these in parallel."""
+    if isinstance(run, KeyedRun):
+        run.fetched([(message.offset, message.key) for message in messages], next_offset)
+    else:
+        run.fetched([message.offset for message in messages], next_offset)

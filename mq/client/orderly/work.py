@@ -2,10 +2,12 @@
 
     QUEUED ──► RUNNING ──┬──► FETCHING ──┐
       ▲                  ├──► WAITING ───┤ an answer, the end of a wait, or a change of the right
+      │                  ├──► BUSY ──────┤ a listener's end
       │                  └──► ENDING     │
       └──────────────────────────────────┘
 
-A work is in one place at a time, so at most one thread runs it.
+A work is in one place at a time, so at most one thread runs it. If its keys are heard in parallel (ORDER-11), other
+threads hear the messages, whatever the place is, until it is ENDING.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import threading
 import time
 
 from mq.client.messages import OrderedMessage
-from mq.order import ClientLock, OrderlyRun, Right
+from mq.order import ClientLock, KeyedRun, OrderlyRun, Right
 
 __all__ = ["Key", "OrderlyWork", "Place", "monotonic_ms"]
 
@@ -35,6 +37,7 @@ class Place(enum.Enum):
     RUNNING = "running"  #: a thread has it
     FETCHING = "fetching"  #: a fetch is open for it
     WAITING = "waiting"  #: waits until a time
+    BUSY = "busy"  #: waits for listeners, if keys are heard in parallel
     ENDING = "ending"  #: begins nothing more; the last commit follows, then the release
 
 
@@ -48,6 +51,7 @@ class OrderlyWork:
         "committing",
         "empty_fetches",
         "failures",
+        "listeners",
         "lock",
         "messages",
         "mutex",
@@ -58,10 +62,11 @@ class OrderlyWork:
         "right",
         "run",
         "ticket",
+        "timer_ms",
         "topic",
     )
 
-    def __init__(self, key: Key, lock: ClientLock, right: Right, run: OrderlyRun, broker: str) -> None:
+    def __init__(self, key: Key, lock: ClientLock, right: Right, run: OrderlyRun | KeyedRun, broker: str) -> None:
         self.topic, self.partition = key
         #: The broker whose host has the lock, empty if unknown; it changes when a logical queue moves.
         self.broker = broker
@@ -82,6 +87,9 @@ class OrderlyWork:
         #: Successive fetches that brought nothing, and successive ones that failed.
         self.empty_fetches = 0
         self.failures = 0
+        #: If keys are heard in parallel: threads that hear messages or are about to, and when more of them are due.
+        self.listeners = 0
+        self.timer_ms: int | None = None
         self.mutex = threading.Lock()
 
     @property
@@ -95,12 +103,23 @@ class OrderlyWork:
             return self.run.position
 
     @property
+    def done_ahead(self) -> int:
+        """Number of messages above the position that are done: another client would hear them again."""
+        with self.mutex:
+            return self.run.done_ahead
+
+    @property
+    def is_heard(self) -> bool:
+        """True if a thread hears messages or is about to."""
+        return self.place in (Place.QUEUED, Place.RUNNING, Place.BUSY) or self.listeners > 0
+
+    @property
     def is_committed(self) -> bool:
         """True if there is nothing new to commit; read it with the mutex held."""
         return (self.run.position, self.run.failures) == (self.committed, self.committed_failures)
 
     def forget_done(self) -> None:
         """Drop the messages that are done; call this with the mutex held."""
-        position = self.run.position
-        while self.messages and (first := next(iter(self.messages))) < position:
+        reached = self.run.reached
+        while self.messages and (first := next(iter(self.messages))) < reached:
             del self.messages[first]

@@ -10,7 +10,7 @@ from typing import Final
 from mq.errors import Refused
 from mq.names import check_topic
 from mq.order import OnFailure, OrderlySettings
-from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.order_limits import AHEAD_MESSAGES_MAX, RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
 from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
 __all__ = ["OrderlyManner", "check_handler", "check_settings", "checked_topics"]
@@ -60,6 +60,9 @@ class OrderlyManner:
     suspend_ms: int
     turn_ms: int
     commit_ms: int
+    keys_in_parallel: int
+    ahead_messages: int
+    autocommit: bool
 
     def __post_init__(self) -> None:
         bounds = (
@@ -69,10 +72,14 @@ class OrderlyManner:
             ("suspend_ms", self.suspend_ms, SUSPEND_MS_MIN, SUSPEND_MS_MAX),
             ("turn_ms", self.turn_ms, 1, RUN_MS_MAX),
             ("commit_ms", self.commit_ms, 1, _COMMIT_MS_MAX),
+            ("keys_in_parallel", self.keys_in_parallel, 1, self.concurrency),
+            ("ahead_messages", self.ahead_messages, self.keys_in_parallel, AHEAD_MESSAGES_MAX),
         )
         for name, value, low, high in bounds:
             if value is not None and not low <= value <= high:
                 raise Refused(f"{name} must be {low:,} to {high:,}", field=name)
+        if self.keys_in_parallel > 1 and not self.autocommit:
+            raise Refused("commits by hand need keys_in_parallel=1", field="autocommit")
         names = [one.value for one in OnFailure]
         if self.on_failure not in names:
             raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")
@@ -88,4 +95,7 @@ class OrderlyManner:
             suspend_ms=self.suspend_ms,
             batch_messages=self.batch_messages or 1,
             run_ms_max=self.turn_ms,
+            keys_in_parallel=self.keys_in_parallel,
+            ahead_messages=self.ahead_messages,
+            autocommit=self.autocommit,
         )

@@ -32,7 +32,9 @@ def pull(stub: StubService) -> Callable[..., list[int]]:
     return pull
 
 
-def test_broadcast_clients_hear_everything_each_at_its_own_pace(pull: Callable[..., list[int]], tmp_path: Path) -> None:
+def test_cons_07_broadcast_clients_hear_everything_each_at_its_own_pace(
+    pull: Callable[..., list[int]], tmp_path: Path
+) -> None:
     one, other = FileOffsets(tmp_path / "one.json"), FileOffsets(tmp_path / "other.json")
     assert pull(one, 4) == [0, 1, 2, 3]
     assert pull(other, 2) == [0, 1]

@@ -295,3 +295,116 @@ def test_order_07_messages_end_in_order_and_the_position_is_before_all_that_have
                 gone = len(step.offsets) if ok else gone
             del waiting[:gone]
         assert run.position == (waiting[0] if waiting else end)
+
+
+def by_hand(*offsets: int, **changed: Any) -> Client:
+    """A client whose listener commits by hand."""
+    return Client(*offsets, autocommit=False, **changed)
+
+
+def ends(client: Client, verdict: Verdict, now_ms: int = 0) -> tuple[int, ...]:
+    """Let the next batch end with a verdict."""
+    step = client.run.next(now_ms)
+    assert isinstance(step, Process)
+    client.run.finished(verdict, now_ms)
+    return step.offsets
+
+
+def test_cons_08_success_goes_on_and_a_commit_commits_all_heard_so_far() -> None:
+    client = by_hand(0, 1, 2)
+    assert [ends(client, SUCCESS), ends(client, SUCCESS)] == [(0,), (1,)]
+    assert (client.run.position, client.run.reached) == (0, 2)
+    assert ends(client, Verdict.COMMIT) == (2,)
+    assert (client.run.position, client.run.reached) == (3, 3)
+    client.run.fetched([], 7)
+    assert client.run.position == 7, "what was filtered out is consumed, if nothing waits for a commit"
+
+
+def test_cons_08_a_rollback_hears_again_from_the_last_commit() -> None:
+    client = by_hand(0, 1, 2, 3)
+    ends(client, Verdict.COMMIT)
+    ends(client, SUCCESS)
+    assert ends(client, Verdict.ROLLBACK) == (2,)
+    assert client.run.position == 1
+    assert client.run.next(999) == Wait(1_000), "as after a suspension"
+    assert client.run.next(1_000) == Fetch(1)
+    client.run.fetched([1, 2, 3], 4)
+    assert client.run.next(1_000) == Process((1,), 1)
+
+
+def test_cons_08_a_rollback_of_the_first_message_hears_it_again() -> None:
+    client = by_hand(0, 1)
+    assert ends(client, Verdict.ROLLBACK) == (0,)
+    assert client.run.next(1_000) == Process((0,), 1)
+
+
+def test_cons_08_a_suspension_brings_only_its_own_messages_again() -> None:
+    client = by_hand(0, 1)
+    ends(client, SUCCESS)
+    ends(client, SUSPEND)
+    assert client.run.next(1_000) == Process((1,), 2)
+    assert client.run.position == 0
+
+
+def test_cons_08_a_rollback_does_not_bring_dead_letters_again() -> None:
+    client = by_hand(0, 1, 2, max_attempts=1)
+    ends(client, SUCCESS)
+    assert client.fails(0) == MoveAway((1,), 1, dead=True)
+    client.run.moved(True, 0)
+    assert client.run.position == 0, "the dead letter waits for the commit, too"
+    ends(client, Verdict.ROLLBACK)
+    assert client.run.next(1_000) == Fetch(0)
+    client.run.fetched([0, 1, 2], 3)
+    assert [ends(client, SUCCESS, 1_000), ends(client, SUCCESS, 1_000)] == [(0,), (2,)]
+
+
+def test_cons_08_a_handover_commits_only_what_the_listener_has_committed() -> None:
+    client = by_hand(0, 1, 2)
+    ends(client, Verdict.COMMIT)
+    ends(client, SUCCESS)
+    client.right.allocated = False
+    assert client.run.next(0) == Stop(RunState.HANDED_OVER)
+    assert (client.run.position, client.run.may_commit(0)) == (1, True)
+
+
+def test_cons_08_deaths_count_for_nothing_because_the_position_does_not_tell_which_message_it_was() -> None:
+    client = by_hand(0, attempts=9, max_attempts=3)
+    assert (client.run.failures, client.run.is_careful) == (0, False)
+    assert client.run.next(0) == Process((0,), 1)
+
+
+hand_steps = st.lists(
+    st.tuples(st.sampled_from([SUCCESS, SUSPEND, Verdict.COMMIT, Verdict.ROLLBACK, Verdict.DEAD]), st.integers(1, 3)),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(steps=hand_steps, batch=st.integers(1, 3))
+def test_cons_08_what_lies_below_the_position_was_committed_or_is_a_dead_letter(
+    steps: list[tuple[Verdict, int]], batch: int
+) -> None:
+    client = by_hand(batch_messages=batch, max_attempts=2)
+    now_ms = 0
+    heard: set[int] = set()
+    settled: set[int] = set()
+    for verdict, count in steps:
+        now_ms += 30_000
+        client.run.begin_turn(now_ms)
+        step = client.run.next(now_ms)
+        if isinstance(step, Fetch):
+            client.run.fetched(range(step.offset, step.offset + count), step.offset + count)
+        elif isinstance(step, Process):
+            assert not (settled | heard) & set(step.offsets), "what was not rolled back does not come again"
+            away = client.run.finished(verdict, now_ms)
+            if away is not None:
+                client.run.moved(True, now_ms)
+                settled.update(away.offsets)
+            elif verdict.is_success:
+                heard.update(step.offsets)
+            if verdict is Verdict.COMMIT:
+                settled |= heard
+            if verdict in (Verdict.COMMIT, Verdict.ROLLBACK):
+                heard = set()
+        assert settled >= set(range(client.run.position))
+        assert settled | heard >= set(range(client.run.reached))
