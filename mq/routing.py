@@ -90,7 +90,7 @@ class NamedPlaces(Places, Protocol):
     """Places with the names that clients use for them."""
 
     @property
-    def unserved(self) -> frozenset[int]:
+    def avoided(self) -> frozenset[int]:
         """The indexes of partitions that nothing may be sent to."""
         ...
 
@@ -143,7 +143,7 @@ class Route:
         return {partition: at for at, partition in enumerate(self.partitions)}
 
     @property
-    def unserved(self) -> frozenset[int]:
+    def avoided(self) -> frozenset[int]:
         """None: a route knows of no partition that nothing may be sent to."""
         return _NONE
 

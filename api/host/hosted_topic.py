@@ -19,6 +19,7 @@ from api.host.producers import ProducerGate
 from api.log import Partition, Partitions
 from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.meta import (
+    AccessState,
     AnyEvent,
     Meta,
     MetaState,
@@ -27,7 +28,7 @@ from mq.meta import (
     TopicPut,
     TopicRequest,
     TopicSettings,
-    brokers_for,
+    brokers_for_new,
     decide_delete_topic,
     decide_put_topic,
     moves_of,
@@ -71,7 +72,7 @@ class HostedTopic:
         self._drawn = 0
         self._drawn_until_s = 0.0
         #: The placement, after the values that it was made of.
-        self._placement: tuple[Topic, MovedKeys, TopicMappings, int, Placement] | None = None
+        self._placement: tuple[Topic, MovedKeys, TopicMappings, int, AccessState, Placement] | None = None
         #: The sealed end offsets up to which the logs were read.
         self._reached: Mapping[str, int] = {}
 
@@ -98,8 +99,11 @@ class HostedTopic:
             self._drawn_until_s = now_s + _DRAW_KEPT_S
         return self._drawn
 
-    def placement(self, meta: Meta) -> Placement:
-        """Return where messages go by `meta`; if the topic has ended there, by its last known metadata."""
+    def placement(self, meta: Meta, access: AccessState | None = None) -> Placement:
+        """Return where messages go by `meta`; if the topic has ended there, by its last known metadata.
+
+        `access` is what is forbidden now; None if that does not matter to the caller.
+        """
         present = meta.topics.topics.get(self.topic.name)
         if present is not None and present.id == self.topic.id:
             self.topic = present
@@ -111,9 +115,12 @@ class HostedTopic:
             or made[1] is not moved
             or made[2] is not mappings
             or made[3] != epoch
+            or (access is not None and made[4] is not access)
         ):
-            made = self._placement = self.topic, moved, mappings, epoch, Placement.of(self.topic, meta)
-        return made[4]
+            access = meta.access if access is None else access
+            placement = Placement.of(self.topic, meta, access)
+            made = self._placement = self.topic, moved, mappings, epoch, access, placement
+        return made[5]
 
     def queues(self, meta: Meta) -> TopicQueues | None:
         """Return the logical queues of a static topic by `meta`; None for a plain topic."""
@@ -128,6 +135,11 @@ class HostedTopic:
             if partition is not None and partition.log is not None and partition.log.end_offset < end_offset:
                 await partition.look()
         self._reached = ends
+
+    async def look(self, names: Iterable[str]) -> None:
+        """Read what other processes appended to these partitions of the route."""
+        looks = [self.partition(name).look() for name in names]
+        await asyncio.gather(*looks, return_exceptions=True)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work on a thread."""
@@ -204,11 +216,33 @@ class Topics:
         """`now_ms` is the clock for a new topic's time of creation."""
         self._meta = meta
         meta.follow(self._forget_deleted)
+        meta.follow(self._wake_readers)
         self._partitions = partitions
         self._brokers = brokers
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._hosted: dict[str, HostedTopic] = {}
+        #: What is forbidden by the metadata, what of it had not ended when it was last asked for, and when more ends.
+        self._access: tuple[AccessState, AccessState, float] = (meta.now.access, meta.now.access, 0.0)
+
+    @property
+    def access(self) -> AccessState:
+        """What may not be read or written to now, as far as this process knows (SPEC ROUTE-9)."""
+        stored = self._meta.now.access
+        if not stored:
+            return stored
+        known, present, until_ms = self._access
+        if known is not stored or self._now_ms() >= until_ms:
+            present = stored.at(self._now_ms())
+            until_ms = float("inf") if present.ends_ms is None else present.ends_ms
+            self._access = stored, present, until_ms
+        return present
+
+    def check_readable(self, hosted: HostedTopic, partition: str, name: str | None = None) -> None:
+        """Return if the topic's partition may be read now, else raise `not_readable`; clients know it by `name`."""
+        access = self.access
+        if access:
+            access.check_readable(hosted.topic.id, partition, name)
 
     @property
     def state(self) -> MetaState:
@@ -221,7 +255,7 @@ class Topics:
 
     def placement(self, hosted: HostedTopic) -> Placement:
         """Return where messages of the topic go now, as far as this process knows."""
-        return hosted.placement(self._meta.now)
+        return hosted.placement(self._meta.now, self.access)
 
     def queues(self, hosted: HostedTopic) -> TopicQueues | None:
         """Return the logical queues of a static topic, as far as this process knows; None for a plain topic."""
@@ -327,7 +361,7 @@ class Topics:
 
     def available(self, meta: Meta, name: str) -> Sequence[str]:
         """Return the brokers for new partitions of the topic `name`, in the order in which they get them."""
-        return brokers_for(name, meta.brokers.available, self._brokers)
+        return brokers_for_new(meta, name, self._brokers, self._now_ms())
 
     async def delete(self, name: str) -> Topic:
         """Delete a topic: first its metadata, so that no more requests go there, then its data. Return the topic."""
@@ -368,6 +402,12 @@ class Topics:
     async def refresh(self) -> None:
         """Read the changes of other processes."""
         await self._meta.refresh()
+
+    def _wake_readers(self, before: Meta, after: Meta) -> None:
+        """Let all waiting readers look again after a change of access: some may not read, or may read again."""
+        if after.access is not before.access and after.access != before.access:
+            for partition in list(self._partitions.awaited):
+                partition.wake()
 
     def _forget_deleted(self, before: Meta, after: Meta) -> None:
         if after.topics is before.topics:
