@@ -29,6 +29,7 @@ from mq.meta import (
     TopicRequest,
     TopicSettings,
     brokers_for_new,
+    check_routes,
     decide_delete_topic,
     decide_put_topic,
     moves_of,
@@ -345,6 +346,8 @@ class Topics:
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             if only_new and name in meta.topics.topics:
                 return ()
+            if request.routes is not None:
+                check_routes(meta, name, request.routes, self._now_ms())
             events = decide_put_topic(meta.topics, name, request, self.available(meta, name), new_id, now_ms)
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:

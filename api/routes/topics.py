@@ -60,6 +60,10 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
         Meta(description="Number of partitions; it can only grow."),
     ] = None
+    routes: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=PARTITIONS_MAX)] | None,
+        Meta(description="All partitions by hand, `NAME@BROKER`, in route order: present ones first, then new ones."),
+    ] = None
     order_strategy: OrderStrategy | None = None
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
     message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
@@ -82,8 +86,11 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
     """Return the settings for the metadata; refuse a message type with unprintable characters."""
     if asked.message_type is not None and not asked.message_type.isprintable():
         raise Unprocessable("message_type must be of printable characters", field="message_type")
+    if asked.routes is not None and asked.partitions is not None:
+        raise Unprocessable("routes: give either the partitions themselves or their number", field="routes")
     return TopicRequest(
         partitions=asked.partitions,
+        routes=None if asked.routes is None else tuple(asked.routes),
         order_strategy=asked.order_strategy,
         retention_ms=asked.retention_ms,
         message_type=asked.message_type,
@@ -99,8 +106,9 @@ def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
             if value is not None:
                 raise Unprocessable(f"{name} is for static topics: give `static: true` with it", field=name)
         return None
-    if asked.partitions is not None:
-        raise Unprocessable("partitions: a static topic has total_queues instead", field="partitions")
+    for name, given in (("partitions", asked.partitions), ("routes", asked.routes)):
+        if given is not None:
+            raise Unprocessable(f"{name}: a static topic has total_queues instead", field=name)
     if asked.total_queues is None:
         raise Unprocessable("total_queues: a static topic is changed together with it", field="total_queues")
     brokers = None if asked.brokers is None else tuple(asked.brokers)

@@ -21,7 +21,10 @@ def rfc3339(time_us: int) -> str:
 
 
 def parse_time(text: str, field: str = "time") -> int:
-    """Return RFC 3339 as microseconds since 1970; a `+` that the query's encoding made a space is accepted; `field` is named if it is refused."""
+    """Return RFC 3339 as microseconds since 1970; a `+` that the query's encoding made a space is accepted.
+
+    A refusal names `field`.
+    """
     try:
         if not _TIME.fullmatch(text):
             raise ValueError

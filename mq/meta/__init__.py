@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from mq.meta.access import (
-    NOT_READABLE,
-    NOT_WRITABLE,
-    OPEN,
     Access,
     AccessState,
     not_writable,
 )
 from mq.meta.access_changes import (
     brokers_for_new,
-    check_targets,
+    check_routes,
     decide_broker_access,
     decide_partition_access,
 )
@@ -86,9 +83,6 @@ from mq.meta.topics import (
 
 __all__ = [
     "META_ROLE",
-    "NOT_READABLE",
-    "NOT_WRITABLE",
-    "OPEN",
     "STRATEGIES",
     "Access",
     "AccessState",
@@ -137,7 +131,7 @@ __all__ = [
     "TopicSettings",
     "brokers_for_new",
     "check_role",
-    "check_targets",
+    "check_routes",
     "checkpoint_holds",
     "decide_begin",
     "decide_broker_access",

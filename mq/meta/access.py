@@ -13,14 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from mq.errors import Unavailable
+from mq.errors import NOT_READABLE, NOT_WRITABLE, Unavailable
 from mq.names import broker_of
 from mq.stored_json import Form, forms_of
 
 __all__ = [
     "ACCESS_EVENTS",
-    "NOT_READABLE",
-    "NOT_WRITABLE",
     "OPEN",
     "Access",
     "AccessEvent",
@@ -31,9 +29,6 @@ __all__ = [
     "not_readable",
     "not_writable",
 ]
-
-NOT_READABLE: Final = "not_readable"
-NOT_WRITABLE: Final = "not_writable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

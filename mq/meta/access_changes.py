@@ -8,8 +8,10 @@ from mq.errors import NotFound, Unavailable, Unprocessable
 from mq.meta.access import Access, AccessEvent, BrokerAccessPut, PartitionAccessPut, PartitionOf, not_writable
 from mq.meta.fold import Meta
 from mq.meta.topics import brokers_for
+from mq.names import broker_of
+from mq.routing import check_by_hand
 
-__all__ = ["brokers_for_new", "check_targets", "decide_broker_access", "decide_partition_access"]
+__all__ = ["brokers_for_new", "check_routes", "check_targets", "decide_broker_access", "decide_partition_access"]
 
 
 def decide_broker_access(meta: Meta, broker: str, access: Access, now_ms: int) -> tuple[AccessEvent, ...]:
@@ -67,6 +69,21 @@ def brokers_for_new(meta: Meta, topic: str, named: Sequence[str], now_ms: int) -
     served = meta.brokers.available
     available = meta.access.at(now_ms).writable(served)
     return brokers_for(topic, available, named) if available or not served else ()
+
+
+def check_routes(meta: Meta, topic: str, routes: Sequence[str], now_ms: int) -> None:
+    """Return if the brokers of the new partitions of a route by hand can get them (SPEC ROUTE-8).
+
+    Raises
+    ------
+    DeltaMQError
+        What `check_by_hand` and `check_targets` raise.
+    """
+    check_by_hand(routes)
+    present = meta.topics.topics.get(topic)
+    added = routes if present is None else [one for one in routes if one not in present.route.index_of]
+    if added:
+        check_targets(meta, [broker_of(one) for one in added], now_ms, field="routes")
 
 
 def check_targets(meta: Meta, brokers: Sequence[str], now_ms: int, *, field: str = "brokers") -> list[str]:
