@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from api.host.access_in_force import AccessInForce, wake_readers
 from api.host.hosted_meta import HostedMeta
 from api.host.producers import ProducerGate
 from api.log import Partition, Partitions
@@ -217,27 +218,19 @@ class Topics:
         """`now_ms` is the clock for a new topic's time of creation."""
         self._meta = meta
         meta.follow(self._forget_deleted)
-        meta.follow(self._wake_readers)
+        meta.follow(partial(wake_readers, partitions))
         self._partitions = partitions
         self._brokers = brokers
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._hosted: dict[str, HostedTopic] = {}
-        #: What is forbidden by the metadata, what of it had not ended when it was last asked for, and when more ends.
-        self._access: tuple[AccessState, AccessState, float] = (meta.now.access, meta.now.access, 0.0)
+        self._in_force = AccessInForce(now_ms)
 
     @property
     def access(self) -> AccessState:
         """What may not be read or written to now, as far as this process knows (SPEC ROUTE-9)."""
         stored = self._meta.now.access
-        if not stored:
-            return stored
-        known, present, until_ms = self._access
-        if known is not stored or self._now_ms() >= until_ms:
-            present = stored.at(self._now_ms())
-            until_ms = float("inf") if present.ends_ms is None else present.ends_ms
-            self._access = stored, present, until_ms
-        return present
+        return self._in_force.of(stored) if stored else stored
 
     def check_readable(self, hosted: HostedTopic, partition: str, name: str | None = None) -> None:
         """Return if the topic's partition may be read now, else raise `not_readable`; clients know it by `name`."""
@@ -405,12 +398,6 @@ class Topics:
     async def refresh(self) -> None:
         """Read the changes of other processes."""
         await self._meta.refresh()
-
-    def _wake_readers(self, before: Meta, after: Meta) -> None:
-        """Let all waiting readers look again after a change of access: some may not read, or may read again."""
-        if after.access is not before.access and after.access != before.access:
-            for partition in list(self._partitions.awaited):
-                partition.wake()
 
     def _forget_deleted(self, before: Meta, after: Meta) -> None:
         if after.topics is before.topics:

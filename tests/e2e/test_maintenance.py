@@ -39,6 +39,10 @@ def admin(pair: list[ServiceProcess]) -> Iterator[Admin]:
         admin.set_broker_access("broker-a")
 
 
+def producing(pair: list[ServiceProcess]) -> Producer:
+    return Producer(pair[0].url, first_wait_ms=20, wait_ms_max=200, timeout_s=60)
+
+
 class Load:
     """Threads that send until the block ends: with keys, without, and in batches. Each body is sent once."""
 
@@ -64,12 +68,11 @@ class Load:
     def _run(self, kind: str) -> None:
         while not self._stop.is_set():
             bodies = [f"m{next(self._numbers)}" for _ in range(5 if kind == "batch" else 1)]
-            messages = [Message(body, key=body if kind == "key" else None) for body in bodies]
             try:
                 if kind == "batch":
-                    self._producer.send_batch(self._topic, messages)
+                    self._producer.send_batch(self._topic, [Message(body.encode()) for body in bodies])
                 else:
-                    self._producer.send(self._topic, messages[0])
+                    self._producer.send(self._topic, bodies[0], key=bodies[0] if kind == "key" else None)
             except DeltaMQError as error:
                 self.errors.append(error)
             else:
@@ -79,6 +82,7 @@ class Load:
         """Return after another phase of messages."""
         until_count = len(self.sent) + PHASE
         until(lambda: len(self.sent) >= until_count or bool(self.errors), 60)
+        assert self.errors == []
 
 
 def ends_at(admin: Admin, topic: str, broker: str) -> int:
@@ -101,52 +105,51 @@ def is_drained(admin: Admin, topic: str, load: Load) -> bool:
     return ends_at(admin, topic, "broker-a") == before
 
 
-def test_send_2_no_send_fails_while_a_broker_is_closed_and_opened_again(
+def test_send_02_no_send_fails_while_a_broker_is_closed_and_opened_again(
     pair: list[ServiceProcess], admin: Admin, topic: str
 ) -> None:
     admin.create_topic(topic, partitions=4)
-    with Producer(pair[0].url, first_wait_ms=20, wait_ms_max=200, timeout_s=60) as producer:
-        with Load(producer, topic) as load:
-            load.more()
-            assert ends_at(admin, topic, "broker-a") > 0
-            admin.set_broker_access("broker-a", writable=False, reason="maintenance")
-            until(lambda: is_drained(admin, topic, load), 60)
-            at = ends_at(admin, topic, "broker-a")
-            admin.set_broker_access("broker-a")
-            until(lambda: ends_at(admin, topic, "broker-a") > at, 60)
-            load.more()
+    with producing(pair) as producer, Load(producer, topic) as load:
+        load.more()
+        assert ends_at(admin, topic, "broker-a") > 0
+        admin.set_broker_access("broker-a", writable=False, reason="maintenance")
+        until(lambda: is_drained(admin, topic, load), 60)
+        at = ends_at(admin, topic, "broker-a")
+        admin.set_broker_access("broker-a")
+        until(lambda: ends_at(admin, topic, "broker-a") > at, 60)
+        load.more()
     assert load.errors == []
     assert all_bodies(pair[0].url, topic, len(load.sent)) == Counter(load.sent)
 
 
-def test_route_9_a_static_topic_is_remapped_away_before_its_broker_is_closed(
+def test_route_09_a_static_topic_is_remapped_away_before_its_broker_is_closed(
     pair: list[ServiceProcess], admin: Admin, topic: str
 ) -> None:
     admin.put_static_topic(topic, 4)
-    with Producer(pair[0].url, first_wait_ms=20, wait_ms_max=200, timeout_s=60) as producer:
-        with Load(producer, topic) as load:
-            load.more()
-            admin.remap(topic, ["broker-b"], mode="available")
-            admin.set_broker_access("broker-a", writable=False, reason="maintenance")
-            until(lambda: is_drained(admin, topic, load), 60)
-            admin.set_broker_access("broker-a")
-            admin.remap(topic, ["broker-a", "broker-b"], mode="strict")
-            load.more()
+    with producing(pair) as producer, Load(producer, topic) as load:
+        load.more()
+        admin.remap(topic, ["broker-b"], mode="available")
+        admin.set_broker_access("broker-a", writable=False, reason="maintenance")
+        until(lambda: is_drained(admin, topic, load), 60)
+        admin.set_broker_access("broker-a")
+        admin.remap(topic, ["broker-a", "broker-b"], mode="strict")
+        load.more()
     assert load.errors == []
     assert all_bodies(pair[0].url, topic, len(load.sent)) == Counter(load.sent)
 
 
-def test_send_2_a_strict_topic_waits_and_keeps_its_order(pair: list[ServiceProcess], admin: Admin, topic: str) -> None:
+def test_send_02_a_strict_topic_waits_and_keeps_its_order(pair: list[ServiceProcess], admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2, order_strategy="strict")
     at_a = next(one.partition for one in admin.get_topic(topic).partitions if one.broker == "broker-a")
-    with Producer(pair[0].url, first_wait_ms=20, wait_ms_max=200, timeout_s=60) as producer:
-        key = next(f"k{at}" for at in range(100) if producer.send(topic, "first", key=f"k{at}").partition == at_a)
-        at = ends_at(admin, topic, "broker-a")
+    with producing(pair) as producer:
+        first = {f"k{at}": producer.send(topic, "first", key=f"k{at}") for at in range(10)}
+        key = next(key for key, sent in first.items() if sent.partition == at_a)
+        at = 1 + max(sent.offset for sent in first.values() if sent.partition == at_a)
         with Admin(pair[0].url, patience=QUICK) as owner:  # so that the process that serves the broker knows at once
             owner.set_broker_access("broker-a", writable=False)
         sends = [producer.send_async(topic, str(number), key=key) for number in range(20)]
         until(lambda: producer.stats().retries > 0)
-        assert ends_at(admin, topic, "broker-a") == at and not any(one.done() for one in sends)
+        assert not any(one.done() for one in sends)
         admin.set_broker_access("broker-a")
         offsets = [one.result(60).offset for one in sends]
     assert offsets == list(range(at, at + 20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.api.exclusive import Member, exclusive_group
+from tests.api.routes.test_sse import stream
 from tests.api.running import Api, Reply, config_for, running, until
 
 
@@ -58,7 +61,7 @@ def shown(api: Api, broker: str) -> Any:
     return found
 
 
-def test_route_9_access_is_set_and_shown(api: Api, topic: str) -> None:
+def test_route_09_access_is_set_and_shown(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2)
     set_ = close(api, "broker-a", writable=False, reason="disk")
     assert set_.json == {"broker": "broker-a", "readable": True, "writable": False, "reason": "disk", "until": None}
@@ -72,7 +75,7 @@ def test_route_9_access_is_set_and_shown(api: Api, topic: str) -> None:
     assert api.partitions(topic)[f"{topic}@broker-a"]["writable"]
 
 
-def test_route_9_wrong_requests_change_nothing(api: Api, topic: str) -> None:
+def test_route_09_wrong_requests_change_nothing(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     assert code_of(close(api, "broker-x", writable=False)) == (404, "broker_not_found")
     assert code_of(close(api, "broker-a", writable="no"))[0] == 400
@@ -83,7 +86,7 @@ def test_route_9_wrong_requests_change_nothing(api: Api, topic: str) -> None:
     assert shown(api, "broker-a")["writable"]
 
 
-def test_send_2_keys_of_a_best_tried_topic_go_to_an_open_partition(api: Api, topic: str) -> None:
+def test_send_02_keys_of_a_best_tried_topic_go_to_an_open_partition(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=4)
     assert brokers_of(api.send(topic, *keyed())) == {"broker-a", "broker-b"}
     close(api, "broker-a", writable=False)
@@ -94,7 +97,7 @@ def test_send_2_keys_of_a_best_tried_topic_go_to_an_open_partition(api: Api, top
     assert brokers_of(api.send(topic, *keyed())) == {"broker-a", "broker-b"}
 
 
-def test_send_2_keys_of_a_strict_topic_wait(api: Api, topic: str) -> None:
+def test_send_02_keys_of_a_strict_topic_wait(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2, order_strategy="strict")
     close(api, "broker-a", writable=False, reason="disk")
     refused = api.send(topic, *keyed())
@@ -106,7 +109,7 @@ def test_send_2_keys_of_a_strict_topic_wait(api: Api, topic: str) -> None:
     assert brokers_of(api.send(topic, *keyed())) == {"broker-a", "broker-b"}
 
 
-def test_route_9_a_named_partition_is_refused_and_nothing_is_stored(api: Api, topic: str) -> None:
+def test_route_09_a_named_partition_is_refused_and_nothing_is_stored(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2)
     name = f"{topic}@broker-a"
     close_partition(api, topic, name, writable=False)
@@ -117,7 +120,7 @@ def test_route_9_a_named_partition_is_refused_and_nothing_is_stored(api: Api, to
     assert code_of(api.send(topic, "m")) == (503, "not_writable")
 
 
-def test_send_5_a_repeated_request_is_told_where_it_is_although_the_partition_is_closed(api: Api, topic: str) -> None:
+def test_send_05_a_repeated_request_is_told_where_it_is_although_the_partition_is_closed(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=4)
     once = api.send(topic, *keyed(), producer={"id": "p", "seq": 1})
     close(api, "broker-a", writable=False)
@@ -128,7 +131,7 @@ def test_send_5_a_repeated_request_is_told_where_it_is_although_the_partition_is
     assert sum(api.stored(topic).values()) == 64
 
 
-def test_route_9_reads_are_refused_and_everything_stays(api: Api, topic: str) -> None:
+def test_route_09_reads_are_refused_and_everything_stays(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     (name,) = api.partitions(topic)
     api.send(topic, "m")
@@ -141,7 +144,7 @@ def test_route_9_reads_are_refused_and_everything_stays(api: Api, topic: str) ->
     assert api.bodies_of(topic, name) == ["m", "n"]
 
 
-def test_route_9_a_waiting_reader_ends(api: Api, topic: str) -> None:
+def test_route_09_a_waiting_reader_ends(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     (name,) = api.partitions(topic)
     replies: list[Reply] = []
@@ -153,7 +156,7 @@ def test_route_9_a_waiting_reader_ends(api: Api, topic: str) -> None:
     assert code_of(replies[0]) == (503, "not_readable")
 
 
-def test_route_9_pops_skip_what_cannot_be_read(api: Api, topic: str) -> None:
+def test_route_09_pops_skip_what_cannot_be_read(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2)
     api.call("PUT", f"/v1/groups/g-{topic}", {})
     for name in api.partitions(topic):
@@ -170,7 +173,7 @@ def test_route_9_pops_skip_what_cannot_be_read(api: Api, topic: str) -> None:
     assert popped() == [f"{topic}@broker-a"]
 
 
-def test_route_9_new_topics_and_expansions_avoid_a_closed_broker(api: Api, topic: str) -> None:
+def test_route_09_new_topics_and_expansions_avoid_a_closed_broker(api: Api, topic: str) -> None:
     close(api, "broker-a", writable=False)
     assert [one["broker"] for one in api.put_topic(topic)["partitions"]] == ["broker-b"]
     grown = api.put_topic(topic, partitions=3)
@@ -180,7 +183,7 @@ def test_route_9_new_topics_and_expansions_avoid_a_closed_broker(api: Api, topic
     assert api.put_topic(topic, retention_ms=3_600_000)["retention_ms"] == 3_600_000
 
 
-def test_route_9_access_ends_at_its_time(tmp_path: Path) -> None:
+def test_route_09_access_ends_at_its_time(tmp_path: Path) -> None:
     with running(config_for(tmp_path)) as api:
         api.put_topic("t", partitions=2)
         end = datetime.now(UTC) + timedelta(seconds=1)
@@ -204,3 +207,28 @@ def test_static_22_a_closed_queue_is_refused_and_its_messages_never_go_elsewhere
     assert code_of(remapped) == (503, "not_writable")
     close(api, "broker-a", readable=False)
     assert code_of(api.fetch(topic, closed)) == (503, "not_readable")
+
+
+def test_route_09_an_event_stream_says_why_it_ends(api: Api, topic: str) -> None:
+    api.put_topic(topic, routes=[f"{topic}@broker-a"])
+    api.send(topic, "m")
+    with stream(api, topic) as events:
+        assert json.loads(next(events)["data"])["body"] == "m"
+        close(api, "broker-a", readable=False, reason="restore")
+        last = next(events)
+        assert last["event"] == "refused" and json.loads(last["data"])["code"] == "not_readable"
+
+
+def test_route_09_an_exclusive_client_keeps_its_lock(api: Api, topic: str) -> None:
+    api.put_topic(topic, routes=[f"{topic}@broker-a"])
+    name = f"{topic}@broker-a"
+    api.send(topic, "m")
+    exclusive_group(api, f"g-{topic}")
+    member = Member(api, f"g-{topic}", topic, "one")
+    assert member.allocated() == [name]
+    member.take(name)
+    close(api, "broker-a", readable=False)
+    assert code_of(member.fetch(name)) == (503, "not_readable")
+    assert member.commit(name, 0).status in (200, 204)
+    close(api, "broker-a")
+    assert [one["body"] for one in member.fetch(name).json["messages"]] == ["m"]

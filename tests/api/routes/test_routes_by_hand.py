@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.api.running import Api
 
 
-def test_route_8_a_topic_has_the_partitions_that_were_given(api: Api, topic: str) -> None:
+def test_route_08_a_topic_has_the_partitions_that_were_given(api: Api, topic: str) -> None:
     names = [f"{topic}@broker-b", f"{topic}#x@broker-a", f"{topic}-9f2c@broker-a"]
     made = api.put_topic(topic, routes=names[:2])
     assert [one["partition"] for one in made["partitions"]] == names[:2]
@@ -20,7 +20,7 @@ def test_route_8_a_topic_has_the_partitions_that_were_given(api: Api, topic: str
     assert api.put_topic(topic, routes=names)["routes_epoch"] == grown["routes_epoch"]
 
 
-def test_route_8_wrong_routes_are_refused(api: Api, topic: str) -> None:
+def test_route_08_wrong_routes_are_refused(api: Api, topic: str) -> None:
     api.put_topic(topic, routes=[f"{topic}@broker-a", f"{topic}@broker-b"])
 
     def refused(name: str, **wanted: object) -> tuple[int, str]:
@@ -36,7 +36,7 @@ def test_route_8_wrong_routes_are_refused(api: Api, topic: str) -> None:
     assert refused(f"{topic}-2", routes=["x@broker-a"], static=True, total_queues=1) == (422, "invalid_value")
 
 
-def test_route_8_new_partitions_do_not_go_to_a_closed_broker(api: Api, topic: str) -> None:
+def test_route_08_new_partitions_do_not_go_to_a_closed_broker(api: Api, topic: str) -> None:
     api.put_topic(topic, routes=[f"{topic}@broker-a"])
     try:
         assert api.call("PUT", "/v1/brokers/broker-a", {"writable": False}).status == 200

@@ -38,7 +38,7 @@ def meta() -> Meta:
     return applied(meta, *events)
 
 
-def test_route_9_a_broker_and_a_partition_are_closed_and_opened_again(meta: Meta) -> None:
+def test_route_09_a_broker_and_a_partition_are_closed_and_opened_again(meta: Meta) -> None:
     assert not meta.access and meta.access.of("id-1", "orders@A") is OPEN
     meta = applied(meta, *decide_broker_access(meta, "A", CLOSED, 10))
     meta = applied(meta, *decide_partition_access(meta, "orders", "orders@A", UNREADABLE, 10))
@@ -52,7 +52,7 @@ def test_route_9_a_broker_and_a_partition_are_closed_and_opened_again(meta: Meta
     assert not meta.access and decide_partition_access(meta, "orders", "orders@A", OPEN, 13) == ()
 
 
-def test_route_9_access_ends_by_itself_at_its_time(meta: Meta) -> None:
+def test_route_09_access_ends_by_itself_at_its_time(meta: Meta) -> None:
     ends = Access(writable=False, until_ms=100)
     meta = applied(meta, *decide_broker_access(meta, "A", ends, 10), *decide_broker_access(meta, "B", CLOSED, 10))
     assert meta.access.at(99) is meta.access
@@ -60,7 +60,7 @@ def test_route_9_access_ends_by_itself_at_its_time(meta: Meta) -> None:
     assert meta.access.at(100).ends_ms is None
 
 
-def test_route_9_access_is_in_snapshots_and_old_snapshots_have_none(meta: Meta) -> None:
+def test_route_09_access_is_in_snapshots_and_old_snapshots_have_none(meta: Meta) -> None:
     closed = applied(
         meta,
         BrokerAccessPut(broker="A", access=CLOSED),
@@ -74,12 +74,12 @@ def test_route_9_access_is_in_snapshots_and_old_snapshots_have_none(meta: Meta) 
     assert b"access" not in old and MetaSnapshot.from_json(old).meta == meta
 
 
-def test_route_9_the_access_of_a_partition_ends_with_its_topic(meta: Meta) -> None:
+def test_route_09_the_access_of_a_partition_ends_with_its_topic(meta: Meta) -> None:
     meta = applied(meta, *decide_partition_access(meta, "orders", "orders@A", CLOSED, 10))
     assert not applied(meta, *decide_delete_topic(meta.topics, "orders")).access
 
 
-def test_route_9_what_is_not_there_or_over_is_refused(meta: Meta) -> None:
+def test_route_09_what_is_not_there_or_over_is_refused(meta: Meta) -> None:
     with pytest.raises(NotFound, match="no broker C"):
         decide_broker_access(meta, "C", CLOSED, 1)
     with pytest.raises(NotFound, match="has no partition 'orders@C'"):
@@ -89,7 +89,7 @@ def test_route_9_what_is_not_there_or_over_is_refused(meta: Meta) -> None:
     assert passed.value.code == "until_passed"
 
 
-def test_route_9_new_partitions_do_not_go_to_a_closed_broker(meta: Meta) -> None:
+def test_route_09_new_partitions_do_not_go_to_a_closed_broker(meta: Meta) -> None:
     assert sorted(brokers_for_new(meta, "t", (), 1)) == ["A", "B"]
     meta = applied(meta, *decide_broker_access(meta, "A", Access(writable=False, until_ms=100), 10))
     assert brokers_for_new(meta, "t", ("A", "B"), 11) == ["B"] and len(brokers_for_new(meta, "t", (), 100)) == 2

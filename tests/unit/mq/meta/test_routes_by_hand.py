@@ -26,7 +26,7 @@ def code_of(state: MetaState, name: str, *routes: str) -> str:
     return refused.value.code
 
 
-def test_route_8_a_topic_is_created_with_exactly_these_partitions() -> None:
+def test_route_08_a_topic_is_created_with_exactly_these_partitions() -> None:
     state = put(MetaState(), "orders", TopicRequest(routes=BY_HAND))
     route = state.topic("orders").route
     assert route.partitions == BY_HAND
@@ -34,7 +34,7 @@ def test_route_8_a_topic_is_created_with_exactly_these_partitions() -> None:
     assert put(state, "orders", TopicRequest(routes=BY_HAND)) == state
 
 
-def test_route_8_adding_moves_as_few_keys_as_an_expansion_whatever_the_names_are() -> None:
+def test_route_08_adding_moves_as_few_keys_as_an_expansion_whatever_the_names_are() -> None:
     usual = expand(new_route("orders", 3, ["A", "B"]), "orders", 5, ["A", "B"])
     by_hand = expand_by_hand(route_by_hand(BY_HAND), (*BY_HAND, "x@B", "y@A"))
     assert by_hand.owners == usual.owners and by_hand.epoch == usual.epoch
@@ -44,7 +44,7 @@ def test_route_8_adding_moves_as_few_keys_as_an_expansion_whatever_the_names_are
 
 
 @given(st.integers(1, 40), st.integers(0, 40))
-def test_route_8_no_key_moves_between_present_partitions(before: int, added: int) -> None:
+def test_route_08_no_key_moves_between_present_partitions(before: int, added: int) -> None:
     names = [f"p{at}@A" for at in range(before + added)]
     old, new = route_by_hand(names[:before]), expand_by_hand(route_by_hand(names[:before]), names)
     moved = old.table != new.table
@@ -53,7 +53,7 @@ def test_route_8_no_key_moves_between_present_partitions(before: int, added: int
     assert sizes.sum() == LOGICAL_PARTITIONS and sizes.max() - sizes.min() <= 1
 
 
-def test_route_8_nothing_is_removed_or_reordered() -> None:
+def test_route_08_nothing_is_removed_or_reordered() -> None:
     state = put(MetaState(), "orders", TopicRequest(routes=BY_HAND))
     assert code_of(state, "orders", "orders@A") == "partitions_cannot_shrink"
     assert code_of(state, "orders", *BY_HAND[:2], "new@A") == "partitions_cannot_shrink"
@@ -76,11 +76,11 @@ def test_route_8_nothing_is_removed_or_reordered() -> None:
         (tuple(f"p{at}@A" for at in range(1025)), "partitions_out_of_range"),
     ],
 )
-def test_route_8_names_are_checked(routes: tuple[str, ...], code: str) -> None:
+def test_route_08_names_are_checked(routes: tuple[str, ...], code: str) -> None:
     assert code_of(MetaState(), "orders", *routes) == code
 
 
-def test_route_8_a_partition_belongs_to_one_topic() -> None:
+def test_route_08_a_partition_belongs_to_one_topic() -> None:
     state = put(MetaState(), "orders", TopicRequest(routes=("bills@A", "x@B")))
     assert code_of(state, "other", "x@B") == "partition_taken"
     with pytest.raises(Conflict) as refused:

@@ -33,14 +33,14 @@ def closed_at(placement: Placement) -> list[str]:
     return [placement.partitions[number] for number in placement.closed]
 
 
-def test_route_9_without_access_the_placement_is_the_routes() -> None:
+def test_route_09_without_access_the_placement_is_the_routes() -> None:
     _, placement = world("best_tried", [])
     assert not placement.closed and not placement.avoided and placement.whole is None
     _, unreadable = world("best_tried", [BrokerAccessPut(broker="A", access=Access(readable=False))])
     assert not unreadable.closed and (unreadable.table == placement.table).all()
 
 
-def test_send_2_keys_of_closed_partitions_are_spread_over_the_others_and_no_other_key_moves() -> None:
+def test_send_02_keys_of_closed_partitions_are_spread_over_the_others_and_no_other_key_moves() -> None:
     _, before = world("best_tried", [])
     _, after = world("best_tried", [BrokerAccessPut(broker="A", access=CLOSED)])
     assert closed_at(after) == ["orders@A", "orders#1@A"]
@@ -51,19 +51,19 @@ def test_send_2_keys_of_closed_partitions_are_spread_over_the_others_and_no_othe
     assert after.targets == (1, 3)
 
 
-def test_send_2_keys_of_a_strict_topic_stay() -> None:
+def test_send_02_keys_of_a_strict_topic_stay() -> None:
     _, before = world("strict", [])
     _, after = world("strict", [PartitionAccessPut(topic_id="id-1", partition="orders@B", access=CLOSED)])
     assert (before.table == after.table).all() and closed_at(after) == ["orders@B"] and 1 not in after.targets
 
 
-def test_route_9_with_everything_closed_all_targets_stay_and_are_refused() -> None:
+def test_route_09_with_everything_closed_all_targets_stay_and_are_refused() -> None:
     _, placement = world("best_tried", [BrokerAccessPut(broker=one, access=CLOSED) for one in "AB"])
     assert placement.avoided == {0, 1, 2, 3} and placement.targets == (0, 1, 2, 3)
 
 
 @given(st.sets(st.integers(0, 5), max_size=5), st.integers(0, 2**30), st.integers(1, 20_000))
-def test_route_9_messages_without_a_key_avoid_closed_partitions(closed: set[int], draw: int, count: int) -> None:
+def test_route_09_messages_without_a_key_avoid_closed_partitions(closed: set[int], draw: int, count: int) -> None:
     names = world("strict", [], 6)[1].partitions
     events = [PartitionAccessPut(topic_id="id-1", partition=names[one], access=CLOSED) for one in sorted(closed)]
     for strategy in ("strict", "best_tried"):
@@ -73,7 +73,7 @@ def test_route_9_messages_without_a_key_avoid_closed_partitions(closed: set[int]
         assert closed.isdisjoint(at for at, _, _ in slices)
 
 
-def test_route_9_access_that_has_ended_closes_nothing() -> None:
+def test_route_09_access_that_has_ended_closes_nothing() -> None:
     ends = Access(writable=False, until_ms=100)
     meta, _ = world("best_tried", [BrokerAccessPut(broker="A", access=ends)])
     topic = meta.topics.topic("orders")
@@ -82,7 +82,7 @@ def test_route_9_access_that_has_ended_closes_nothing() -> None:
     assert not Placement.of(topic, meta, AccessState()).closed
 
 
-def test_send_5_what_may_have_been_sent_back_before_never_goes_elsewhere() -> None:
+def test_send_05_what_may_have_been_sent_back_before_never_goes_elsewhere() -> None:
     key = "k"
     _, usual = world("best_tried", [])
     home = usual.home_of("orders", "gone@A", key, 1)
