@@ -24,11 +24,8 @@ Each class fixes its HTTP `status` and a stable default `code`. `field` names th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 __all__ = [
-    "NOT_READABLE",
-    "NOT_WRITABLE",
     "Conflict",
     "Corrupt",
     "DeltaMQError",
@@ -46,11 +43,6 @@ __all__ = [
     "Unprocessable",
     "UnsupportedMedia",
 ]
-
-#: The codes of `Unavailable` for partitions that may not be read, or written to (SPEC ROUTE-9). With the second one,
-#: nothing of the request is stored.
-NOT_READABLE: Final = "not_readable"
-NOT_WRITABLE: Final = "not_writable"
 
 Extra = str | int | float | bool | None | list[str] | list[int]
 

@@ -8,7 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from api.host import HostedTopic
 from api.sending.logical_places import served, unserved
 from api.wire import Decoded, Named, Share, check_named, replayed, rerouted, route_messages
-from mq.errors import NOT_WRITABLE, Fenced, OffsetMismatch, Unavailable
+from mq.access_codes import NOT_WRITABLE
+from mq.errors import Fenced, OffsetMismatch, Unavailable
 from mq.producer import Part
 from mq.routing import Route
 from tables.delta import ProducerStamp

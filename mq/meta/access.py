@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from mq.errors import NOT_READABLE, NOT_WRITABLE, Unavailable
+from mq.access_codes import NOT_READABLE, NOT_WRITABLE
+from mq.errors import Unavailable
 from mq.names import broker_of
 from mq.stored_json import Form, forms_of
 

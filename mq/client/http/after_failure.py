@@ -16,10 +16,10 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from mq.access_codes import NOT_WRITABLE
 from mq.client.http.endpoint import CONNECT_FAILED
 from mq.client.http.retries import is_worth_retrying
 from mq.errors import (
-    NOT_WRITABLE,
     Conflict,
     DeltaMQError,
     Forbidden,

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
+from mq.access_codes import NOT_WRITABLE
 from mq.client.http import (
     AfterFailure,
     Answer,
@@ -38,7 +39,7 @@ from mq.client.produce.entry_queue import EntryQueue
 from mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
 from mq.client.produce.shared import Shared
 from mq.client.produce.wire import ProduceRequest, encode_request, read_ranges, tell_stored
-from mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown
+from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
 __all__ = ["Executor", "Failing", "Owner", "completing"]
 
