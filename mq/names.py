@@ -22,6 +22,7 @@ __all__ = [
     "check_broker",
     "check_client_topic",
     "check_group",
+    "check_partition",
     "check_topic",
     "decode_path",
     "encode_path",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
+_PARTITION: Final = re.compile(r"[A-Za-z0-9._%|#\-]{1,127}")
 _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -109,6 +111,24 @@ class PartitionName(NamedTuple):
 def broker_of(partition: str) -> str:
     """Return the broker of a partition `NAME@BROKER`; raises the same errors as `PartitionName.parse`."""
     return _parts(partition)[1]
+
+
+def check_partition(name: str) -> str:
+    """Return `name` if it is a legal name of a partition, else raise `Refused` (SPEC MODEL-1, ROUTE-8).
+
+    Such a name is `NAME@BROKER`; NAME may have a `#`, and need not tell the topic.
+
+    Raises
+    ------
+    Refused
+        `invalid_partition_name`, `invalid_broker_name`, `system_name`.
+    """
+    parts = PartitionName.parse(name)
+    if is_system(parts.name):
+        raise Refused(f"{name} belongs to the system", code="system_name", field="partition")
+    _check(parts.name, kind="partition", pattern=_PARTITION)
+    check_broker(parts.broker)
+    return name
 
 
 def _parts(partition: str) -> tuple[str, str]:

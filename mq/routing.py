@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mq.errors import Conflict, NotFound, Unavailable, Unprocessable
 from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
 from mq.murmur3 import hash_string, hash_strings
-from mq.names import PartitionName, partition_name
+from mq.names import PartitionName, check_partition, partition_name
 from mq.stored_json import corrupt_when_damaged, reader, to_json
 
 __all__ = [
@@ -35,14 +35,17 @@ __all__ = [
     "Places",
     "Range",
     "Route",
+    "check_by_hand",
     "default_route",
     "equal_ranges",
     "expand",
+    "expand_by_hand",
     "expanded_ranges",
     "logical_partition",
     "logical_partitions",
     "new_route",
     "ranges_of",
+    "route_by_hand",
     "spread",
     "table_of",
 ]
@@ -90,7 +93,7 @@ class NamedPlaces(Places, Protocol):
     """Places with the names that clients use for them."""
 
     @property
-    def unserved(self) -> frozenset[int]:
+    def avoided(self) -> frozenset[int]:
         """The indexes of partitions that nothing may be sent to."""
         ...
 
@@ -143,7 +146,7 @@ class Route:
         return {partition: at for at, partition in enumerate(self.partitions)}
 
     @property
-    def unserved(self) -> frozenset[int]:
+    def avoided(self) -> frozenset[int]:
         """None: a route knows of no partition that nothing may be sent to."""
         return _NONE
 
@@ -257,12 +260,83 @@ def expand(route: Route, topic: str, count: int, brokers: Sequence[str]) -> Rout
     )
 
 
-def _check_count(count: int) -> None:
+def route_by_hand(partitions: Sequence[str]) -> Route:
+    """Return the first route of a topic with exactly these partitions, in this order (SPEC ROUTE-8).
+
+    Raises
+    ------
+    Refused
+        As for `check_by_hand`.
+    """
+    check_by_hand(partitions)
+    return Route(epoch=1, partitions=tuple(partitions), owners=equal_ranges(len(partitions)))
+
+
+def expand_by_hand(route: Route, partitions: Sequence[str]) -> Route:
+    """Return `route` expanded to these partitions, of which the present ones are the first (SPEC ROUTE-8).
+
+    Raises
+    ------
+    Conflict
+        `partitions_cannot_shrink` if a present partition is missing, `routes_cannot_be_reordered`.
+    Refused
+        As for `check_by_hand`.
+    """
+    check_by_hand(partitions)
+    kept = len(route.partitions)
+    missing = [name for name in route.partitions if name not in set(partitions)]
+    if missing:
+        raise Conflict(
+            f"routes: the topic has the partition {missing[0]} and keeps it",
+            code="partitions_cannot_shrink",
+            field="routes",
+            extra={"partitions": kept},
+        )
+    if tuple(partitions[:kept]) != route.partitions:
+        raise Conflict(
+            "routes: the topic's present partitions come first, in their order; new ones follow",
+            code="routes_cannot_be_reordered",
+            field="routes",
+            extra={"routes": list(route.partitions)},
+        )
+    if len(partitions) == kept:
+        return route
+    return Route(
+        epoch=route.epoch + 1,
+        partitions=tuple(partitions),
+        owners=expanded_ranges(route.owners, len(partitions)),
+    )
+
+
+def check_by_hand(partitions: Sequence[str]) -> None:
+    """Return if these names of partitions may make a route.
+
+    Raises
+    ------
+    Refused
+        `invalid_partition_name`, `invalid_broker_name`.
+    Unprocessable
+        `partitions_out_of_range`; `partition_named_twice`, also if two names differ only by case.
+    """
+    _check_count(len(partitions), "routes")
+    seen: set[str] = set()
+    for partition in partitions:
+        check_partition(partition)
+        if partition.lower() in seen:
+            raise Unprocessable(
+                f"routes: {partition} is named twice, or another name differs from it only by case",
+                code="partition_named_twice",
+                field="routes",
+            )
+        seen.add(partition.lower())
+
+
+def _check_count(count: int, field: str = "partitions") -> None:
     if not 1 <= count <= PARTITIONS_MAX:
         raise Unprocessable(
             f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count}",
             code="partitions_out_of_range",
-            field="partitions",
+            field=field,
             extra={"limit": PARTITIONS_MAX},
         )
 

@@ -14,11 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from api.host.access_in_force import AccessInForce, wake_readers
 from api.host.hosted_meta import HostedMeta
 from api.host.producers import ProducerGate
 from api.log import Partition, Partitions
 from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.meta import (
+    AccessState,
     AnyEvent,
     Meta,
     MetaState,
@@ -27,7 +29,8 @@ from mq.meta import (
     TopicPut,
     TopicRequest,
     TopicSettings,
-    brokers_for,
+    brokers_for_new,
+    check_routes,
     decide_delete_topic,
     decide_put_topic,
     moves_of,
@@ -71,7 +74,7 @@ class HostedTopic:
         self._drawn = 0
         self._drawn_until_s = 0.0
         #: The placement, after the values that it was made of.
-        self._placement: tuple[Topic, MovedKeys, TopicMappings, int, Placement] | None = None
+        self._placement: tuple[Topic, MovedKeys, TopicMappings, int, AccessState, Placement] | None = None
         #: The sealed end offsets up to which the logs were read.
         self._reached: Mapping[str, int] = {}
 
@@ -98,8 +101,11 @@ class HostedTopic:
             self._drawn_until_s = now_s + _DRAW_KEPT_S
         return self._drawn
 
-    def placement(self, meta: Meta) -> Placement:
-        """Return where messages go by `meta`; if the topic has ended there, by its last known metadata."""
+    def placement(self, meta: Meta, access: AccessState | None = None) -> Placement:
+        """Return where messages go by `meta`; if the topic has ended there, by its last known metadata.
+
+        `access` is what is forbidden now; None if that does not matter to the caller.
+        """
         present = meta.topics.topics.get(self.topic.name)
         if present is not None and present.id == self.topic.id:
             self.topic = present
@@ -111,9 +117,12 @@ class HostedTopic:
             or made[1] is not moved
             or made[2] is not mappings
             or made[3] != epoch
+            or (access is not None and made[4] is not access)
         ):
-            made = self._placement = self.topic, moved, mappings, epoch, Placement.of(self.topic, meta)
-        return made[4]
+            access = meta.access if access is None else access
+            placement = Placement.of(self.topic, meta, access)
+            made = self._placement = self.topic, moved, mappings, epoch, access, placement
+        return made[5]
 
     def queues(self, meta: Meta) -> TopicQueues | None:
         """Return the logical queues of a static topic by `meta`; None for a plain topic."""
@@ -128,6 +137,11 @@ class HostedTopic:
             if partition is not None and partition.log is not None and partition.log.end_offset < end_offset:
                 await partition.look()
         self._reached = ends
+
+    async def look(self, names: Iterable[str]) -> None:
+        """Read what other processes appended to these partitions of the route."""
+        looks = [self.partition(name).look() for name in names]
+        await asyncio.gather(*looks, return_exceptions=True)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work on a thread."""
@@ -210,11 +224,25 @@ class Topics:
         """`now_ms` is the clock for a new topic's time of creation."""
         self._meta = meta
         meta.follow(self._forget_deleted)
+        meta.follow(partial(wake_readers, partitions))
         self._partitions = partitions
         self._brokers = brokers
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._hosted: dict[str, HostedTopic] = {}
+        self._in_force = AccessInForce(now_ms)
+
+    @property
+    def access(self) -> AccessState:
+        """What may not be read or written to now, as far as this process knows (SPEC ROUTE-9)."""
+        stored = self._meta.now.access
+        return self._in_force.of(stored) if stored else stored
+
+    def check_readable(self, hosted: HostedTopic, partition: str, name: str | None = None) -> None:
+        """Return if the topic's partition may be read now, else raise `not_readable`; clients know it by `name`."""
+        access = self.access
+        if access:
+            access.check_readable(hosted.topic.id, partition, name)
 
     @property
     def state(self) -> MetaState:
@@ -227,7 +255,7 @@ class Topics:
 
     def placement(self, hosted: HostedTopic) -> Placement:
         """Return where messages of the topic go now, as far as this process knows."""
-        return hosted.placement(self._meta.now)
+        return hosted.placement(self._meta.now, self.access)
 
     def queues(self, hosted: HostedTopic) -> TopicQueues | None:
         """Return the logical queues of a static topic, as far as this process knows; None for a plain topic."""
@@ -317,6 +345,8 @@ class Topics:
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             if only_new and name in meta.topics.topics:
                 return ()
+            if request.routes is not None:
+                check_routes(meta, name, request.routes, self._now_ms())
             events = decide_put_topic(meta.topics, name, request, self.available(meta, name), new_id, now_ms)
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:
@@ -333,7 +363,7 @@ class Topics:
 
     def available(self, meta: Meta, name: str) -> Sequence[str]:
         """Return the brokers for new partitions of the topic `name`, in the order in which they get them."""
-        return brokers_for(name, meta.brokers.available, self._brokers)
+        return brokers_for_new(meta, name, self._brokers, self._now_ms())
 
     async def delete(self, name: str) -> Topic:
         """Delete a topic: first its metadata, so that no more requests go there, then its data. Return the topic."""

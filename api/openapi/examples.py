@@ -15,6 +15,13 @@ _HOST: Final = "f3e0651d4eb84674b28923555c349ead"
 _ADDRESS: Final = "http://10.0.0.7:8080"
 _DEAD: Final = "%DLQ%billing@broker-a"
 
+_OPEN: Final[Json] = {"readable": True, "writable": True, "reason": None, "until": None}
+_CLOSED: Final[Json] = {
+    "readable": True,
+    "writable": False,
+    "reason": "new disk",
+    "until": "2030-01-01T12:00:00.000000Z",
+}
 _PARTITION: Final[Json] = {
     "partition": "flights@broker-a",
     "broker": "broker-a",
@@ -28,6 +35,7 @@ _PARTITION: Final[Json] = {
     "files": 2,
     "last_append_time": "2013-01-01T05:15:00.123000Z",
     "version": 41,
+    **_OPEN,
 }
 _TOPIC: Final[Json] = {
     "topic": "flights",
@@ -161,6 +169,7 @@ _CLUSTER: Final[Json] = {
             "epoch": 1,
             "partitions": 1,
             "online": True,
+            **_OPEN,
         }
     ],
     "meta": {"address": _ADDRESS, "host": _HOST, "epoch": 2},
@@ -184,6 +193,8 @@ _EXAMPLES: Final[Json] = {
     "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None},
     "ReplayAnswer": _REPLAYED,
     "ClusterView": _CLUSTER,
+    "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
+    "PartitionAccessView": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
 }
 
 

@@ -23,7 +23,7 @@ from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.turns import TurnOver
 from api.wire import Client, ClientDisconnected
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
-from mq.meta import Topic
+from mq.meta import AccessState, Topic
 from mq.static import TopicQueues
 
 __all__ = ["Popped", "Popper"]
@@ -57,18 +57,20 @@ class Popper:
         pops: LanePops,
         hosting: Hosting,
         queues: Callable[[Topic], TopicQueues | None],
+        access: Callable[[], AccessState],
         *,
         refresh_s: float,
         bytes_max: int,
     ) -> None:
         """A pop visits lanes of the brokers that `hosting` serves, until its answer has `bytes_max` or more.
 
-        `queues` returns the logical queues of a static topic, None for a plain one.
+        `queues` returns the logical queues of a static topic, None for a plain one; `access` what may not be read now.
         """
         self._lanes = lanes
         self._pops = pops
         self._hosting = hosting
         self._queues = queues
+        self._access = access
         self._refresh_s = refresh_s
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
@@ -116,7 +118,14 @@ class Popper:
             visits = group_topic.segment_lanes(queues, request.partition)
         taking = self._hosting.taking()
         mine = [visit for visit in visits if visit.broker in taking and (visit.key.retry or not request.retries_only)]
-        return sum(map(self._lanes.left, mine))
+        return sum(map(self._lanes.left, self._readable(mine)))
+
+    def _readable(self, visits: list[LanePartition]) -> list[LanePartition]:
+        """Return the lanes that may be read now; the group goes on in the others later (SPEC ROUTE-9)."""
+        access = self._access()
+        if not access:
+            return visits
+        return [visit for visit in visits if access.of(visit.key.topic_id, visit.key.partition).readable]
 
     def wake_others(self, request: TopicPopRequest) -> None:
         """Let the group's waiting pops look again, since messages are left (SPEC POP-15)."""
@@ -139,7 +148,7 @@ class Popper:
             )
         if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
-        return [visit for visit in here if visit.key.retry or not request.retries_only]
+        return [visit for visit in self._readable(here) if visit.key.retry or not request.retries_only]
 
     async def _round(self, request: TopicPopRequest) -> Popped:
         queues = self._queues(request.topic)

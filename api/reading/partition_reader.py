@@ -55,10 +55,19 @@ class PartitionReader:
         """Whether the service stops, so that no reader waits any longer."""
         return self._partitions.stopping
 
-    async def read(self, partition: Partition, query: FetchQuery, client: Client, gate: Gate | None = None) -> Fetched:
+    async def read(
+        self,
+        partition: Partition,
+        query: FetchQuery,
+        client: Client,
+        gate: Gate | None = None,
+        *,
+        check: Callable[[], None],
+    ) -> Fetched:
         """Read the partition from `query.offset` on, waiting up to `query.wait_ms` for the first message.
 
-        `gate` is checked before the first read and after each one, before its messages may be sent.
+        `gate` is checked before the first read and after each one, before its messages may be sent. `check` raises if
+        the partition may not be read now; the gate comes first, so that a group's client keeps its lock.
         """
         if gate is not None:
             gate.check()
@@ -66,6 +75,7 @@ class PartitionReader:
         deadline = self._loop.time() + query.wait_ms / 1000
         offset = query.offset
         while True:
+            check()
             found = await self.look(partition, log, query, offset)
             if gate is not None:
                 found = await gate.cut(found)

@@ -129,6 +129,7 @@ class QueueReader:
                 end = segment.logic_end
                 status = _AT_THE_END[query.offset > end]
                 return Fetched(status, _NOTHING, end, low, end)
+            self._topics.check_readable(topic, segment.partition, queue.name)
             found = await self._reader.look(topic.partition(segment.partition), log, query, offset)
             if found.status is FetchStatus.OFFSET_TOO_SMALL:
                 continue  # retention has removed the beginning of the segment meanwhile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from api.routes import (
+    access,
     cancel,
     cluster,
     dead_letters,
@@ -49,5 +50,6 @@ ROUTERS: Final = tuple(
         failed_messages,
         dead_letters,
         cluster,
+        access,
     )
 )

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from api.log import of_partitions, rendered
 from api.routes.topics import Running, brought_up
-from api.wire import TOPIC_PATTERN, Json, problems
+from api.wire import TOPIC_PATTERN, AccessFields, Json, problems
 from mq.errors import Unavailable
 from mq.meta import META_ROLE, Host
 from mq.names import broker_of
@@ -35,7 +35,7 @@ deltamq_produced_messages_total{topic="flights"} 123.0
 _TOPICS_MAX: Final = 100
 
 
-class BrokerView(BaseModel):
+class BrokerView(AccessFields):
     """A broker, the process that serves it, and the epoch since which it does; no process does if not `online`."""
 
     broker: str
@@ -91,7 +91,7 @@ def _shown(**example: object) -> Json:
 
 @router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
 async def cluster(service: Running, request: Request) -> Any:
-    state, brokers = service.topics.state, service.meta.now.brokers
+    state, brokers, access = service.topics.state, service.meta.now.brokers, service.topics.access
     hosted = Counter(broker_of(name) for topic in state.topics.values() for name in topic.route.partitions)
     meta_owner = brokers.owner(META_ROLE)
     views: list[BrokerView] = []
@@ -100,14 +100,17 @@ async def cluster(service: Running, request: Request) -> Any:
         # The meta role is shown once: with the first broker of the process that has it.
         is_meta = meta_owner is not None and owner is meta_owner and not any("meta" in view.roles for view in views)
         views.append(
-            BrokerView(
-                broker=broker,
-                address=None if owner is None else owner.address,
-                host=None if owner is None else owner.id,
-                roles=["broker", "meta"] if is_meta else ["broker"],
-                epoch=brokers.roles[broker].epoch,
-                partitions=hosted[broker],
-                online=owner is not None,
+            BrokerView.model_validate(
+                {
+                    "broker": broker,
+                    "address": None if owner is None else owner.address,
+                    "host": None if owner is None else owner.id,
+                    "roles": ["broker", "meta"] if is_meta else ["broker"],
+                    "epoch": brokers.roles[broker].epoch,
+                    "partitions": hosted[broker],
+                    "online": owner is not None,
+                    **AccessFields.of(access.of_broker(broker)),
+                }
             )
         )
     return {

@@ -153,7 +153,8 @@ class FetchEndpoint:
         """Read a partition or a logical queue (SPEC STATIC-2)."""
         if topic.topic.static is not None:
             return self._queues.read(topic, name, query, client, gate)
-        return self._reader.read(topic.partition(name), query, client, gate)
+        check = partial(self._topics.check_readable, topic, name)
+        return self._reader.read(topic.partition(name), query, client, gate, check=check)
 
     async def _gate(self, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
         """Return the checks of a group's fetch; None if the fetch names no group."""

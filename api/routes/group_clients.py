@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from api.host import HostedMeta
 from api.order import OnlineClients
 from api.queue import SeenClients
-from api.routes.topics import rfc3339
+from api.wire import rfc3339
 from mq.meta import Member, Subscription
 
 __all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from api.host import Call, Hosting, Owners, Peer, Relayed, Topics, together
 from api.queue import Lanes, MovedProgress, settle_overdue
-from api.routes.topics import rfc3339
+from api.wire import rfc3339
 from mq.errors import Corrupt, Unavailable, Unknown
 from mq.meta import Group, Topic, lanes_of
 from mq.names import broker_of

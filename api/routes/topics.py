@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -19,8 +17,8 @@ from pydantic import BaseModel
 from api.host import HostedTopic, queue_states
 from api.log import Partition
 from api.service import Service
-from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems
-from mq.errors import Corrupt, Refused, Unavailable, Unprocessable
+from api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
+from mq.errors import Corrupt, Unavailable, Unprocessable
 from mq.limits import (
     BROKERS_NAMED_MAX,
     LOGICAL_PARTITIONS,
@@ -29,16 +27,13 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from mq.meta import FlushMode, OrderStrategy, StaticRequest, TopicRequest
+from mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest, TopicRequest
 from mq.names import broker_of, check_client_topic
 from tables.log import PartitionLog, Warehouse
 
 __all__ = ["brought_up", "router", "service_of"]
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
-
-_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:[Zz]|[+ -]\d\d:\d\d)")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 TopicName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["flights"])]
 
@@ -65,6 +60,10 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
         Meta(description="Number of partitions; it can only grow."),
     ] = None
+    routes: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=PARTITIONS_MAX)] | None,
+        Meta(description="All partitions by hand, `NAME@BROKER`, in route order: present ones first, then new ones."),
+    ] = None
     order_strategy: OrderStrategy | None = None
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
     message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
@@ -87,8 +86,11 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
     """Return the settings for the metadata; refuse a message type with unprintable characters."""
     if asked.message_type is not None and not asked.message_type.isprintable():
         raise Unprocessable("message_type must be of printable characters", field="message_type")
+    if asked.routes is not None and asked.partitions is not None:
+        raise Unprocessable("routes: give either the partitions themselves or their number", field="routes")
     return TopicRequest(
         partitions=asked.partitions,
+        routes=None if asked.routes is None else tuple(asked.routes),
         order_strategy=asked.order_strategy,
         retention_ms=asked.retention_ms,
         message_type=asked.message_type,
@@ -104,18 +106,20 @@ def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
             if value is not None:
                 raise Unprocessable(f"{name} is for static topics: give `static: true` with it", field=name)
         return None
-    if asked.partitions is not None:
-        raise Unprocessable("partitions: a static topic has total_queues instead", field="partitions")
+    for name, given in (("partitions", asked.partitions), ("routes", asked.routes)):
+        if given is not None:
+            raise Unprocessable(f"{name}: a static topic has total_queues instead", field=name)
     if asked.total_queues is None:
         raise Unprocessable("total_queues: a static topic is changed together with it", field="total_queues")
     brokers = None if asked.brokers is None else tuple(asked.brokers)
     return StaticRequest(total_queues=asked.total_queues, brokers=brokers, settings=wanted)
 
 
-class PartitionView(BaseModel):
+class PartitionView(AccessFields):
     """One physical partition; `max_offset` is the next offset to be written.
 
     `state` is `serving`, or the code of the error that stopped it. Unknown values of a damaged partition are null.
+    What may not be read or written to follows from the partition's broker and from itself.
     """
 
     partition: str
@@ -314,23 +318,6 @@ async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, Parti
     return logs
 
 
-def rfc3339(time_us: int) -> str:
-    """Return microseconds since 1970 as RFC 3339 in UTC."""
-    seconds, micros = divmod(time_us, 1_000_000)
-    return f"{(_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()}.{micros:06d}Z"
-
-
-def parse_time(text: str) -> int:
-    """Return RFC 3339 as microseconds since 1970; a `+` that the query's encoding made a space is accepted."""
-    try:
-        if not _TIME.fullmatch(text):
-            raise ValueError
-        time = datetime.fromisoformat((text[:-6] + text[-6:].replace(" ", "+")).upper())
-        return (time - _EPOCH) // _EPOCH.resolution
-    except (ValueError, OverflowError):
-        raise Refused("time: write RFC 3339, for example 2013-01-01T05:15:00Z", field="time") from None
-
-
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
     topic = hosted.topic
     await brought_up(hosted, service.settings.refresh_ms)
@@ -347,25 +334,31 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
         "logical_partitions": LOGICAL_PARTITIONS,
         "static": topic.static is not None,
         "total_queues": None if topic.static is None else topic.static.total,
-        "partitions": _partition_views(hosted, service.warehouse),
+        "partitions": _partition_views(hosted, service.warehouse, service.topics.access),
         "logical_queues": None if queues is None else [asdict(queue) for queue in queues],
     }
 
 
-def _partition_views(hosted: HostedTopic, warehouse: Warehouse) -> list[dict[str, object]]:
+def _partition_views(hosted: HostedTopic, warehouse: Warehouse, access: AccessState) -> list[dict[str, object]]:
     owned: dict[int, list[tuple[int, int]]] = {}
     for low, high, owner in hosted.route.owners:
         owned.setdefault(owner, []).append((low, high))
-    return [_partition_view(one, warehouse, owned.get(at, [])) for at, one in enumerate(hosted.partitions)]
+    return [
+        _partition_view(one, warehouse, owned.get(at, []), access.of(hosted.topic.id, one.name))
+        for at, one in enumerate(hosted.partitions)
+    ]
 
 
-def _partition_view(partition: Partition, warehouse: Warehouse, owned: list[tuple[int, int]]) -> dict[str, object]:
+def _partition_view(
+    partition: Partition, warehouse: Warehouse, owned: list[tuple[int, int]], access: Access
+) -> dict[str, object]:
     view: dict[str, object] = {
         "partition": partition.name,
         "broker": broker_of(partition.name),
         "state": partition.fault or "serving",
         "logical_partitions": owned,
         "location": warehouse.location(partition.ref),
+        **AccessFields.of(access),
     }
     if partition.log is not None:
         stats = partition.log.stats()

@@ -17,6 +17,7 @@ from api.host import HostedTopic
 from api.log import RequestPart
 from api.wire import Share
 from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
+from mq.meta import not_writable
 from mq.producer import Part
 from mq.static import TopicQueues, queue_name
 from tables.log import Appended
@@ -36,15 +37,36 @@ __all__ = [
 _NO_IDS: Final = pa.array([], pa.string())
 
 
-def served(topic: HostedTopic, places: Placement, shares: list[Share]) -> list[Share]:
-    """Return the shares; refuse those of a logical queue that cannot be had: its keys never go elsewhere."""
-    if places.unserved:
-        refused = {places.partitions[index] for index in places.unserved}
-        for share in shares:
-            if share.partition in refused:
-                queues = {partition: queue for queue, partition in topic.topic.leaders().items()}
-                number = queues.get(share.partition)
-                raise unserved(topic, "a queue of these keys" if number is None else f"queue {queue_name(number)}")
+def served(
+    topic: HostedTopic, places: Placement, shares: list[Share], stored: Mapping[str, Sequence[Part]] = {}
+) -> list[Share]:
+    """Return the shares; refuse those for partitions that nothing is sent to: their messages never go elsewhere.
+
+    `stored` are the parts of the request that are stored already: a closed partition still tells where they are.
+
+    Raises
+    ------
+    Unavailable
+        `queue_unserved`: the mapping of a logical queue cannot be had. `not_writable`: a partition is closed, and
+        nothing of the request is stored; `unavailable`: the same, and a part of the request may be stored.
+    """
+    if not places.avoided:
+        return shares
+    refused = {places.partitions[number]: number for number in places.avoided}
+    for share in shares:
+        number = refused.get(share.partition)
+        if number is None:
+            continue
+        queues = {partition: queue for queue, partition in topic.topic.leaders().items()}
+        queue = queues.get(share.partition)
+        if number in places.unserved:
+            raise unserved(topic, "a queue of these keys" if queue is None else f"queue {queue_name(queue)}")
+        indexes = None if share.indexes is None else tuple(map(int, share.indexes))
+        if any(part.overlaps(indexes) for part in stored.get(share.partition, ())):
+            continue
+        what = f"topic {topic.name}: {share.partition if queue is None else queue_name(queue)}"
+        error = not_writable(what, places.closed[number])
+        raise Unavailable(error.detail, extra=error.extra) if stored else error
     return shares
 
 

@@ -132,6 +132,9 @@ class RequestAppender:
             if self._topics.placement(topic) is not places:
                 continue  # what was sealed meanwhile must be among the logs
             await topic.see(places.ends)
+            if places.closed and not self._hosting.alone:
+                # Another process may have stored the request there before it knew that the partition is closed.
+                await topic.look(places.partitions[number] for number in places.closed)
             waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
             stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id, in_order=in_order)
             here = {name: parts for name, parts in stored.items() if name not in waiting}

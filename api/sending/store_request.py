@@ -8,7 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from api.host import HostedTopic
 from api.sending.logical_places import served, unserved
 from api.wire import Decoded, Named, Share, check_named, replayed, rerouted, route_messages
-from mq.errors import Fenced, OffsetMismatch
+from mq.access_codes import NOT_WRITABLE
+from mq.errors import Fenced, OffsetMismatch, Unavailable
 from mq.producer import Part
 from mq.routing import Route
 from tables.delta import ProducerStamp
@@ -56,7 +57,7 @@ def routed(
     DeltaMQError
         A named partition does not exist, or cannot be had.
     Unavailable
-        `queue_unserved`: the mapping of the logical queue of some keys cannot be had.
+        `queue_unserved`: the mapping of the logical queue of some keys cannot be had; else as for `served`.
     """
     rows = request.body.rows
     if not places.targets:
@@ -65,14 +66,22 @@ def routed(
         shares = replayed(topic.name, rows, request.named, places, draw, stored)
     else:
         shares = route_messages(topic.name, rows, request.named, places, draw)
-    return served(topic, places, shares)
+    return served(topic, places, shares, stored)
 
 
 def routed_again(topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, draw: int) -> list[Share]:
-    """Return the shares for the messages of one share by another placement; raises what `routed` does."""
+    """Return the shares for the messages of one share by another placement; raises what `routed` does.
+
+    Other shares of the request may be stored by now, so the error of a closed partition does not say that none is.
+    """
     if not places.targets:
         raise unserved(topic, "its queues")
-    return served(topic, places, rerouted(topic.name, share, request.named, places, draw))
+    try:
+        return served(topic, places, rerouted(topic.name, share, request.named, places, draw))
+    except Unavailable as error:
+        if error.code != NOT_WRITABLE:
+            raise
+        raise Unavailable(error.detail, extra=error.extra) from error
 
 
 def has_moved(share: Share, error: Fenced) -> bool:

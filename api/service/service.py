@@ -94,6 +94,7 @@ class Service:
             pops,
             self.hosting,
             queues_of,
+            lambda: self.topics.access,
             refresh_s=refresh_s,
             bytes_max=ports.pop_bytes_max,
         )

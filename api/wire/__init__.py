@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.wire.access_fields import AccessAsked, AccessFields
 from api.wire.answer import WRITE_WHOLE, Answer, Header, send_answer
 from api.wire.arrow_body import decode_arrow
 from api.wire.arrow_pieces import ArrowPieces
@@ -57,6 +58,7 @@ from api.wire.route_batch import (
 )
 from api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
 from api.wire.shown_rows import shown_offsets, shown_origins
+from api.wire.times import parse_time, rfc3339
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -64,6 +66,8 @@ __all__ = [
     "REF",
     "TOPIC_PATTERN",
     "WRITE_WHOLE",
+    "AccessAsked",
+    "AccessFields",
     "Admission",
     "After",
     "Answer",
@@ -110,12 +114,14 @@ __all__ = [
     "one_of",
     "page",
     "parse_query",
+    "parse_time",
     "problem",
     "problems",
     "query",
     "read_body",
     "replayed",
     "rerouted",
+    "rfc3339",
     "route_messages",
     "schema_of",
     "send_answer",

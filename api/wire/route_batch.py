@@ -143,9 +143,9 @@ def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[S
 
 
 def _drawn(route: NamedPlaces, draw: int) -> int:
-    """Return the index of the partition for one message without a key; such messages avoid queues without a mapping."""
+    """Return the index of the partition for one message without a key; it avoids those that nothing is sent to."""
     found = int(route.table[draw % len(route.table)])
-    return route.targets[draw % len(route.targets)] if found in route.unserved else found
+    return route.targets[draw % len(route.targets)] if found in route.avoided else found
 
 
 def _value(column: Column, index: int) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from jobs.merge.state_tables import STATE_TABLES, frame_of
-from mq.meta import META_ROLE, Meta, queues_of
+from mq.meta import META_ROLE, Access, Meta, queues_of
 from mq.names import broker_of
 from mq.queue import policy_to_json
 from mq.static import LogicalQueue, QueueMapping
@@ -45,7 +45,7 @@ class MetaTables:
         """
         self._log.refresh()
         told, meta = self._log.known()
-        ends = {table: told.get(kind.part, 0) for table, kind in META_TABLES.items()}
+        ends = {table: max(told.get(part, 0) for part in kind.parts) for table, kind in META_TABLES.items()}
         behind = {table: end for table, end in ends.items() if self._is_behind(table, end, int(now.timestamp() * _MS))}
         for table, end in behind.items():
             self._write(session(), table, meta, end)
@@ -106,6 +106,7 @@ def _routes(meta: Meta) -> Iterator[Row]:
                 "number": index,
                 "lp_low": low,
                 "lp_high": high,
+                **_access(meta.access.of(topic.id, route.partitions[index])),
             }
 
 
@@ -126,6 +127,16 @@ def _groups(meta: Meta) -> Iterator[Row]:
         }
 
 
+def _access(access: Access) -> Row:
+    """Return the columns of an access as it was set: one with an end is over from then on."""
+    return {
+        "readable": access.readable,
+        "writable": access.writable,
+        "access_reason": access.reason or None,
+        "access_until": None if access.until_ms is None else _time(access.until_ms),
+    }
+
+
 def _brokers(meta: Meta) -> Iterator[Row]:
     for role, own in sorted(meta.brokers.roles.items()):
         host = meta.brokers.owner(role)
@@ -135,6 +146,7 @@ def _brokers(meta: Meta) -> Iterator[Row]:
             "host": None if host is None else host.id,
             "address": None if host is None else host.address,
             "stand_in": None if host is None else role != META_ROLE and role not in host.brokers,
+            **_access(meta.access.of_broker(role)),
         }
 
 
@@ -236,19 +248,19 @@ def _time(ms: int) -> datetime:
 
 
 class _Kind(NamedTuple):
-    """The function that yields a table's rows, and the part of `Meta` that these come from."""
+    """The function that yields a table's rows, and the parts of `Meta` that these come from."""
 
     rows: Callable[[Meta], Iterator[Row]]
-    part: str
+    parts: tuple[str, ...]
 
 
 META_TABLES: Final = {
-    TOPICS: _Kind(_topics, "topics"),
-    ROUTES: _Kind(_routes, "topics"),
-    GROUPS: _Kind(_groups, "groups"),
-    BROKERS: _Kind(_brokers, "brokers"),
-    CLIENTS: _Kind(_clients, "online"),
-    ALLOCATIONS: _Kind(_allocations, "online"),
-    MOVES: _Kind(_moves, "moved"),
-    QUEUE_MAPPINGS: _Kind(_queue_mappings, "static"),
+    TOPICS: _Kind(_topics, ("topics",)),
+    ROUTES: _Kind(_routes, ("topics", "access")),
+    GROUPS: _Kind(_groups, ("groups",)),
+    BROKERS: _Kind(_brokers, ("brokers", "access")),
+    CLIENTS: _Kind(_clients, ("online",)),
+    ALLOCATIONS: _Kind(_allocations, ("online",)),
+    MOVES: _Kind(_moves, ("moved",)),
+    QUEUE_MAPPINGS: _Kind(_queue_mappings, ("static",)),
 }

@@ -19,7 +19,7 @@ from jobs.tasks import storage
 from mq.backoff import Backoff
 from mq.errors import Fenced, NotFound, Unavailable
 from mq.limits import MIB
-from mq.meta import AnyEvent, Meta, Topic, TopicRequest, brokers_for, decide_put_topic, moves_of
+from mq.meta import AnyEvent, Meta, Topic, TopicRequest, brokers_for_new, decide_put_topic, moves_of
 from mq.names import broker_of, check_client_topic
 from tables.config import Config
 from tables.log import PartitionLog, Warehouse
@@ -119,7 +119,7 @@ class SinkPlace:
             raise NotFound(detail, code="topic_not_found", field="topic")
 
     def _new_topic(self, name: str, new_id: str, now_ms: int, meta: Meta) -> Sequence[AnyEvent]:
-        brokers = brokers_for(name, meta.brokers.available, self.settings.brokers)
+        brokers = brokers_for_new(meta, name, self.settings.brokers, now_ms)
         events = decide_put_topic(meta.topics, name, TopicRequest(), brokers, new_id, now_ms)
         return [*moves_of(meta.topics, events), *events]
 
@@ -130,7 +130,7 @@ class SinkPlace:
             meta = self.meta.meta
             topic = meta.topics.topics.get(name)
             if topic is not None:  # None: deleted a moment ago
-                return topic, Placement.of(topic, meta)
+                return topic, Placement.of(topic, meta, meta.access.at(self.now_ms()))
 
     def seal(self, topic: Topic) -> None:
         """Seal the moves of a topic that wait for it, so that its old partitions get no more messages."""

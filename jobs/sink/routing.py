@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jobs.sink.columns import SinkRows
 from mq.errors import NotFound, Unavailable
-from mq.meta import Topic
+from mq.meta import Topic, not_writable
 from mq.routing import spread
 from mq.static import queue_name
 from tables.key_column import lps_of_keys
@@ -130,9 +130,12 @@ def _targets(found: SinkRows, topic: Topic, placement: Placement, draw: int) -> 
 
 
 def _served(targets: Targets, topic: Topic, placement: Placement) -> Targets:
-    """Return the targets; refuse those whose logical queue cannot be had: their rows never go elsewhere (STATIC-22)."""
-    if placement.unserved and np.isin(targets, sorted(placement.unserved)).any():
-        raise _unserved(topic)
+    """Return the targets; refuse those that nothing is sent to: their rows never go elsewhere (STATIC-22)."""
+    if placement.avoided:
+        for number in np.unique(targets[np.isin(targets, sorted(placement.avoided))]).tolist():
+            if number in placement.unserved:
+                raise _unserved(topic)
+            raise not_writable(f"topic {topic.name}: {placement.partitions[number]}", placement.closed[number])
     return targets
 
 

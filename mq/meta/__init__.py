@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from mq.meta.access import (
+    Access,
+    AccessState,
+    not_writable,
+)
+from mq.meta.access_changes import (
+    brokers_for_new,
+    check_routes,
+    decide_broker_access,
+    decide_partition_access,
+)
 from mq.meta.allocation import STRATEGIES, Strategy
 from mq.meta.brokers import (
     META_ROLE,
@@ -66,7 +77,6 @@ from mq.meta.topics import (
     StaticQueues,
     Topic,
     TopicPut,
-    brokers_for,
     decide_delete_topic,
     decide_put_topic,
 )
@@ -74,6 +84,8 @@ from mq.meta.topics import (
 __all__ = [
     "META_ROLE",
     "STRATEGIES",
+    "Access",
+    "AccessState",
     "AnyEvent",
     "Blocked",
     "BrokersState",
@@ -117,16 +129,19 @@ __all__ = [
     "TopicPut",
     "TopicRequest",
     "TopicSettings",
-    "brokers_for",
+    "brokers_for_new",
     "check_role",
+    "check_routes",
     "checkpoint_holds",
     "decide_begin",
+    "decide_broker_access",
     "decide_delete_group",
     "decide_delete_topic",
     "decide_drop_segments",
     "decide_give_back",
     "decide_heartbeat",
     "decide_leave",
+    "decide_partition_access",
     "decide_put_group",
     "decide_put_static",
     "decide_put_topic",
@@ -149,6 +164,7 @@ __all__ = [
     "lanes_of",
     "lease_holds",
     "moves_of",
+    "not_writable",
     "parts_told",
     "progress_of",
     "queues_of",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
 
 from mq.errors import Corrupt
+from mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
 from mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
 from mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
 from mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
@@ -19,7 +20,7 @@ from mq.stored_json import Form, corrupt_when_damaged
 
 __all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 
-AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent
+AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent
 
 _NO_MOVES: Final = MovedKeys()
 
@@ -36,13 +37,15 @@ class Meta:
     moved: Mapping[str, MovedKeys] = field(default_factory=dict)
     #: The mappings of static topics, by topic id; never modified.
     static: Mapping[str, TopicMappings] = field(default_factory=dict)
+    #: The brokers and partitions that may not be read or written to.
+    access: AccessState = field(default_factory=AccessState)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
         """Return the state after `events`. Families depend on each other only where a topic ends."""
         of_topics = [e for e in events if isinstance(e, Event)]
         of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
         of_clients = [e for e in events if isinstance(e, OnlineEvent)]
-        groups, moved, static = self.groups, dict(self.moved), dict(self.static)
+        groups, moved, static, access = self.groups, dict(self.moved), dict(self.static), self.access
         waiting: list[GroupEvent] = []
         seals: dict[str, list[Sealed]] = {}
         for event in events:
@@ -51,6 +54,7 @@ class Meta:
                 waiting = []
                 moved.pop(event.id, None)
                 static.pop(event.id, None)
+                access = access.without_topic(event.id)
                 seals.pop(event.id, None)
             elif isinstance(event, MoveEvent):
                 after = moved[event.topic_id] = moved.get(event.topic_id, _NO_MOVES).apply_all([event])
@@ -64,7 +68,10 @@ class Meta:
                     groups = groups.apply_all(waiting)
                     groups = groups.without_partitions(event.topic_id, event.partitions, event.indexes)
                     waiting = []
+                    access = access.without(PartitionOf(event.topic_id, one) for one in event.partitions)
                 static[event.topic_id] = _mapped(static[event.topic_id], event)
+            elif isinstance(event, AccessEvent):
+                access = access.apply_all([event])
             elif isinstance(event, GroupEvent):
                 waiting.append(event)
         for topic_id, those in seals.items():
@@ -76,6 +83,7 @@ class Meta:
             online=self.online.apply_all(of_clients) if of_clients else self.online,
             moved=moved,
             static=static,
+            access=access,
         )
 
     def over(self, known: Meta) -> Meta:
@@ -122,8 +130,9 @@ _TOLD: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(OnlineEvent), ("online",)),
     **dict.fromkeys(get_args(MoveEvent), ("moved", "static")),
     **dict.fromkeys(get_args(StaticEvent), ("static",)),
-    SegmentsDropped: ("static", "moved", "groups"),
-    TopicDeleted: ("topics", "groups", "moved", "static"),
+    **dict.fromkeys(get_args(AccessEvent), ("access",)),
+    SegmentsDropped: ("static", "moved", "groups", "access"),
+    TopicDeleted: ("topics", "groups", "moved", "static", "access"),
     HostRenewed: (),
 }
 _FORMS: Final[Mapping[str, Form[Any]]] = {
@@ -133,6 +142,7 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
     **ONLINE_EVENTS,
     **MOVE_EVENTS,
     **STATIC_EVENTS,
+    **ACCESS_EVENTS,
 }
 
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from mq.meta.access import Access, AccessState, PartitionOf
 from mq.meta.brokers import BrokersState, Host, Ownership
 from mq.meta.fold import Meta
 from mq.meta.group import GroupsState, StoredGroup
@@ -171,6 +172,19 @@ class _Online(msgspec.Struct):
         return OnlineState(groups={name: group.group() for name, group in self.groups.items()}, epoch=self.epoch)
 
 
+class _Access(msgspec.Struct):
+    brokers: Mapping[str, Access] = {}
+    #: Topic id, partition, access.
+    partitions: list[tuple[str, str, Access]] = []
+
+    @classmethod
+    def of(cls, state: AccessState) -> _Access:
+        return cls(state.brokers, [(*place, access) for place, access in state.partitions.items()])
+
+    def state(self) -> AccessState:
+        return AccessState(self.brokers, {PartitionOf(*one[:2]): one[2] for one in self.partitions})
+
+
 class _Stored(msgspec.Struct):
     previous: int
     told: Mapping[str, int]
@@ -181,6 +195,8 @@ class _Stored(msgspec.Struct):
     moved: dict[str, list[StoredMove]]
     #: The mappings of each static topic, by its id. Snapshots of earlier releases have none.
     static: dict[str, dict[str, QueueMapping]] = {}
+    #: Snapshots of earlier releases have none.
+    access: _Access = msgspec.field(default_factory=_Access)
 
     @classmethod
     def of(cls, snapshot: MetaSnapshot) -> _Stored:
@@ -194,6 +210,7 @@ class _Stored(msgspec.Struct):
             _Online.of(meta.online),
             {topic_id: list(map(StoredMove.of, keys.moves)) for topic_id, keys in meta.moved.items()},
             {topic_id: dict(mappings.by_broker) for topic_id, mappings in meta.static.items()},
+            _Access.of(meta.access),
         )
 
     def snapshot(self) -> MetaSnapshot:
@@ -205,6 +222,7 @@ class _Stored(msgspec.Struct):
             online=self.online.state(),
             moved=moved,
             static={topic_id: TopicMappings(those) for topic_id, those in self.static.items()},
+            access=self.access.state(),
         )
         return MetaSnapshot(meta=meta, previous=self.previous, told=self.told)
 

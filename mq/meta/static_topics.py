@@ -16,8 +16,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from mq.errors import Conflict, Unavailable, Unprocessable
+from mq.errors import Conflict, Unprocessable
 from mq.limits import PARTITIONS_MAX
+from mq.meta.access_changes import check_targets
 from mq.meta.fold import AnyEvent, Meta
 from mq.meta.moved_keys import KeysMoved, moves_between
 from mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
@@ -97,7 +98,8 @@ def decide_put_static(
     Unprocessable
         `queues_out_of_range`, `unknown_broker`.
     Unavailable
-        `broker_unavailable`, `no_broker`: a broker that would get queues is not served.
+        `broker_unavailable`, `no_broker`, `not_writable`: a broker that would get queues is not served, or may not be
+        written to.
     """
     check_client_topic(name)
     if not 1 <= request.total_queues <= PARTITIONS_MAX:
@@ -128,7 +130,7 @@ def decide_put_static(
 def _created(
     meta: Meta, name: str, request: StaticRequest, available: Sequence[str], new_id: str, now_ms: int
 ) -> tuple[AnyEvent, ...]:
-    brokers = _targets(meta, available if request.brokers is None else request.brokers)
+    brokers = check_targets(meta, available if request.brokers is None else request.brokers, now_ms)
     spread = spread_queues({}, request.total_queues, brokers)
     partitions = tuple(_partition(name, index, broker) for index, broker in sorted(spread.items()))
     queues = [LogicalQueue(index, (_first(partition, now_ms),)) for index, partition in enumerate(partitions)]
@@ -153,7 +155,7 @@ def _grown(
     static, queues = _static(topic), _sound(meta, topic)
     leading = {index: queue.leader.broker for index, queue in queues.items()}
     there = [broker for broker in dict.fromkeys(leading.values()) if broker in available]
-    brokers = _targets(meta, request.brokers if request.brokers is not None else there or available)
+    brokers = check_targets(meta, request.brokers if request.brokers is not None else there or available, now_ms)
     spread = spread_queues(leading, request.total_queues, brokers)
     partitions = [*topic.route.partitions]
     for number, (index, broker) in enumerate(sorted(spread.items()), start=static.made):
@@ -189,12 +191,12 @@ def decide_remap(
     Unprocessable
         `unknown_broker`, `unknown_queue`.
     Unavailable
-        `broker_unavailable`.
+        `broker_unavailable`, `not_writable`.
     """
     check_client_topic(name)
     topic = meta.topics.topic(name)
     static = _static(topic)
-    targets = _targets(meta, brokers)
+    targets = check_targets(meta, brokers, now_ms)
     unknown = sorted(index for index in queues or () if not 0 <= index < static.total)
     if unknown:
         raise Unprocessable(
@@ -374,28 +376,6 @@ def _sound(meta: Meta, topic: Topic) -> dict[int, LogicalQueue]:
             extra={"faults": named[:_FAULTS_NAMED]},
         )
     return queues_of(meta, topic)
-
-
-def _targets(meta: Meta, brokers: Sequence[str]) -> list[str]:
-    """Return the brokers, each once; refuse one that does not exist or is not served (SPEC STATIC-23)."""
-    if not brokers:
-        raise Unavailable("no broker is available to hold the topic", code="no_broker")
-    served = meta.brokers.available
-    for broker in brokers:
-        if broker in served:
-            continue
-        if broker in meta.brokers.roles:
-            raise Unavailable(
-                f"brokers: no process serves {broker} at the moment",
-                code="broker_unavailable",
-                extra={"broker": broker},
-            )
-        raise Unprocessable(
-            f"brokers: there is no broker {broker!r}; there are {', '.join(served) or 'none'}",
-            code="unknown_broker",
-            field="brokers",
-        )
-    return list(dict.fromkeys(brokers))
 
 
 def _all_brokers(meta: Meta, more: Iterable[str]) -> list[str]:

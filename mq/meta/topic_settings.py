@@ -36,6 +36,8 @@ class TopicRequest:
     """A request for topic settings. None leaves a setting unchanged; a new topic gets the default."""
 
     partitions: int | None = None
+    #: All partitions in route order, given by hand (SPEC ROUTE-8).
+    routes: tuple[str, ...] | None = None
     order_strategy: OrderStrategy | None = None
     retention_ms: int | None = None
     message_type: str | None = None

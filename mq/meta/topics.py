@@ -20,7 +20,16 @@ import msgspec
 from mq.errors import Conflict, Corrupt, NotFound
 from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.names import check_client_topic
-from mq.routing import DEFAULT_PARTITIONS, Range, Route, default_route, expand, new_route
+from mq.routing import (
+    DEFAULT_PARTITIONS,
+    Range,
+    Route,
+    default_route,
+    expand,
+    expand_by_hand,
+    new_route,
+    route_by_hand,
+)
 from mq.static import queue_names
 from mq.stored_json import Form, form, forms_of
 
@@ -234,9 +243,10 @@ def decide_put_topic(
         `system_name`, `invalid_topic_name`.
     Conflict
         `topic_name_case` when another topic's name differs only by case, `partitions_cannot_shrink`, `topic_static`
-        when it is a static topic, which has a request of its own.
+        when it is a static topic, which has a request of its own, `partition_taken` when another topic has a new
+        partition, `routes_cannot_be_reordered`.
     Unprocessable
-        `partitions_out_of_range`.
+        `partitions_out_of_range`, and what `check_by_hand` raises.
     """
     check_client_topic(name)
     epoch = state.routes_epoch + 1
@@ -252,8 +262,12 @@ def decide_put_topic(
             extra={"total_queues": present.static.total},
         )
     route = present.route
-    if request.partitions is not None and request.partitions != len(route.partitions):
+    if request.routes is not None:
+        expanded = expand_by_hand(route, request.routes)
+        route = route if expanded is route else replace(expanded, epoch=epoch)
+    elif request.partitions is not None and request.partitions != len(route.partitions):
         route = replace(expand(route, name, request.partitions, brokers), epoch=epoch)
+    _refuse_taken(state, name, route.partitions[len(present.route.partitions) :])
     changed = replace(present, route=route, settings=request.over(present.settings))
     return () if changed == present else (TopicPut(topic=changed),)
 
@@ -263,7 +277,11 @@ def _created(
 ) -> Topic:
     refuse_other_case(state, name)
     count = request.partitions
-    route = default_route(name, brokers) if count is None else new_route(name, count, brokers)
+    if request.routes is not None:
+        route = route_by_hand(request.routes)
+    else:
+        route = default_route(name, brokers) if count is None else new_route(name, count, brokers)
+    _refuse_taken(state, name, route.partitions)
     return Topic(
         name=name,
         id=new_id,
@@ -284,6 +302,20 @@ def refuse_other_case(state: MetaState, name: str) -> None:
                 code="topic_name_case",
                 field="topic",
                 extra={"topic": other},
+            )
+
+
+def _refuse_taken(state: MetaState, name: str, partitions: Iterable[str]) -> None:
+    """Refuse partitions of other topics: a partition belongs to one topic (SPEC MODEL-1)."""
+    wanted = set(partitions)
+    for other in state.topics.values() if wanted else ():
+        taken = wanted.intersection(other.route.index_of) if other.name != name else ()
+        if taken:
+            raise Conflict(
+                f"{min(taken)} is a partition of topic {other.name}",
+                code="partition_taken",
+                field="routes",
+                extra={"topic": other.name},
             )
 
 

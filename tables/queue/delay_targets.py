@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from mq.meta import Topic
+from mq.meta import AccessState, Topic
 from mq.queue import Delayed
 from tables.log import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
@@ -86,7 +86,8 @@ class DelayTargets:
         while True:
             meta = self._meta.meta
             topic = meta.topics.topic(name)
-            placement = Placement.of(topic, meta)
+            # Delayed messages were accepted when they were sent: they go to closed partitions, too.
+            placement = Placement.of(topic, meta, AccessState())
             if not placement.ahead:
                 return placement
             seal_moves(self._meta, topic, partial(self._open, topic), self._now_ms)

@@ -2,6 +2,7 @@
 
     route of the topic  +  moves that wait for their seal  -->  table: logical partition -> partition
     mappings            +  remappings that wait            -->  names: logical queue -> partition (static topics)
+    access              +  order strategy of the topic     -->  closed partitions, and where their messages go
     epochs of brokers   +  moves that are sealed           -->  the fence epochs of appends (`tables.log.fences`)
 
 Route and fence epochs must come from one metadata snapshot: mixing two lets an append slip past a fence.
@@ -10,10 +11,12 @@ Route and fence epochs must come from one metadata snapshot: mixing two lets an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from mq.errors import NotFound, Unavailable
-from mq.meta import BrokersState, Meta, MovedKeys, Topic, queues_of
+from mq.meta import Access, AccessState, BrokersState, Meta, MovedKeys, Topic, not_writable, queues_of
 from mq.names import broker_of
 from mq.routing import Table, logical_partition
 from mq.static import TopicQueues, is_queue_name
@@ -44,10 +47,25 @@ class Placement:
     unserved: frozenset[int] = frozenset()
     #: Partitions that get messages before the old leader of their queue is sealed, each with the old one (STATIC-9).
     ahead: Mapping[str, str] = field(default_factory=dict)
+    #: The access of the partitions that may not be written to, by number (SPEC ROUTE-9).
+    closed: Mapping[int, Access] = field(default_factory=dict)
+    #: The numbers of all partitions that nothing is sent to: those that are unserved or closed.
+    avoided: frozenset[int] = frozenset()
+    #: The placement as if nothing was closed; None if nothing is.
+    whole: Placement | None = None
 
     @classmethod
-    def of(cls, topic: Topic, meta: Meta) -> Placement:
-        """Return the placement by the newest route; keys whose move is not sealed yet stay in their old partition."""
+    def of(cls, topic: Topic, meta: Meta, access: AccessState | None = None) -> Placement:
+        """Return the placement by the newest route; keys whose move is not sealed yet stay in their old partition.
+
+        `access` is what is forbidden now, by default everything in `meta`, ended or not.
+        """
+        placement = cls._open(topic, meta)
+        access = meta.access if access is None else access
+        return placement._closed(topic, access) if access else placement
+
+    @classmethod
+    def _open(cls, topic: Topic, meta: Meta) -> Placement:
         route, moved = topic.route, meta.moved_keys(topic.id)
         ends: dict[str, int] = {}
         for move in moved.moves:
@@ -70,6 +88,31 @@ class Placement:
             queues=queues,
             unserved=frozenset(at[index] for index in at.keys() - queues.served.keys()),
             ahead=moved.ahead,
+            avoided=frozenset(at[index] for index in at.keys() - queues.served.keys()),
+        )
+
+    def _closed(self, topic: Topic, access: AccessState) -> Placement:
+        """Return the placement without the partitions that may not be written to.
+
+        Keys of a plain `best_tried` topic go to the others, evenly (SPEC SEND-2). Those of a `strict` topic and of
+        logical queues never go elsewhere: they are refused (STATIC-22). So are all if every partition is closed.
+        """
+        found = {number: access.of(topic.id, name) for number, name in enumerate(self.partitions)}
+        closed = {number: one for number, one in found.items() if not one.writable}
+        if not closed:
+            return self
+        targets = tuple(number for number in self.targets if number not in closed)
+        table = self.table
+        if targets and self.queues is None and topic.settings.order_strategy == "best_tried":
+            elsewhere = np.array(targets, dtype=table.dtype)[np.arange(table.size) % len(targets)]
+            table = np.where(np.isin(table, list(closed)), elsewhere, table)
+        return replace(
+            self,
+            table=table,
+            targets=targets or self.targets,
+            closed=closed,
+            avoided=self.unserved.union(closed),
+            whole=self,
         )
 
     def number_of(self, topic: str, name: str, field: str) -> int:
@@ -96,8 +139,15 @@ class Placement:
         Raises
         ------
         Unavailable
-            `queue_unserved`: the mapping of the logical queue cannot be had.
+            `queue_unserved`: the mapping of the logical queue cannot be had; `not_writable`.
         """
+        if self.whole is not None:
+            # Never another partition than usual: an earlier try may have stored the message there.
+            home = self.whole.home_of(topic, partition, key, draw)
+            access = self.closed.get(self.partitions.index(home))
+            if access is not None:
+                raise not_writable(f"topic {topic}: {home}", access)
+            return home
         found = None if self.queues is None else self.queues.of_partition(partition)
         name = partition if found is None else found.queue.name
         if name in self.names:

@@ -168,6 +168,14 @@ TOPICS_SCHEMA: Final = pa.schema(
     ]
 )
 
+#: What is allowed at a broker or partition: everything again from `access_until` on, if it is not null.
+_ACCESS: Final = (
+    pa.field("readable", pa.bool_()),
+    pa.field("writable", pa.bool_()),
+    pa.field("access_reason", pa.string()),
+    pa.field("access_until", TIME),
+)
+
 ROUTES_SCHEMA: Final = pa.schema(
     [
         _required("topic", pa.string()),
@@ -180,6 +188,7 @@ ROUTES_SCHEMA: Final = pa.schema(
         # Logical partitions [lp_low, lp_high); a key's is `pmod(hash(key), 1024)`. Null if the partition owns none.
         pa.field("lp_low", pa.int32()),
         pa.field("lp_high", pa.int32()),
+        *_ACCESS,
     ]
 )
 
@@ -212,6 +221,7 @@ BROKERS_SCHEMA: Final = pa.schema(
         pa.field("address", pa.string()),
         # Whether that process was started for another broker, and hosts this one only until its own process is back.
         pa.field("stand_in", pa.bool_()),
+        *_ACCESS,
     ]
 )
 

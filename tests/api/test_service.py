@@ -121,6 +121,8 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("post", "/v1/groups/{group}/nack"),
         ("post", "/v1/groups/{group}/dead"),
         ("get", "/v1/cluster"),
+        ("put", "/v1/brokers/{broker}"),
+        ("put", "/v1/topics/{topic}/partitions/{partition}"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/metrics"),

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import Merger
 from jobs.merge.meta_tables import META_TABLES, meta_rows
 from jobs.sql.views import register_views
+from mq.meta.access import Access, BrokerAccessPut
 from mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
 from mq.meta.fold import Meta
 from mq.meta.moved_keys import decide_seal, moves_of
@@ -249,3 +250,19 @@ def test_the_state_of_consumption_in_order_is_sql(spark: SparkSession, cluster: 
 @pytest.mark.parametrize("table", META_TABLES)
 def test_an_empty_warehouse_has_empty_tables(table: str) -> None:
     assert meta_rows(table, Meta()).num_rows == 0
+
+
+def test_route_09_what_is_closed_is_in_the_tables_of_brokers_and_routes() -> None:
+    host = Host(id="host", address="", brokers=("A", "B"), renewal=0, load=0)
+    meta = Meta()
+    meta = meta.apply_all(decide_register(meta.brokers, host))
+    meta = meta.apply_all(decide_put_topic(meta.topics, "orders", TopicRequest(), ["A", "B"], "id-1", 1))
+    closed = Access(writable=False, reason="disk", until_ms=1_000)
+    meta = meta.apply_all([BrokerAccessPut(broker="A", access=closed)])
+    columns = ("readable", "writable", "access_reason", "access_until")
+    open_, shut = (True, True, None, None), (True, False, "disk", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    brokers = {row["broker"]: tuple(row[one] for one in columns) for row in meta_rows(BROKERS, meta).to_pylist()}
+    assert (brokers["A"], brokers["B"]) == (shut, open_)
+    routes = {row["broker"]: tuple(row[one] for one in columns) for row in meta_rows(ROUTES, meta).to_pylist()}
+    assert routes == {"A": shut, "B": open_}
+    assert {table for table, kind in META_TABLES.items() if "access" in kind.parts} == {BROKERS, ROUTES}

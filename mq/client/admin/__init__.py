@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mq.client.admin.access_admin import AccessInfo
 from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo
 from mq.client.admin.group_admin import DeadLetter, GroupClient, GroupInfo, GroupPartition, GroupPlace, GroupTopic
 from mq.client.admin.static_admin import (
@@ -17,6 +18,7 @@ from mq.client.admin.topic_info import PartitionInfo, QueueInfo, SegmentInfo, To
 from mq.client.admin.topic_view import TopicView, broker_in, fetch_view, lp_of
 
 __all__ = [
+    "AccessInfo",
     "Admin",
     "BrokerInfo",
     "ClusterInfo",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
 
+from mq.client.admin.access_admin import AccessAdmin, time_text
 from mq.client.admin.group_admin import GroupAdmin
 from mq.client.admin.static_admin import StaticAdmin
 from mq.client.admin.topic_info import TopicInfo, topic_info
 from mq.client.http import path_of, read_answer
-from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
+from mq.errors import DeltaMQError, NotFound, Unknown
 from mq.names import check_client_topic, check_topic
 
 __all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo"]
@@ -34,6 +36,11 @@ class BrokerInfo:
     address: str | None = None
     host: str | None = None
     online: bool = True
+    #: What is allowed now, why something is not, and until when.
+    readable: bool = True
+    writable: bool = True
+    reason: str | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,7 @@ class ClusterInfo:
     hosts: tuple[HostInfo, ...] = ()
 
 
-class Admin(GroupAdmin, StaticAdmin):
+class Admin(GroupAdmin, StaticAdmin, AccessAdmin):
     """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters
@@ -77,22 +84,28 @@ class Admin(GroupAdmin, StaticAdmin):
         topic: str,
         *,
         partitions: int | None = None,
+        routes: Sequence[str] | None = None,
         order_strategy: Literal["best_tried", "strict"] | None = None,
         retention_ms: int | None = None,
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
     ) -> TopicInfo:
-        """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default."""
+        """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default.
+
+        `routes` gives all partitions by hand, `NAME@BROKER`, in route order; in an existing topic the present ones
+        come first.
+        """
         return self.put_topic(
             topic,
             partitions=partitions,
+            routes=routes,
             order_strategy=order_strategy,
             retention_ms=retention_ms,
             message_type=message_type,
             flush=flush,
         )[0]
 
-    def put_topic(self, topic: str, **settings: str | int | None) -> tuple[TopicInfo, bool]:
+    def put_topic(self, topic: str, **settings: str | int | Sequence[str] | None) -> tuple[TopicInfo, bool]:
         """Do the same as `create_topic`, and also return whether the topic is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
@@ -118,9 +131,7 @@ class Admin(GroupAdmin, StaticAdmin):
 
         Of a static topic, these are logical offsets of its logical queues.
         """
-        if moment.tzinfo is None:
-            raise Unprocessable("time needs a time zone", field="time")
-        query = {"time": moment.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+        query = {"time": time_text(moment)}
         answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
         return {o.partition: o.offset for o in read_answer(answer, _Offsets).offsets}
 

@@ -37,6 +37,11 @@ class PartitionInfo:
     files: int | None = None
     last_append_time: datetime | None = None
     version: int | None = None
+    #: What is allowed now, by the partition's own access and its broker's, and why something is not, until when.
+    readable: bool = True
+    writable: bool = True
+    reason: str | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

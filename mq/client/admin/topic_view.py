@@ -38,7 +38,7 @@ def broker_in(partition: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _ServedPlaces:
-    """A route of which some logical queues cannot be had: messages without a key go to the others."""
+    """A route of which some partitions take no messages: messages without a key go to the others."""
 
     partitions: tuple[str, ...]
     table: NDArray[np.int16]
@@ -55,7 +55,7 @@ class TopicView:
     stored_at
         The brokers of all physical partitions; by default those in `brokers`.
     unserved
-        The indexes of logical queues that cannot be had.
+        The indexes of partitions that may not be written to, and of logical queues that cannot be had.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class TopicView:
         #: Index of the partition of each logical partition; a list, because numpy makes an object for each look-up.
         self.table: list[int] = route.table.tolist()
         served = tuple(index for index in route.targets if index not in unserved)
-        #: If no queue can be had, messages without a key go to any, to be refused there.
+        #: If no partition takes messages, those without a key go to any, to be refused there.
         self.unserved = unserved if served else frozenset()
         #: Where messages without a key go, and the brokers there.
         self.places: Places = _ServedPlaces(route.partitions, route.table, served) if self.unserved else route
@@ -111,6 +111,7 @@ Ranges = list[tuple[int, int]]
 class _Partition(msgspec.Struct):
     partition: str
     logical_partitions: Ranges
+    writable: bool = True
 
 
 class _Segment(msgspec.Struct):
@@ -141,14 +142,24 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
         stored_at = frozenset(broker_of(one.partition) for one in described.partitions)
         owned = {one.partition: one.logical_partitions for one in described.partitions}
         if not described.static:
-            return TopicView(_route(described.routes_epoch, owned), strict=strict, stored_at=stored_at)
+            return TopicView(
+                _route(described.routes_epoch, owned),
+                strict=strict,
+                stored_at=stored_at,
+                unserved=frozenset(index for index, one in enumerate(described.partitions) if not one.writable),
+            )
+        closed = {one.partition for one in described.partitions if not one.writable}
         queues = described.logical_queues or []
         return TopicView(
             _route(described.routes_epoch, {queue.partition: _ranges_of(queue, owned) for queue in queues}),
             strict=strict,
             brokers=[queue.segments[-1].broker if queue.segments else "" for queue in queues],
             stored_at=stored_at,
-            unserved=frozenset(index for index, queue in enumerate(queues) if not queue.segments),
+            unserved=frozenset(
+                index
+                for index, queue in enumerate(queues)
+                if not queue.segments or queue.segments[-1].partition in closed
+            ),
         )
     except (msgspec.MsgspecError, ValueError) as error:
         raise Unknown(f"the description of topic {topic} is unreadable", code="answer_unreadable") from error

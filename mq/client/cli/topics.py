@@ -25,6 +25,9 @@ for command in (remap, check, repair):
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions; can only grow.")
+@click.option(
+    "--route", "routes", multiple=True, help="A partition, NAME@BROKER, given by hand; repeat it for each, in order."
+)
 @click.option("--static", is_flag=True, help="A static topic: logical queues that stay when brokers come and go.")
 @click.option("--queues", type=click.IntRange(1), help="With --static: number of logical queues; can only grow.")
 @click.option("--broker", "brokers", multiple=True, help="With --static: a broker for new queues; may be repeated.")
@@ -38,6 +41,7 @@ for command in (remap, check, repair):
 def create(
     name: str,
     partitions: int | None,
+    routes: tuple[str, ...],
     static: bool,
     queues: int | None,
     brokers: tuple[str, ...],
@@ -57,6 +61,8 @@ def create(
         raise click.UsageError("a static topic needs its number of queues: --static --queues N")
     if brokers and not static:
         raise click.UsageError("--broker goes with --static: a plain topic spreads its partitions itself")
+    if routes and (static or partitions is not None):
+        raise click.UsageError("--route gives all partitions: it goes neither with --partitions nor with --static")
     if static and partitions is not None:
         raise click.UsageError("a static topic has logical queues: --queues in place of --partitions")
     settings = {
@@ -67,7 +73,7 @@ def create(
     }
     with Admin(url, token=token, patience=LONG_PATIENCE if static else PATIENCE) as admin:
         if queues is None:
-            info, created = admin.put_topic(name, partitions=partitions, **settings)
+            info, created = admin.put_topic(name, partitions=partitions, routes=routes or None, **settings)
         else:
             info, created = admin.put_static_topic(name, queues, brokers=brokers or None, **settings)
     if as_json:

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
+from mq.access_codes import NOT_WRITABLE
 from mq.client.http import (
     AfterFailure,
     Answer,
@@ -246,19 +247,21 @@ class Executor:
         """Send one batch until it is stored, refused, moved to another executor, or unknown."""
         self._in_flight = batch
         try:
-            request = encode_request(
-                batch,
-                partition=self._named(batch),
-                producer_id=self._producer_id,
-                producer_seq=self._producer_seq,
-            )
+            request = self._request(batch, self._named(batch))
         except (ValueError, TypeError, OverflowError) as cause:
             error = Refused(f"a message cannot be encoded: {cause}", code="invalid_message", field="message")
             error.__cause__ = cause
             self._give_up(batch, error, AfterFailure.SPLIT if len(batch) > 1 else AfterFailure.FAIL)
             return
-        self._producer_seq += 1
         self._attempt(batch, request)
+
+    def _request(self, batch: list[Entry], partition: str | None) -> ProduceRequest:
+        """Return the request of a batch, under the next sequence."""
+        request = encode_request(
+            batch, partition=partition, producer_id=self._producer_id, producer_seq=self._producer_seq
+        )
+        self._producer_seq += 1
+        return request
 
     def _named(self, batch: list[Entry]) -> str | None:
         """Return the partition that the request names; None lets the service route it.
@@ -282,6 +285,8 @@ class Executor:
                     return
                 if not uncertain and self._moved(batch, error, attempts.failures):
                     return
+                if not uncertain and self._may_go_elsewhere(batch, error):
+                    request = self._request(batch, None)
                 self._shared.counters.add(retries=1)
                 self._owner.attempt_failed(self)
                 log.info(
@@ -342,6 +347,11 @@ class Executor:
             return False
         self._in_flight = []
         return True
+
+    def _may_go_elsewhere(self, batch: list[Entry], error: DeltaMQError) -> bool:
+        """Return whether the service shall choose another partition, since ours is closed (SPEC ROUTE-9)."""
+        is_free = self.failing is Failing.GO_ON and not any(entry.named for entry in batch)
+        return is_free and error.code == NOT_WRITABLE
 
     # The end of a batch -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import deltalake
 import pytest
 
-from api.routes.topics import parse_time, rfc3339
+from api.wire.times import parse_time, rfc3339
 from mq.errors import Refused
 from mq.limits import RETENTION_MS_MAX, RETENTION_MS_MIN
 from tables.paths import Space

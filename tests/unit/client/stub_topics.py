@@ -45,6 +45,7 @@ class Fault(enum.Enum):
     INTERNAL_AFTER = "500 although stored"
     REFUSE = "400"
     FENCED = "409 fenced, nothing stored"
+    CLOSED = "503 not_writable, nothing stored"
     HTML_502 = "a proxy's 502"
 
 
@@ -53,6 +54,7 @@ BEFORE: dict[Fault, tuple[int, str]] = {
     Fault.BUSY: (429, "queue_full"),
     Fault.BUSY_SECOND: (429, "queue_full"),
     Fault.UNAVAILABLE: (503, "unavailable"),
+    Fault.CLOSED: (503, "not_writable"),
     Fault.REFUSE: (400, "invalid_request"),
     Fault.FENCED: (409, "fenced"),
 }

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.errors import Corrupt
+from mq.meta.access import Access, AccessState
 from mq.meta.brokers import (
     BrokersState,
     Host,
@@ -207,7 +208,9 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
 @pytest.mark.parametrize(
     ("state", "stored_fields"),
     [
-        (Meta, {"topics", "groups", "brokers", "online", "moved", "static"}),
+        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access"}),
+        (AccessState, {"brokers", "partitions"}),
+        (Access, {"readable", "writable", "reason", "until_ms"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
         (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static"}),
         (StaticQueues, {"owners", "epoch", "brokers", "made"}),

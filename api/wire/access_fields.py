@@ -1,0 +1,57 @@
+"""Access in requests and answers: what may be read and written to, why not, and until when (SPEC ROUTE-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from pydantic import BaseModel
+
+from api.wire.times import parse_time, rfc3339
+from mq.errors import Unprocessable
+from mq.meta import Access
+from mq.queue_limits import REASON_LENGTH_MAX
+
+__all__ = ["AccessAsked", "AccessFields"]
+
+
+class AccessFields(BaseModel):
+    """`reason` and `until` belong to what is forbidden; without `until` it stays so until it is changed."""
+
+    readable: bool = True
+    writable: bool = True
+    reason: str | None = None
+    until: str | None = None
+
+    @staticmethod
+    def of(access: Access) -> Mapping[str, object]:
+        """Return the fields for an access."""
+        return {
+            "readable": access.readable,
+            "writable": access.writable,
+            "reason": access.reason or None,
+            "until": None if access.until_ms is None else rfc3339(access.until_ms * 1000),
+        }
+
+
+class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole access of a broker or partition: what is left out is allowed."""
+
+    readable: bool = True
+    writable: bool = True
+    reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX, description="Why, for those who are refused.")] = ""
+    until: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
+        Meta(description="RFC 3339: when everything is allowed again by itself."),
+    ] = None
+
+    def access(self) -> Access:
+        """Return the access; raise `Refused` for an unreadable time or a reason with unprintable characters."""
+        if not self.reason.isprintable():
+            raise Unprocessable("reason must be of printable characters", field="reason")
+        if self.readable and self.writable:
+            return Access()
+        until_ms = None if self.until is None else parse_time(self.until, "until") // 1000
+        return Access(readable=self.readable, writable=self.writable, reason=self.reason, until_ms=until_ms)
