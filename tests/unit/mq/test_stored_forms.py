@@ -230,7 +230,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 OPTIONAL = {
     *("machine", "began", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static topics
-    *("retired", "static", "at_ms", "hosted", "copies", "version", "access"),
+    *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
     *(f"settings.{name}" for name in ("consume_strategy", "allocation_strategy", "order", "consume_from")),
