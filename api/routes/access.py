@@ -22,7 +22,8 @@ log = logging.getLogger("deltamq.api")
 
 router = APIRouter(tags=["service"])
 
-_ACCESS: Final = JsonBody(AccessAsked, {"writable": False, "reason": "disk is replaced"})
+#: Without a body everything is allowed again.
+_ACCESS: Final = JsonBody(AccessAsked, {"writable": False, "reason": "disk is replaced"}, required=False)
 
 
 class BrokerAccessView(AccessFields):

@@ -39,9 +39,11 @@ class AccessFields(BaseModel):
 class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):
     """The whole access of a broker or partition: what is left out is allowed."""
 
-    readable: bool = True
-    writable: bool = True
-    reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX, description="Why, for those who are refused.")] = ""
+    readable: bool | None = None
+    writable: bool | None = None
+    reason: Annotated[
+        Annotated[str, Meta(max_length=REASON_LENGTH_MAX)] | None, Meta(description="Why, for those who are refused.")
+    ] = None
     until: Annotated[
         Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
         Meta(description="RFC 3339: when everything is allowed again by itself."),
@@ -49,9 +51,11 @@ class AccessAsked(msgspec.Struct, forbid_unknown_fields=True):
 
     def access(self) -> Access:
         """Return the access; raise `Refused` for an unreadable time or a reason with unprintable characters."""
-        if not self.reason.isprintable():
+        reason = self.reason or ""
+        if not reason.isprintable():
             raise Unprocessable("reason must be of printable characters", field="reason")
-        if self.readable and self.writable:
-            return Access()
         until_ms = None if self.until is None else parse_time(self.until, "until") // 1000
-        return Access(readable=self.readable, writable=self.writable, reason=self.reason, until_ms=until_ms)
+        readable, writable = self.readable is not False, self.writable is not False
+        if readable and writable:
+            return Access()
+        return Access(readable=readable, writable=writable, reason=reason, until_ms=until_ms)
