@@ -179,8 +179,7 @@ class _Target(NamedTuple):
 
     def has(self, name: Replay) -> bool:
         """Whether an earlier segment has the message from an earlier copy of the request."""
-        seen = [found for log in self.earlier if (found := log.known_producer(name.producer_id)) is not None]
-        return any(name.producer_seq in one.parts for one in seen)
+        return any(log.remembers(name.producer_id, name.producer_seq) for log in self.earlier)
 
 
 class _Targets:

@@ -332,5 +332,4 @@ class _Sender:
 def _knows(log: PartitionLog, part: RowsPart) -> bool:
     """Return whether a partition remembers a request."""
     assert part.producer is not None, "replays are requests of idempotent producers"
-    seen = log.known_producer(part.producer.id)
-    return seen is not None and part.producer.seq in seen.parts
+    return log.remembers(part.producer.id, part.producer.seq)

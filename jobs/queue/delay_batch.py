@@ -203,7 +203,7 @@ class DelayBatch:
     def _without_stored(self, log: PartitionLog, forwards: Sequence[Forward]) -> Sequence[Forward]:
         """Return the messages that a partition does not hold."""
         if self._remembers(log, forwards):
-            return [one for one in forwards if not _knows(log, one)]
+            return [one for one in forwards if not log.remembers(one.producer_id, one.producer_seq)]
         since_ms = _since_ms(forwards)
         return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
 
@@ -252,8 +252,3 @@ class DelayBatch:
 def _since_ms(forwards: Sequence[Forward]) -> int:
     """Return a time before which no run can have forwarded any of the messages."""
     return min((one.message.deliver_time_ms for one in forwards), default=0) - CLOCKS_APART_MS
-
-
-def _knows(log: PartitionLog, one: Forward) -> bool:
-    seen = log.known_producer(one.producer_id)
-    return seen is not None and one.producer_seq in seen.parts

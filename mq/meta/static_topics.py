@@ -312,11 +312,11 @@ class _Changed:
     """A topic after a change of its queues, with the mappings of all brokers."""
 
     topic: Topic
-    mappings: Mapping[str, MappingPut]
+    mappings: tuple[MappingPut, ...]
 
     def events(self, moved: KeysMoved | None) -> tuple[AnyEvent, ...]:
         """Return the events: the mappings before the moves, and both before the route."""
-        return (*self.mappings.values(), *([] if moved is None else [moved]), TopicPut(topic=self.topic))
+        return (*self.mappings, *([] if moved is None else [moved]), TopicPut(topic=self.topic))
 
 
 def _changed(
@@ -351,7 +351,7 @@ def _changed(
             made=static.made + len(partitions) - len(topic.route.partitions),
         ),
     )
-    return _Changed(changed, {put.holder: put for put in _puts(topic.id, mappings)})
+    return _Changed(changed, tuple(_puts(topic.id, mappings)))
 
 
 def _static(topic: Topic) -> StaticQueues:

@@ -197,6 +197,11 @@ class PartitionLog:
         """Return what is remembered of an idempotent producer; None if nothing is (SPEC SEND-5)."""
         return self._requests.seen(producer_id)
 
+    def remembers(self, producer_id: str, seq: int) -> bool:
+        """Return whether a request of an idempotent producer is remembered as stored (SPEC SEND-5)."""
+        seen = self._requests.seen(producer_id)
+        return seen is not None and seq in seen.parts
+
     @property
     def requests_whole_since_ms(self) -> int:
         """The append time from which on no request of the last day is forgotten for lack of room; 0 for any time."""
