@@ -4,6 +4,7 @@ header section     at most HEADER_SECTION_BYTES_MAX, complete within header_sect
 connections        at most connections_max                                            -> closed
 not HTTP at all    problem+json like every other refusal                              -> 400
 small answers      head and body in one write: two cost a tenth of a produce request
+cancelled pops     answered, with what they have popped, when the client has closed its half of the connection
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.wire import WRITE_WHOLE, Answer, answer_of
+from api.wire import HALF_CLOSED, WRITE_WHOLE, Answer, answer_of
 from mq.errors import Refused
 
 __all__ = ["HttpProtocol"]
 
 #: Bytes of one request's path, header names and header values together.
 HEADER_SECTION_BYTES_MAX: Final = 64 * 1024
+
+
+#: How the path of a pop ends.
+_POP: Final = b"/pop"
 
 
 class _Rejected(Refused):
@@ -48,6 +53,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_headers = True
         self._refused: Refused | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        #: Done when the client of the latest request, a pop, has closed its half of the connection.
+        self._left: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -106,7 +113,23 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._headers_done()
         super().on_headers_complete()
-        self.scope["extensions"] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
+        extensions: dict[str, dict[object, object]] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
+        self._left = None
+        if self.scope["raw_path"].endswith(_POP):
+            self._left = self.loop.create_future()
+            extensions[HALF_CLOSED] = {"left": self._left}
+        self.scope["extensions"] = extensions
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the client's other half open while a pop is not answered; every other request ends.
+
+        TLS has no half of a connection: asyncio would close it anyway.
+        """
+        if self._left is None or self.cycle.response_complete or self.pipeline or self.scheme == "https":
+            return False
+        self.cycle.keep_alive = False
+        self._left.set_result(None)
+        return True
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that the parser refused, and close the connection."""

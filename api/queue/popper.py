@@ -21,7 +21,7 @@ from api.queue.lanes import Lanes
 from api.queue.moved_progress import HELD_BACK_S
 from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.turns import TurnOver
-from api.wire import Client, ClientDisconnected
+from api.wire import Client
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.meta import AccessState, Topic
 from mq.static import TopicQueues
@@ -79,7 +79,7 @@ class Popper:
         self.stopping = False
 
     async def pop(self, request: TopicPopRequest, client: Client) -> Popped:
-        """Pop at most `max_messages` messages; wait up to `wait_ms` for the first one.
+        """Pop at most `max_messages` messages; wait up to `wait_ms` for the first one, while the client is there.
 
         Call `check` right before the messages are sent; they may be sent only if it returns.
         """
@@ -88,6 +88,8 @@ class Popper:
         if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(request):
             found = await self._round(request)
         while not found.taken and not _is_final(found.error) and self._loop.time() < deadline and not self.stopping:
+            if client.gone.done():
+                break
             request = self._present(request)
             found = await self._wait(request, deadline, client)
         if not found.taken and found.error is not None:
@@ -225,8 +227,6 @@ class Popper:
             group_topic.waiters.discard(waiter)
             for visit in visits:
                 visit.partition.forget(waiter)
-        if client.gone.done():
-            raise ClientDisconnected
         return found
 
     def _visible_s(self, visits: list[LanePartition], request: TopicPopRequest) -> float:

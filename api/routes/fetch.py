@@ -119,7 +119,7 @@ class FetchEndpoint:
             raise NotFound(detail, code="partition_not_found", field="partition")
         headers = headers_of(scope)
         events = accepts(headers, EVENTS_TYPE)
-        client = Client(receive)
+        client = Client(scope, receive)
         try:
             gate = await self._gate(topic, partition_name, parameters)
             if gate is not None and gate.is_owners and not events:

@@ -90,7 +90,7 @@ async def heartbeat(
     if allocation_epoch is None:
         granted = await service.online.beat(beat)
     else:
-        client = Client(request.receive)
+        client = Client(request.scope, request.receive)
         try:
             granted = await service.online.beat_until_changed(beat, allocation_epoch, wait_ms, client)
         finally:

@@ -86,7 +86,7 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
     asked = locks_of(body, hosted, service.topics.queues_of(hosted))
     shares, nobody = _shares(service.topics, service.owners, hosted, asked.partitions, Call.of(request.scope))
     wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
-    client = Client(request.receive)
+    client = Client(request.scope, request.receive)
     try:
         parts: list[Awaitable[LocksTaken]] = [
             _take_here(service.locks, found, hosted, asked, share, wait_ms, client, request)

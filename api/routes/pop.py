@@ -5,7 +5,8 @@
                   '--> of a static topic, one process after another, as far as `PopForwarder.way` says
 
 It is a plain ASGI endpoint, as are produce and fetch. Acknowledgements of this call that must be stored are stored
-before the answer. Popped messages are the client's for their invisible time, even if the answer is lost.
+before the answer. Popped messages are the client's for their invisible time, even if the answer is lost. So a client
+cancels a waiting pop by closing its half of the connection: it is answered, with the messages popped by then.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class PopEndpoint:
         acks = request.ack or []
         handles, refused = acks, list[FailedHandle]()
         popped: Popped | None = None
-        client = Client(receive)
+        client = Client(scope, receive)
         try:
             if not self._hosting.alone:
                 call = Call.of(scope, body, wait_ms=wanted.wait_ms)
@@ -189,7 +190,8 @@ class PopEndpoint:
             left_ms = max(0, int((deadline - self._partitions.loop.time()) * 1000))
             wait_ms = min(left_ms, STATION_MS) if way.stations else left_ms
             found = await pop_at(way.last, wait_ms)
-            if wait_ms == left_ms or _is_found(found) or (isinstance(found, Answer) and found.status != _OK):
+            is_over = wait_ms == left_ms or client.gone.done()
+            if is_over or _is_found(found) or (isinstance(found, Answer) and found.status != _OK):
                 return found
             way = await self._forwarder.way(wanted, self._topics.queues(topic), call)
 

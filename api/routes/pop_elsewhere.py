@@ -12,6 +12,7 @@ segments that its group is not done with, in the order of the segments, and last
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -29,7 +30,8 @@ from mq.wire import FAILED_KEY, FailedHandle, PopRequest
 
 __all__ = ["STATION_MS", "PopForwarder", "Way", "has_messages", "with_refused"]
 
-#: How long a pop waits at the process of a leader before it looks again at closed segments that others serve.
+#: How long a pop waits at another process before it looks again: at its client, which may have gone, and at closed
+#: segments that other processes serve.
 STATION_MS: Final = 1_000
 
 _OK: Final = 200
@@ -171,9 +173,23 @@ class PopForwarder:
         return [handles[at] for at in left], refused
 
     async def _pop(self, peer: Peer, request: PopRequest, call: Call, client: Client) -> Answer:
+        """Return what another process answers to a pop; it may be told to wait several times.
+
+        A pop that is under way there is not cancelled: what it found would be hidden for its invisible time.
+        """
         headers = [one for one in call.headers if one[0] != b"content-type"] + [(b"content-type", b"application/json")]
-        call = call._replace(body=msgspec.json.encode(request), headers=headers)
-        return await self._peers.ask(peer.host, peer.address, call, client)
+        loop = asyncio.get_running_loop()
+        left_ms = request.wait_ms or 0
+        deadline = loop.time() + left_ms / 1000
+        while True:
+            request = msgspec.structs.replace(request, wait_ms=min(left_ms, STATION_MS))
+            asked = call._replace(body=msgspec.json.encode(request), headers=headers)
+            answer = await self._peers.ask(peer.host, peer.address, asked)
+            is_last = request.wait_ms == left_ms or client.gone.done()
+            if is_last or answer.status != _OK or has_messages(answer) or _has_refused(answer):
+                return answer
+            request.ack = []
+            left_ms = max(0, int((deadline - loop.time()) * 1000))
 
 
 def has_messages(answer: Answer) -> bool:
@@ -185,6 +201,15 @@ def has_messages(answer: Answer) -> bool:
         with pa.ipc.open_stream(answer.body) as reader:
             return any(batch.num_rows for batch in reader)
     return bytes(msgspec.json.decode(answer.body, type=_Passed).messages) != b"[]"
+
+
+def _has_refused(answer: Answer) -> bool:
+    """Whether another process's answer to a pop names handles that were refused."""
+    assert isinstance(answer.body, bytes), "answers of other processes are whole"
+    headers = dict(answer.headers)
+    if headers.get(b"content-type") == ARROW_TYPE.encode():
+        return headers.get(b"mq-failed", b"0") != b"0"
+    return bool(msgspec.json.decode(answer.body, type=_Passed).failed_acks)
 
 
 def with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:

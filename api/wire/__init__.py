@@ -29,6 +29,7 @@ from api.wire.paging import After, Limit, page
 from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
 from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
 from api.wire.request import (
+    HALF_CLOSED,
     Admission,
     Client,
     ClientDisconnected,
@@ -62,6 +63,7 @@ from api.wire.times import parse_time, rfc3339
 
 __all__ = [
     "BODY_BYTES_MAX",
+    "HALF_CLOSED",
     "PROBLEM",
     "REF",
     "TOPIC_PATTERN",

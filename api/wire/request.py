@@ -10,12 +10,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from mq.errors import Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
 __all__ = [
+    "HALF_CLOSED",
     "Admission",
     "BodyTooSlow",
     "Client",
@@ -45,6 +46,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 
 
+#: Name of our HTTP protocol's ASGI extension: its `left` is a future that is done when the client of a pop has closed
+#: its half of the connection; it can still be answered.
+HALF_CLOSED: Final = "deltamq.half_closed"
+
+
 class ClientDisconnected(Exception):
     """The client closed the connection before it was answered; there is no answer to send."""
 
@@ -52,25 +58,31 @@ class ClientDisconnected(Exception):
 class Client:
     """The client's connection, watched only by calls that wait."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        extension = scope.get("extensions", {}).get(HALF_CLOSED)
         self._receive = receive
-        self._gone: asyncio.Future[None] | None = None
+        self._left: asyncio.Future[None] | None = None if extension is None else extension["left"]
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def gone(self) -> asyncio.Future[None]:
-        """Done when the client has closed the connection."""
-        if self._gone is None:
-            self._gone = asyncio.ensure_future(self._watch())
-        return self._gone
+        """Done when the client has closed the connection, or its half of it."""
+        if self._left is None:
+            self._left = asyncio.get_running_loop().create_future()
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch(self._left))
+        return self._left
 
-    async def _watch(self) -> None:
+    async def _watch(self, left: asyncio.Future[None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        if not left.done():
+            left.set_result(None)
 
     def close(self) -> None:
         """Stop watching the connection."""
-        if self._gone is not None:
-            self._gone.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
 
 class BodyTooSlow(Refused):

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,13 @@ class Readers:
         self._stack.callback(self._stop.set)
         return self
 
+    def wait_for(self, name: str, count: int) -> None:
+        """Wait until a reader has heard so many messages, or for too long."""
+        heard = self.all[name]
+        with suppress(AssertionError):
+            until(lambda: self.errors or len(heard.texts) >= count, within_s=60)
+        assert self.errors == []
+
     def _pull(self) -> None:
         try:
             with PullConsumer(self._urls, self._topic) as consumer:
@@ -196,8 +203,9 @@ def test_static_08_queues_move_again_and_again_while_everything_is_read_once_and
         sender.stop()
         assert sender.errors == []
         for name, heard in readers.all.items():
-            until(lambda heard=heard: readers.errors or len(heard.texts) >= len(sender.sent), within_s=60)
-            assert readers.errors == []
+            readers.wait_for(name, len(sender.sent))
+            missing = {text: at for text, at in sender.sent.items() if text not in set(heard.texts)}
+            assert not missing, f"{name} did not hear everything"
             assert sorted(heard.texts) == sorted(sender.sent), f"{name}: everything once, and nothing else"
         assert {one.partition for one in sender.sent.values()} == set(readers.pulled.offsets), "queues are named alone"
     for heard in (readers.pulled, readers.ordered):

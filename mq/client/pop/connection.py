@@ -1,10 +1,10 @@
 """The connection on which a consumer pops: one pop at a time, which may wait long and can be cancelled.
 
-    cancel ──► the client's half of the connection is closed ──► the service sees that, and pops nothing more
-                                                            └──► an answer under way is still read
+    cancel ──► the client's half of the connection is closed ──► the service sees that, and ends the pop's wait
+                                                            └──► its answer, with what was popped by then, is read
 
-So a consumer that closes hardly ever leaves popped messages behind, which others would get only when their invisible
-time ends.
+So a consumer that closes leaves no popped messages behind, which others would get only when their invisible time ends.
+TLS has no half of a connection: there, an answer that was not sent yet is lost.
 """
 
 from __future__ import annotations

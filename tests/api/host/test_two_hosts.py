@@ -22,6 +22,7 @@ from mq.meta import AnyEvent, Meta
 from mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
 from tables.clock import SystemClock
 from tests.api.exclusive import Member
+from tests.api.raw_pop import RawPop
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
 from tests.set_clock import SetClock
 
@@ -127,6 +128,22 @@ def test_meta_01_a_pop_without_a_body_or_with_nulls_is_sent_on(two: Two, topic: 
     first = asked.call("POST", path, {"max_messages": 1, "wait_ms": None, "ack": None})
     rest = asked.call("POST", path)
     assert [m["body"] for popped in (first, rest) for m in popped.json["messages"]] == ["x", "y"]
+
+
+def test_pop_01_a_cancelled_pop_of_another_process_is_answered(two: Two, topic: str) -> None:
+    """The other process is told to wait a second at a time, so the client need not wait for the end of its pop."""
+    two.b.put_topic(topic, partitions=2)
+    two.a.call("PUT", "/v1/groups/g", {})
+    name = next(name for name in two.b.partitions(topic) if name.endswith("@broker-b"))
+    pop = RawPop(two.a, "g", topic, partition=name)
+    until(lambda: two.b.service.lanes.waiting)
+    pop.cancel()
+    assert pop.bodies() == []
+    again = RawPop(two.a, "g", topic, partition=name)
+    until(lambda: two.b.service.lanes.waiting)
+    again.cancel()
+    _send_to(two.b, topic, name, "x")
+    assert again.bodies() == ["x"], "what it found before it ended is not lost"
 
 
 def test_pop_08_a_pop_acknowledges_everywhere_and_says_what_was_refused(two: Two, topic: str) -> None:
