@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from mq.client.orderly import OrderlyClosed, OrderlyConsumer, Suspend, Verdict
     from mq.client.outbox import Outbox, OutboxDialect, OutboxRelay, OutboxStatus, RelayStats, SetAside
-    from mq.client.pop import ConsumerClosed, ConsumerStats, PopClient, PopConsumer
+    from mq.client.pop import ConsumerClosed, ConsumerStats, Ending, HandlerEnd, PopClient, PopConsumer
     from mq.client.produce import Closed, Producer, ProducerStats, TableProgress, TableSendInterrupted, TableSendState
     from mq.client.pull import FileOffsets, GroupOffsets, PullConsumer
 
@@ -63,6 +63,7 @@ __all__ = [
     "ConsumerClosed",
     "ConsumerStats",
     "DeadLetter",
+    "Ending",
     "FailedHandle",
     "Failure",
     "FaultInfo",
@@ -71,6 +72,7 @@ __all__ = [
     "GroupOffsets",
     "GroupPartition",
     "GroupTopic",
+    "HandlerEnd",
     "HostInfo",
     "MappingInfo",
     "Message",
@@ -123,6 +125,7 @@ _ROOMS = {
     "ConsumerClosed": "pop",
     "ConsumerStats": "pop",
     "DeadLetter": "admin",
+    "Ending": "pop",
     "FailedHandle": "messages",
     "Failure": "messages",
     "FaultInfo": "admin",
@@ -131,6 +134,7 @@ _ROOMS = {
     "GroupOffsets": "pull",
     "GroupPartition": "admin",
     "GroupTopic": "admin",
+    "HandlerEnd": "pop",
     "HostInfo": "admin",
     "MappingInfo": "admin",
     "Message": "messages",

@@ -94,7 +94,7 @@ def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
     found = []
     for event in events:
         if not isinstance(event, TopicPut) or event.topic.settings.order_strategy != "strict":
-            continue  # of static topics, remappings tell their moves themselves
+            continue
         before = state.topics.get(event.topic.name)
         if before is not None and before.id == event.topic.id and before.route is not event.topic.route:
             moves = moves_between(before.route, event.topic.route)

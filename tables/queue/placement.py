@@ -78,6 +78,7 @@ class Placement:
         queues = TopicQueues(topic.static.total, queues_of(meta, topic))
         places = {index: moved.behind.get(leader, leader) for index, leader in topic.leaders().items()}
         at = {index: route.index_of[partition] for index, partition in places.items()}
+        unserved = frozenset(at[index] for index in at.keys() - queues.served.keys())
         return cls(
             route.partitions,
             table,
@@ -86,9 +87,9 @@ class Placement:
             targets=tuple(sorted(at[index] for index in queues.served)),
             names={queue.name: at[index] for index, queue in queues.served.items()},
             queues=queues,
-            unserved=frozenset(at[index] for index in at.keys() - queues.served.keys()),
+            unserved=unserved,
             ahead=moved.ahead,
-            avoided=frozenset(at[index] for index in at.keys() - queues.served.keys()),
+            avoided=unserved,
         )
 
     def _closed(self, topic: Topic, access: AccessState) -> Placement:

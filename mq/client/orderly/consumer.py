@@ -41,6 +41,7 @@ from mq.client.orderly.turns import FetchSize, Turns
 from mq.client.orderly.work import monotonic_ms
 from mq.client.pop import (
     CLOSE_TIMEOUT_S,
+    CONSUME_TIMEOUT_S,
     ConsumerCounters,
     ConsumerLife,
     ConsumerStats,
@@ -128,7 +129,10 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
     client_id
         This client's id in the group; by default a new one.
     before, after
-        Hooks: `before(message)` and `after(message, verdict, error)`, or with the batch; they change nothing.
+        Hooks: `before(message)` and `after(message, verdict, ending)`, or with the batch; they change nothing. An
+        `Ending` tells how the listener ended, how long it took, and the exception that it raised.
+    consume_timeout_s
+        Seconds after which the ending of a listener is `HandlerEnd.TIMED_OUT`.
     patience
         How the waits between attempts grow while the service is away; a consumer never gives up.
     """
@@ -157,6 +161,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         client_id: str | None = None,
         before: Callable[[Any], object] | None = None,
         after: AfterVerdict | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
@@ -181,7 +186,9 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         super().__init__(self._calls.group)
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
-        listening = Listening(listener, self._counters, before, after, by_hand=not autocommit)
+        listening = Listening(
+            listener, self._counters, before, after, by_hand=not autocommit, consume_timeout_s=consume_timeout_s
+        )
         size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
         wanted = SubscriptionRequest(order=True, tags=tags, filter=filter)
         self._build(dict.fromkeys(self.topics, wanted), listening, size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from mq.client.messages import OrderedMessage
-from mq.client.pop import ConsumerCounters, call_hook
+from mq.client.pop import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
 from mq.errors import Refused
 from mq.order import Verdict
 
@@ -20,7 +20,7 @@ log = logging.getLogger("deltamq.client")
 #: The argument of a listener: one message, or a batch of them.
 Heard: TypeAlias = OrderedMessage | Sequence[OrderedMessage]
 Listener: TypeAlias = Callable[[Any], object]
-AfterVerdict: TypeAlias = Callable[[Any, Verdict, BaseException | None], object]
+AfterVerdict: TypeAlias = Callable[[Any, Verdict, Ending], object]
 
 _NO_VERDICT: Final = "a listener returns Verdict.SUCCESS, Verdict.SUSPEND, Verdict.DEAD or Suspend(ms)"
 
@@ -50,6 +50,7 @@ class Listening:
     after: AfterVerdict | None = None
     #: Whether the listener commits by its verdicts (SPEC CONS-8).
     by_hand: bool = False
+    consume_timeout_s: float = CONSUME_TIMEOUT_S
 
     def run(self, heard: Heard, count: int, place: str) -> Outcome:
         """Call the listener with one message, or with a batch of `count`; never raises. `place` is for logs."""
@@ -57,21 +58,25 @@ class Listening:
         began = time.monotonic()
         born_ms = _age_ms(heard)
         error: BaseException | None = None
+        returned: object = None
         try:
-            outcome = _outcome(self.listener(heard), by_hand=self.by_hand)
+            returned = self.listener(heard)
+            outcome = _outcome(returned, by_hand=self.by_hand)
         # BaseException: even if a listener ends its thread or the program, the messages are handed over again.
         except BaseException as caught:
             error = caught
             outcome = Outcome(Verdict.SUSPEND)
             log.error("event=listener_failed message=%s count=%d", place, count, exc_info=caught)
+        took_s, success = time.monotonic() - began, outcome.verdict.is_success
+        ending = ending_of(error, took_s, self.consume_timeout_s, success=success, nothing=returned is None)
         self.counters.handled(
-            ok=count if outcome.verdict.is_success else 0,
+            ok=count if success else 0,
             retried=count if outcome.verdict in (Verdict.SUSPEND, Verdict.ROLLBACK) else 0,
             dead=count if outcome.verdict is Verdict.DEAD else 0,
-            consume_ms=(time.monotonic() - began) * 1000,
+            consume_ms=ending.took_ms,
             born_ms=born_ms,
         )
-        call_hook(self.after, heard, outcome.verdict, error)
+        call_hook(self.after, heard, outcome.verdict, ending)
         return outcome
 
 

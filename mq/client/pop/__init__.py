@@ -8,15 +8,18 @@ from mq.client.pop.consumer import ConsumerClosed, PopConsumer
 from mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from mq.client.pop.consumer_settings import OrderlyManner, check_handler, checked_topics
 from mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
-from mq.client.pop.hook import call_hook
+from mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, HandlerEnd, call_hook, ending_of
 from mq.client.pop.wire import PopAsk, parse_batch
 
 __all__ = [
     "CLOSE_TIMEOUT_S",
+    "CONSUME_TIMEOUT_S",
     "ConsumerClosed",
     "ConsumerCounters",
     "ConsumerLife",
     "ConsumerStats",
+    "Ending",
+    "HandlerEnd",
     "OrderlyManner",
     "PopAsk",
     "PopClient",
@@ -25,5 +28,6 @@ __all__ = [
     "call_hook",
     "check_handler",
     "checked_topics",
+    "ending_of",
     "parse_batch",
 ]

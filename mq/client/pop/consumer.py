@@ -33,6 +33,7 @@ from mq.client.pop.consumer_settings import check_handler, check_settings, check
 from mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
 from mq.client.pop.deliveries import Deliveries, in_handler
 from mq.client.pop.handler import After, Before, Handler, Handling
+from mq.client.pop.hook import CONSUME_TIMEOUT_S
 from mq.client.pop.lease import Leases, Release
 from mq.client.pop.poller import Popping
 from mq.client.pop.pollers import Pollers
@@ -107,7 +108,10 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     ack_within_ms
         Milliseconds that an acknowledgement may wait for the next pop to carry it; ordered consumers do not wait.
     before, after
-        Hooks: `before(message)` and `after(message, results, error)`, or with the batch; they change nothing.
+        Hooks: `before(message)` and `after(message, results, ending)`, or with the batch; they change nothing. An
+        `Ending` tells how the handler ended, how long it took, and the exception that it raised.
+    consume_timeout_s
+        Seconds after which the ending of a handler is `HandlerEnd.TIMED_OUT`.
     patience
         How the waits between attempts grow while the service is away; a consumer never gives up.
     """
@@ -135,6 +139,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         client_id: str | None = None,
         before: Before | None = None,
         after: After | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
@@ -157,7 +162,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         options = PopOptions(invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, filter=filter, retry=retry)
         ask = self._client.ask(self.topics[0], most, **options)
         self._ask = replace(ask, arrow=format == "arrow")
-        self._build(Handling(handler, self._counters, before, after), concurrency, prefetch, renew_for_s, ack_within_ms)
+        handling = Handling(handler, self._counters, before, after, consume_timeout_s)
+        self._build(handling, concurrency, prefetch, renew_for_s, ack_within_ms)
         self._helpers: Sequence[threading.Thread] = ()
 
     def _build(

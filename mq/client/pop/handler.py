@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from mq.client.messages import Dead, PoppedMessage, Result, Retry
 from mq.client.pop.consumer_stats import ConsumerCounters
-from mq.client.pop.hook import call_hook
+from mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, call_hook, ending_of
 from mq.errors import Refused
 
 __all__ = ["After", "Before", "Handled", "Handler", "Handling"]
@@ -24,7 +24,7 @@ log = logging.getLogger("deltamq.client")
 Handled: TypeAlias = PoppedMessage | Sequence[PoppedMessage] | pa.Table
 Handler: TypeAlias = Callable[[Any], object]
 Before: TypeAlias = Callable[[Any], object]
-After: TypeAlias = Callable[[Any, Sequence[Result], BaseException | None], object]
+After: TypeAlias = Callable[[Any, Sequence[Result], Ending], object]
 
 _NO_RESULT: Final = (
     "a handler returns None, Result.OK, Result.RETRY or Result.DEAD; a handler of batches may return a list with one "
@@ -40,6 +40,7 @@ class Handling:
     counters: ConsumerCounters
     before: Before | None = None
     after: After | None = None
+    consume_timeout_s: float = CONSUME_TIMEOUT_S
 
     def run(self, subject: Handled, count: int, place: str) -> list[Result]:
         """Handle one message, or a batch of `count`; never raises. `place` is for logs."""
@@ -56,14 +57,12 @@ class Handling:
             log.error("event=handler_failed message=%s count=%d", place, count, exc_info=caught)
         retried = sum(isinstance(result, Retry) for result in results)
         dead = sum(isinstance(result, Dead) for result in results)
+        success = not retried + dead
+        ending = ending_of(error, time.monotonic() - began, self.consume_timeout_s, success=success)
         self.counters.handled(
-            ok=count - retried - dead,
-            retried=retried,
-            dead=dead,
-            consume_ms=(time.monotonic() - began) * 1000,
-            born_ms=born_ms,
+            ok=count - retried - dead, retried=retried, dead=dead, consume_ms=ending.took_ms, born_ms=born_ms
         )
-        call_hook(self.after, subject, results, error)
+        call_hook(self.after, subject, results, ending)
         return results
 
 

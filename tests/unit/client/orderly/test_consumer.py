@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mq.client import Admin, OrderlyConsumer, Suspend, Verdict
+from mq.client import Admin, Ending, OrderlyConsumer, Suspend, Verdict
 from mq.client.messages.received import OrderedMessage
 from mq.errors import Conflict, Forbidden, Refused
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
@@ -101,24 +101,29 @@ def test_order_07_what_is_no_success_is_heard_again_and_nothing_overtakes_it(
 def test_order_07_an_exception_is_a_suspension_and_is_shown_to_the_hook(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1)
     fill(stub, 2)
-    seen: list[tuple[int, Verdict, str]] = []
+    seen: list[tuple[int, Verdict, str, str]] = []
 
-    def say(message: OrderedMessage) -> Verdict:
+    def say(message: OrderedMessage) -> Verdict | None:
         if message.offset == 0 and message.attempt == 1:
             raise OSError("no disk")
-        return Verdict.SUCCESS
+        return None if message.offset == 1 and message.attempt == 1 else Verdict.SUCCESS
 
-    def after(message: OrderedMessage, verdict: Verdict, error: BaseException | None) -> None:
-        seen.append((message.offset, verdict, str(error or "")))
+    def after(message: OrderedMessage, verdict: Verdict, ending: Ending) -> None:
+        seen.append((message.offset, verdict, ending.how, str(ending.error or "")))
 
     def before(message: OrderedMessage) -> None:
         raise RuntimeError("a hook only looks on")
 
     consumer = listen(Ear(stub, say), before=before, after=after)
     done(stub, 2)
-    assert seen == [(0, Verdict.SUSPEND, "no disk"), (0, Verdict.SUCCESS, ""), (1, Verdict.SUCCESS, "")]
+    assert seen == [
+        (0, Verdict.SUSPEND, "exception", "no disk"),
+        (0, Verdict.SUCCESS, "success", ""),
+        (1, Verdict.SUSPEND, "nothing", ""),
+        (1, Verdict.SUCCESS, "success", ""),
+    ]
     stats = consumer.stats()
-    assert (stats.ok, stats.retried, stats.dead, stats.received) == (2, 1, 0, 2)
+    assert (stats.ok, stats.retried, stats.dead, stats.received) == (2, 2, 0, 2)
     assert stats.consume_ms_mean is not None and stats.pops >= 1
 
 

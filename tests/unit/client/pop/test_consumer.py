@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from mq.client import PoppedMessage, Result
+from mq.client import Ending, PoppedMessage, Result
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_service import StubService
 
@@ -248,8 +248,8 @@ def test_cons_06_hooks_look_on(stub: StubService, consume: Consume, caplog: pyte
         if message.delivery_attempt == 1:
             raise ValueError("no")
 
-    def after(message: PoppedMessage, results: Sequence[Result], error: BaseException | None) -> None:
-        told.append(("after", (*results, type(error).__name__)))
+    def after(message: PoppedMessage, results: Sequence[Result], ending: Ending) -> None:
+        told.append(("after", (*results, ending.how, type(ending.error).__name__)))
         raise RuntimeError("a hook that fails changes nothing")
 
     consume(handle, before=lambda message: told.append(("before", message.offset)), after=after)
@@ -257,12 +257,30 @@ def test_cons_06_hooks_look_on(stub: StubService, consume: Consume, caplog: pyte
     assert told == [
         ("before", 0),
         ("handle", 1),
-        ("after", (Result.RETRY, "ValueError")),
+        ("after", (Result.RETRY, "exception", "ValueError")),
         ("before", 0),
         ("handle", 2),
-        ("after", (Result.OK, "NoneType")),
+        ("after", (Result.OK, "success", "NoneType")),
     ]
     assert "event=hook_failed" in caplog.text
+
+
+def test_cons_06_a_hook_is_told_how_the_handler_ended(stub: StubService, consume: Consume) -> None:
+    stub.queue.fill("orders", 3)
+    endings: dict[int, Ending] = {}
+
+    def handle(message: PoppedMessage) -> Result:
+        if message.offset == 2:
+            threading.Event().wait(0.1)
+        return Result.DEAD if message.offset == 1 else Result.OK
+
+    def after(message: PoppedMessage, results: Sequence[Result], ending: Ending) -> None:
+        endings[message.offset] = ending
+
+    consume(handle, after=after, consume_timeout_s=0.1)
+    wait_done(stub)
+    assert [endings[offset].how for offset in range(3)] == ["success", "failed", "timed_out"]
+    assert endings[0].took_ms < 100 <= endings[2].took_ms
 
 
 def test_cons_06_statistics_tell_times_and_rates(stub: StubService, consume: Consume, seen: Seen) -> None:
