@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from api.reading.partition_reader import PartitionReader
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
 
@@ -85,6 +86,30 @@ def test_meta_01_what_went_to_a_new_segment_is_read_at_once_by_who_does_not_know
         for offset in (first, 3):
             found = made.fetch(offset, api=two.b)
             assert [(m["offset"], m["body"]) for m in found["messages"]] == [(first, "b0")]
+
+
+@pytest.mark.parametrize(("mode", "first"), [("strict", 3), ("available", 10_000)])
+def test_meta_01_a_reader_that_learns_of_a_new_segment_as_it_reads_the_old_one_reads_on(
+    two: Two, made: StaticTopic, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
+) -> None:
+    assert made.read_all(api=two.b) == [(0, "a0"), (1, "a1"), (2, "a2")]
+    look = PartitionReader.look
+
+    async def nothing() -> None:
+        """Do not look at the metadata now and then."""
+
+    async def told_meanwhile(*arguments: Any) -> Any:
+        found = await look(*arguments)
+        await two.b.service.meta.refresh()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(two.b.service.hosting, "_tick", nothing)
+        made.remap(B, mode="strict" if mode == "strict" else "available")
+        made.send(0, "b0")
+        patched.setattr(PartitionReader, "look", told_meanwhile)
+        found = made.fetch(3, api=two.b)
+        assert [(m["offset"], m["body"]) for m in found["messages"]] == [(first, "b0")]
 
 
 @pytest.mark.parametrize(("mode", "first"), [("strict", 3), ("available", 10_000)])
