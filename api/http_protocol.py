@@ -22,8 +22,6 @@ __all__ = ["HttpProtocol"]
 
 #: Bytes of one request's path, header names and header values together.
 HEADER_SECTION_BYTES_MAX: Final = 64 * 1024
-
-
 #: How the path of a pop ends.
 _POP: Final = b"/pop"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +13,7 @@ from tables.store.file_pool import PoolingFiles
 from tables.store.local import LocalStore
 from tables.store.store import Entry, Store
 
-__all__ = ["FaultyStore", "failing", "faulty_disk"]
+__all__ = ["FaultyStore", "HeldReads", "failing", "faulty_disk"]
 
 T = TypeVar("T")
 Fault = Callable[[str], None]
@@ -115,3 +116,28 @@ def faulty_disk(folder: Path) -> FaultyStore:
     """Return a faulty store around a folder of the local disk, as a service opens it."""
     folder.mkdir(parents=True, exist_ok=True)
     return FaultyStore(LocalStore(folder, PoolingFiles(str(folder))))
+
+
+class HeldReads:
+    """Holds the reads of data files, once begun, until `release`."""
+
+    def __init__(self) -> None:
+        self._began = threading.Event()
+        self._released = threading.Event()
+
+    def begin(self, store: FaultyStore) -> None:
+        """Hold the reads of `store` from now on."""
+        store.before["read"] = store.before["read_parts"] = self._hold
+
+    def wait(self) -> None:
+        """Wait until a read is held."""
+        assert self._began.wait(30), "nothing was read"
+
+    def release(self) -> None:
+        """Let all reads go on, also those that follow."""
+        self._released.set()
+
+    def _hold(self, key: str) -> None:
+        if key.endswith(".parquet"):
+            self._began.set()
+            assert self._released.wait(60)

@@ -87,14 +87,16 @@ class Popper:
         found = await self._round(request)
         if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(request):
             found = await self._round(request)
-        while not found.taken and not _is_final(found.error) and self._loop.time() < deadline and not self.stopping:
-            if client.gone.done():
-                break
+        while not (found.taken or _is_final(found.error) or self._is_over(deadline, client)):
             request = self._present(request)
             found = await self._wait(request, deadline, client)
         if not found.taken and found.error is not None:
             raise found.error
         return found
+
+    def _is_over(self, deadline: float, client: Client) -> bool:
+        """Whether a pop that has found nothing waits no longer."""
+        return self._loop.time() >= deadline or self.stopping or client.gone.done()
 
     def check(self, found: Popped) -> None:
         """Return if this process has served the brokers without a break, else raise `Unavailable`."""

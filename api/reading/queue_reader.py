@@ -96,10 +96,11 @@ class QueueReader:
                 if self._queue(topic, name) == queue:
                     raise
                 continue
-            if found.status in _AT_THE_END and self._is_behind(topic, queue):
+            at_the_end = found.status in _AT_THE_END
+            if at_the_end and self._is_behind(topic, queue):
                 await self._meta.refresh()
             # If the queue is the same although it is behind, the remapping that put up the fence is not sealed yet.
-            if found.status not in _AT_THE_END or self._queue(topic, name) == queue:
+            if not at_the_end or self._queue(topic, name) == queue:
                 return _Looked(found, queue)
 
     def _queue(self, topic: HostedTopic, name: str) -> LogicalQueue:

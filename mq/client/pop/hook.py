@@ -22,7 +22,7 @@ class HandlerEnd(StrEnum):
     SUCCESS = "success"
     #: It returned that some message is to come again, or is dead.
     FAILED = "failed"
-    #: It raised one, or returned what is no result.
+    #: It raised an exception, or returned what is no result.
     EXCEPTION = "exception"
     #: A listener returned None, which is no verdict; the messages come again.
     NOTHING = "nothing"

@@ -5,7 +5,6 @@ Otherwise what the pop had found would be hidden for its invisible time, up to h
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from api.ports import Ports
 from tests.api.queue_calls import queue_in
 from tests.api.raw_pop import RawPop
 from tests.api.running import Api, config_for, running, until
-from tests.faulty_store import faulty_disk
+from tests.faulty_store import HeldReads, faulty_disk
 
 
 @pytest.fixture
@@ -49,22 +48,15 @@ def test_pop_01_what_a_cancelled_pop_reads_meanwhile_is_given_to_its_client(tmp_
     with queue_in(tmp_path / "warehouse") as queue:
         queue.topic()
         queue.send("a", "b")
-    store = faulty_disk(tmp_path / "warehouse")
-    at_the_disk, gate = threading.Event(), threading.Event()
-
-    def slow(key: str) -> None:
-        if key.endswith(".parquet"):
-            at_the_disk.set()
-            assert gate.wait(60)
-
+    store, reads = faulty_disk(tmp_path / "warehouse"), HeldReads()
     # The messages are on the disk only, since another process took them.
     with queue_in(tmp_path / "warehouse", Ports(store=store, lane_busy_ms=60_000)) as queue:
         queue.group("billing")
-        store.before["read"] = store.before["read_parts"] = slow
+        reads.begin(store)
         pop = RawPop(queue.api, max_messages=1)
-        assert at_the_disk.wait(30)
+        reads.wait()
         pop.cancel()
-        gate.set()
+        reads.release()
         assert pop.bodies() == ["a"]
 
 

@@ -18,7 +18,7 @@ from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
-from tests.faulty_store import faulty_disk
+from tests.faulty_store import HeldReads, faulty_disk
 
 #: Far longer than a wake-up takes, and than the test runner's patience is short.
 WAIT_MS = 20_000
@@ -100,26 +100,19 @@ def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path) -> None
     with queue_in(tmp_path / "warehouse") as queue:
         queue.topic()
         queue.send("a", "b")
-    store = faulty_disk(tmp_path / "warehouse")
-    at_the_disk, gate = threading.Event(), threading.Event()
-
-    def slow(key: str) -> None:
-        if key.endswith(".parquet"):
-            at_the_disk.set()
-            assert gate.wait(60)
-
+    store, reads = faulty_disk(tmp_path / "warehouse"), HeldReads()
     # The messages are on the disk only, since another process took them.
     with queue_in(tmp_path / "warehouse", Ports(store=store, lane_busy_ms=60_000)) as queue:
         billing = queue.group("billing")
         assert sum(queue.api.stored("orders").values()) == 2, "it is open"
-        store.before["read"] = store.before["read_parts"] = slow
+        reads.begin(store)
         answers: list[list[str]] = []
         first = threading.Thread(target=lambda: answers.append(billing.pop(1).bodies))
         first.start()
-        assert at_the_disk.wait(30)
+        reads.wait()
         waiting = Waiting(billing)
         assert not waiting.answers
-        gate.set()
+        reads.release()
         first.join(30)
         assert sorted([*answers[0], *waiting.result().bodies]) == ["a", "b"]
 
