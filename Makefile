@@ -3,8 +3,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
 VENV := .venv/bin
 TESTS ?= tests
-# Tests of Spark on a cluster, over Connect and on S3; `make faults` also runs those that take minutes
-ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py tests/spark/test_notebooks.py tests/spark/test_catalog.py tests/e2e/test_main_job.py
+# Their long tests take an hour or a night; they are run by name: make test TESTS=... ARGS="-m long --timeout 36000"
+HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
+	tests/unit/mq/order/test_memory_cluster.py tests/unit/mq/testing/test_queue_machine.py
 WORKERS ?= 2
 # Files of `make unit` lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
 FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 { print "TMPDIR=/dev/shm" }')
@@ -59,8 +60,8 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest tests/faults tests/history $(ELSEWHERE) \
-		-m "long or not long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) $(HOURS:%=--ignore=%) \
+		-m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 mutants: setup ## Change `mq` and `tables` in 200 places, one at a time: do the tests notice? (ARGS="--count 50 --against FILE")
 	$(VENV)/python -m tests.mutants $(ARGS)

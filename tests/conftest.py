@@ -45,6 +45,8 @@ _TOGETHER: Final = {
     "tests/contract/test_delete_below.py": "S3",
     "tests/contract/test_store.py": "S3",
 }
+#: Folders whose tests are all run by `make faults`.
+_FAULTS: Final = ("tests/faults/", "tests/history/")
 #: Folders with long-running files come first, so that no process has one of them left at the end.
 _FIRST: Final = ("tests/e2e", "tests/spark", "tests/faults", "tests/history", "tests/api")
 
@@ -63,7 +65,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run long tests first, if several processes share the tests."""
+    """Mark the tests of faults; run tests that last first, if several processes share the tests."""
+    for item in items:
+        if item.nodeid.startswith(_FAULTS):
+            item.add_marker("fault")
     if hasattr(config, "workerinput"):
         items.sort(key=_rank)
 

@@ -30,7 +30,7 @@ def bodies_by_key(url: str, topic: str) -> dict[str | None, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("signal", ["kill", "stop"])
+@pytest.mark.parametrize("signal", ["kill", pytest.param("stop", marks=pytest.mark.long)])
 def test_send_05_a_service_that_dies_under_load_stores_each_message_once_in_order(
     service: ServiceProcess, signal: str
 ) -> None:

@@ -122,7 +122,15 @@ def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         second.process.close()
 
 
-@pytest.mark.parametrize("dying", ["fence.before_commit", "seal.after_fence", "seal.after_event"], indirect=True)
+@pytest.mark.parametrize(
+    "dying",
+    [
+        "seal.after_fence",
+        pytest.param("fence.before_commit", marks=pytest.mark.long),
+        pytest.param("seal.after_event", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_route_06_each_key_stays_in_order_when_the_sealing_process_is_killed(dying: list[Broker]) -> None:
     first, second = dying
     topic = {"partitions": 2, "order_strategy": "strict"}

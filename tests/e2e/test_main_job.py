@@ -102,6 +102,7 @@ def test_a_killed_service_ends_the_job_with_its_log(tmp_path: Path) -> None:
         job.end()
 
 
+@pytest.mark.long
 def test_ctrl_c_before_the_report_ends_everything(tmp_path: Path) -> None:
     job = MainJob(tmp_path / "warehouse", "--once")
     try:

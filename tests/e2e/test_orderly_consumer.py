@@ -524,6 +524,7 @@ def test_order_11_after_a_crash_keys_heard_in_parallel_go_on_and_nothing_is_lost
         service.close()
 
 
+@pytest.mark.long
 def test_order_11_a_message_that_kills_its_clients_is_a_dead_letter_at_last_and_no_other_is(
     service: ServiceProcess, topic: str, spawn: Spawn
 ) -> None:

@@ -182,7 +182,7 @@ def feed(two: Two) -> Iterator[Callable[[str], Feed]]:
         one.stop()
 
 
-@pytest.mark.parametrize("strategy", ["best_tried", "strict"])
+@pytest.mark.parametrize("strategy", ["best_tried", pytest.param("strict", marks=pytest.mark.long)])
 def test_static_08_queues_move_again_and_again_while_everything_is_read_once_and_in_order(
     two: Two, feed: Callable[[str], Feed], strategy: str
 ) -> None:
@@ -285,8 +285,8 @@ def test_static_05_a_mapping_that_is_lost_is_named_and_made_anew(two: Two, tmp_p
     [
         ("fence.before_commit", "available"),
         ("seal.after_fence", "strict"),
-        ("seal.after_fence", "available"),
-        ("seal.after_event", "strict"),
+        pytest.param("seal.after_fence", "available", marks=pytest.mark.long),
+        pytest.param("seal.after_event", "strict", marks=pytest.mark.long),
     ],
     indirect=["dying"],
 )

@@ -78,7 +78,15 @@ def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 @pytest.mark.parametrize("mode", ["strict", "available"])
-@pytest.mark.parametrize("dying", ["fence.before_commit", "seal.after_fence", "seal.after_event"], indirect=True)
+@pytest.mark.parametrize(
+    "dying",
+    [
+        "seal.after_fence",
+        pytest.param("fence.before_commit", marks=pytest.mark.long),
+        pytest.param("seal.after_event", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_static_11_a_remapping_whose_process_is_killed_is_finished_by_the_other(
     dying: list[Broker], tmp_path: Path, mode: str
 ) -> None:

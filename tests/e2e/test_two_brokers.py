@@ -279,7 +279,7 @@ def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Tw
 
 
 @pytest.mark.promise("HOST-4")
-@pytest.mark.parametrize("order", [True, "key"])
+@pytest.mark.parametrize("order", [True, pytest.param("key", marks=pytest.mark.long)])
 def test_pop_16_leases_in_order_outlive_a_takeover_and_the_giving_back(two: Two, order: object) -> None:
     """The owner is killed, and comes back: who has the messages keeps them, and renews and acknowledges at either."""
     assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
@@ -337,9 +337,11 @@ def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(tw
 @pytest.mark.promise("HOST-2")
 @pytest.mark.parametrize(
     "two",
-    [{"a": "lease.after_acquire=kill"}, {"a": "lease.after_fence=kill@2"}],
+    [
+        pytest.param({"a": "lease.after_acquire=kill"}, id="taken", marks=pytest.mark.long),
+        pytest.param({"a": "lease.after_fence=kill@2"}, id="fenced"),
+    ],
     indirect=True,
-    ids=["taken", "fenced"],
 )
 def test_meta_01_a_takeover_that_is_killed_is_taken_up_by_the_next(two: Two) -> None:
     assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200

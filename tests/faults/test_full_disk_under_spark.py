@@ -103,6 +103,7 @@ def test_f7_revive_and_delay_on_a_full_disk_deliver_each_once_when_there_is_room
     assert sorted(row["body"] for row in tables.delivered(late)) == [b"late-%d" % at for at in range(len(_PAGES))]
 
 
+@pytest.mark.long
 def test_f7_a_compaction_on_a_full_disk_leaves_the_rows_as_they_are(
     spark: SparkSession, disk: SmallDisk, tables: QueueTables
 ) -> None:
@@ -122,6 +123,7 @@ def test_f7_a_compaction_on_a_full_disk_leaves_the_rows_as_they_are(
     assert all_bodies(log) == sent
 
 
+@pytest.mark.long
 def test_f7_a_sink_on_a_full_disk_stores_each_row_once_when_there_is_room(
     spark: SparkSession, disk: SmallDisk, tables: QueueTables, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -148,6 +148,7 @@ def _storm(
 
 
 @pytest.mark.promise("JOB-1")
+@pytest.mark.long
 def test_f12_jobs_killed_at_random_moments_deliver_each_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables
 ) -> None:

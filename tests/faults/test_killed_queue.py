@@ -239,7 +239,7 @@ def _produce(port: int, sent: list[str], count: int) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("memory_match", [True, False])
+@pytest.mark.parametrize("memory_match", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_f1_a_killed_queue_loses_nothing_and_brings_nothing_done_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_match: bool
 ) -> None:

@@ -91,6 +91,7 @@ def test_spark_07_three_applications_share_and_a_killed_ones_shards_are_taken_ov
 
 
 @pytest.mark.promise("JOB-14")
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_spark_07_a_stopped_application_keeps_its_shards_and_gets_no_more(crowd: Crowd) -> None:
     first, second = crowd.start(), crowd.start()

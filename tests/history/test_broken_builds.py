@@ -98,11 +98,8 @@ CASES = {
 #: Those that `make test` plays; the others take longer, or are found by rules that these are found by, too.
 SHORT = (
     "ack-before-commit",
-    "blind-append",
-    "deliver-without-lease",
     "ack-ignored",
     "order-ignored",
-    "leases-forgotten",
     "sealed-short",
 )
 

@@ -72,6 +72,7 @@ def test_f1_one_of_two_processes_is_killed_or_stopped_again_and_again(valid: Val
     valid(plan, lambda s: [KillService(s.services, down_s=(0, 5)), StopService(s.services), KillJobs(s.jobs)])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_f3_an_owner_that_was_stopped_for_longer_than_its_lease(valid: Valid) -> None:
     plan = replace(TWO, seed=31, strikes=1, reach=Reach(sends=100, faults=1))

@@ -66,6 +66,7 @@ def test_order_05_clients_come_and_go_and_repeat_nothing(valid: Valid) -> None:
     assert found.checked.findings.allowed["processed-again-after-loss"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_f19_a_strict_topic_grows_under_load(valid: Valid) -> None:
     plan = replace(TWO, seed=191, partitions=2, strikes=3, reach=Reach(handled=100, faults=3))

@@ -100,6 +100,7 @@ _FOUND = {
 
 
 @pytest.mark.promise("PIPE-19")
+@pytest.mark.long
 def test_spark_06_topics_and_sql_over_connect(server: ConnectServer, warehouse: Path) -> None:
     read = server.python(_READ, str(warehouse))
     assert read.returncode == 0, read.stderr

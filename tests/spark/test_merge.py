@@ -205,6 +205,7 @@ def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
     merges.close()
 
 
+@pytest.mark.long
 def test_f8_a_clock_that_jumps_takes_nothing_away_that_is_open(spark: SparkSession, tables: QueueTables) -> None:
     """The clock of a merge only tells how late records may be about what is finished and committed."""
     topic, group = tables.topic(), tables.group()
@@ -223,6 +224,7 @@ POINTS = [f"merge.{point}=raise@{hit}" for point in ("after_plan", "before_merge
 
 
 @pytest.mark.promise("STATE-2")
+@pytest.mark.long
 def test_whatever_breaks_off_each_record_is_merged_once(tables: QueueTables, merges: Merges) -> None:
     """Hit 1 is in the offsets, hit 2 in the checkpoints; each time more is stored before the next run."""
     drawn = random.Random(3)
@@ -601,6 +603,7 @@ def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
     assert recover(tables.warehouse, CLUSTER, ["elsewhere"]).states == {}
 
 
+@pytest.mark.long
 def test_replaced_files_and_old_commits_are_swept(spark: SparkSession, tables: QueueTables) -> None:
     merges = Merges(spark, tables, Tuning(files_max=2))
     topic, group = tables.topic(), tables.group()
