@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from typing import IO, Final
+
+from tests.forked import Forked
 
 __all__ = ["READY", "ConsumerProcess"]
 
@@ -18,13 +18,11 @@ class ConsumerProcess:
     """A process `python -m MODULE ARGUMENTS`, which prints `READY`; its log goes to `log`."""
 
     def __init__(self, module: str, *arguments: str, log: IO[bytes] | None = None) -> None:
-        command = [sys.executable, "-m", module, *arguments]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        self._process = Forked(module, *arguments, log=log)
 
     def wait_ready(self) -> None:
         """Wait until the process can be stopped."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == f"{READY}\n".encode()
+        assert self._process.stdout.readline() == f"{READY}\n"
 
     @property
     def is_running(self) -> bool:
@@ -55,6 +53,5 @@ class ConsumerProcess:
 
     def _buried(self) -> int:
         status = self._process.wait(_END_S)
-        assert self._process.stdout is not None
         self._process.stdout.close()
         return status

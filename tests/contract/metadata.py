@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from mq.errors import Unknown
 from mq.meta.topics import Event, MetaState, decide_delete_topic
 from tables.queue.metadata import MetaLog
 from tables.store.store import MemoryStore
+from tests.forked import SERVER
 
 __all__ = ["AB", "ForgetfulStore", "Open", "delete", "killed", "race"]
 
@@ -65,15 +65,12 @@ def race(write: Callable[[int], None], writers: int) -> None:
     assert not failures
 
 
-#: A server that has imported the tests once forks the processes that are killed: each starts in milliseconds.
-_SERVER: Final = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.contract.test_metadata", "tests.contract.test_metadata_snapshots"])
 _END_S: Final = 60
 
 
 def killed(target: Callable[..., None], *arguments: str) -> None:
     """Run `target`, a module's function that arms a failpoint, in a process that is killed there."""
-    process = _SERVER.Process(target=target, args=arguments)
+    process = SERVER.Process(target=target, args=arguments)
     process.start()
     process.join(_END_S)
     assert process.exitcode == -signal.SIGKILL

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.forked import Forked
+
 __all__ = ["DELTAMQ", "ServiceProcess"]
 
 DELTAMQ = [sys.executable, "-m", "mq.client.cli"]
@@ -25,13 +27,17 @@ class ServiceProcess:
         self._program = program
         self._port = 0
         self._log: IO[bytes] = open(warehouse.parent / "service.log", "ab")  # noqa: SIM115  # closed in stop()
-        self._process: subprocess.Popen[str]
+        self._process: subprocess.Popen[str] | Forked
         self.url = ""
         self.start()
 
     def start(self) -> None:
-        command = [*self._program, "serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        arguments = ["serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
+        if self._program == DELTAMQ:
+            self._process = Forked(DELTAMQ[-1], *arguments, log=self._log)
+        else:
+            command = [*self._program, *arguments]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = _READY.fullmatch(line.strip())

@@ -1,0 +1,96 @@
+"""Processes `python -m MODULE ARGUMENTS` that start in milliseconds: one that has imported everything forks them.
+
+A service needs a second of a core to import its modules, and tests start services and consumers by the hundred. That
+a service starts from nothing, too, is tested in `tests/api/test_serve.py`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import IO, Final
+
+from tables import failpoints
+
+__all__ = ["SERVER", "Forked"]
+
+#: The server that forks; there is one in each process of tests.
+SERVER: Final = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    [
+        "api.serve",
+        "mq.client.cli.root",
+        "pytest",
+        "tests.contract.test_metadata",
+        "tests.contract.test_metadata_snapshots",
+    ]
+)
+
+
+class Forked:
+    """Has what tests need of `subprocess.Popen`; standard output is a pipe, standard error goes to `log` if given."""
+
+    def __init__(self, module: str, *arguments: str, log: IO[bytes] | None = None) -> None:
+        reading, writing = os.pipe()
+        told = Connection(writing, readable=False)
+        where = None if log is None else log.name
+        self._process = SERVER.Process(
+            target=_run, args=(module, arguments, dict(os.environ), told, where), daemon=True
+        )
+        self._process.start()
+        told.close()
+        self.stdout: Final = os.fdopen(reading)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while the process runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the process to end; return its exit status.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            It runs longer than `timeout` seconds.
+        """
+        self._process.join(timeout)
+        status = self._process.exitcode
+        if status is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+
+def _run(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], told: Connection, log: str | None
+) -> None:
+    """Run the module in the forked process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(told.fileno(), sys.stdout.fileno())
+    told.close()
+    if log is not None:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), sys.stderr.fileno())
+    failpoints.arm(os.environ.get("DELTAMQ_FAILPOINTS", ""))
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
