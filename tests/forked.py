@@ -11,13 +11,14 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from tables import failpoints
 
-__all__ = ["SERVER", "Forked"]
+__all__ = ["SERVER", "Forked", "run_forked"]
 
 #: The server that forks; there is one in each process of tests.
 SERVER: Final = multiprocessing.get_context("forkserver")
@@ -35,7 +36,7 @@ SERVER.set_forkserver_preload(
 class Forked:
     """Has what tests need of `subprocess.Popen`; standard output is a pipe, standard error goes to `log` if given."""
 
-    def __init__(self, module: str, *arguments: str, log: IO[bytes] | None = None) -> None:
+    def __init__(self, module: str, *arguments: str, log: IO[Any] | None = None) -> None:
         reading, writing = os.pipe()
         told = Connection(writing, readable=False)
         where = None if log is None else log.name
@@ -79,6 +80,15 @@ class Forked:
 
     def terminate(self) -> None:
         self._process.terminate()
+
+
+def run_forked(module: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the module to its end, at most `timeout` seconds after it closed standard output; return what it said."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        process = Forked(module, *arguments, log=log)
+        with process.stdout as stdout:
+            told = stdout.read()
+        return subprocess.CompletedProcess([module, *arguments], process.wait(timeout), told, log.read())
 
 
 def _run(

@@ -12,9 +12,10 @@ from typing import IO
 
 from tests.forked import Forked
 
-__all__ = ["DELTAMQ", "ServiceProcess"]
+__all__ = ["CLI", "DELTAMQ", "ServiceProcess"]
 
-DELTAMQ = [sys.executable, "-m", "mq.client.cli"]
+CLI = "mq.client.cli"
+DELTAMQ = [sys.executable, "-m", CLI]
 _READY = re.compile(r"serving (http://\S+) warehouse (.+)")
 
 
@@ -34,7 +35,7 @@ class ServiceProcess:
     def start(self) -> None:
         arguments = ["serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
         if self._program == DELTAMQ:
-            self._process = Forked(DELTAMQ[-1], *arguments, log=self._log)
+            self._process = Forked(CLI, *arguments, log=self._log)
         else:
             command = [*self._program, *arguments]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)

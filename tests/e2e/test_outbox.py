@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,11 +15,12 @@ import pytest
 from mq import PullConsumer
 from mq.client import OutboxRelay
 from tests.e2e.outbox_process import POINTS, WRITE_POINTS
-from tests.e2e.service_process import DELTAMQ, ServiceProcess
+from tests.e2e.service_process import CLI, ServiceProcess
+from tests.forked import Forked, run_forked
 from tests.outbox_database import OutboxDatabase, sqlite_database
 from tests.postgresql_server import postgresql_server
 
-PROCESS = [sys.executable, "-m", "tests.e2e.outbox_process"]
+PROCESS = "tests.e2e.outbox_process"
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +48,13 @@ def stored(url: str, topic: str) -> dict[str | None, list[str]]:
 
 
 def killed(*arguments: str) -> None:
-    done = subprocess.run([*PROCESS, *arguments], timeout=60, check=False, capture_output=True, text=True)
+    done = run_forked(PROCESS, *arguments)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def relay_once(database: OutboxDatabase, url: str) -> dict[str, Any]:
-    command = [*DELTAMQ, "outbox", "relay", "--database", database.url, "--table", database.table, "--once", "--json"]
-    done = subprocess.run([*command, "--url", url], timeout=60, check=False, capture_output=True, text=True)
+    command = ["outbox", "relay", "--database", database.url, "--table", database.table, "--once", "--json"]
+    done = run_forked(CLI, *command, "--url", url)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
@@ -137,19 +136,21 @@ def wait_until(condition: Callable[[], bool], relay: OutboxRelay) -> None:
 def test_send_07_two_relays_of_which_one_is_killed_store_each_message_once(
     shared_service: ServiceProcess, database: OutboxDatabase, topic: str
 ) -> None:
-    command = [*PROCESS, "relay", database.url, database.table, "never", shared_service.url, "1"]
-    relays = [subprocess.Popen(command) for _ in range(2)]
+    command = ["relay", database.url, database.table, "never", shared_service.url, "1"]
+    relays = [Forked(PROCESS, *command) for _ in range(2)]
     try:
         for number in range(60):
             database.put(f"{number:02}", key=f"k{number % 6}", topic=topic)
             if number % 15 == 14:
                 relays[0].kill()
                 relays[0].wait(30)
-                relays[0] = subprocess.Popen(command)
+                relays[0].stdout.close()
+                relays[0] = Forked(PROCESS, *command)
     finally:
         for one in relays:
             one.kill()
             one.wait(30)
+            one.stdout.close()
     relay_once(database, shared_service.url)
     assert database.waiting() == []
     assert stored(shared_service.url, topic) == {
@@ -163,10 +164,8 @@ def test_send_07_what_the_service_refuses_is_set_aside_and_shown(
     database.put("1", "2", "3", key="k", topic=topic)
     ids = [number for (number,) in database.rows(f"SELECT id FROM {database.table} ORDER BY id")]
     database.change(f"UPDATE {database.table} SET partition_name = 'nowhere@nobody' WHERE id = {ids[1]}")
-    command = [*DELTAMQ, "outbox", "relay", "--database", database.url, "--table", database.table, "--once"]
-    done = subprocess.run(
-        [*command, "--url", shared_service.url], timeout=60, check=False, capture_output=True, text=True
-    )
+    command = ["outbox", "relay", "--database", database.url, "--table", database.table, "--once"]
+    done = run_forked(CLI, *command, "--url", shared_service.url)
     assert done.returncode == 1
     assert done.stdout == "sent 2 messages; 1 set aside\n"
     assert "partition_not_found" in done.stderr

@@ -21,9 +21,10 @@ from mq.client import OrderedMessage, PoppedMessage, ReceivedMessage, Sent
 from mq.meta.static_events import MappingRemoved
 from tables.log import Warehouse
 from tables.queue.metadata import MetaLog
-from tests.e2e.service_process import DELTAMQ
+from tests.e2e.service_process import CLI
 from tests.e2e.test_expansion import dying
 from tests.e2e.test_two_brokers import Broker, Two, two, until
+from tests.forked import run_forked
 
 __all__ = ["dying", "two"]
 
@@ -38,8 +39,7 @@ def command_at(broker: Broker) -> Command:
     """Run `deltamq ARGS` against the process of a broker."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*DELTAMQ, *arguments, "--url", broker.url]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return run_forked(CLI, *arguments, "--url", broker.url)
 
     return run
 
@@ -301,7 +301,7 @@ def test_static_11_a_remapping_whose_process_is_killed_is_finished_by_another(dy
         sender.sends_more(100)
         # The first process begins to seal, and is killed there; the command asks the second one again.
         remap = ["topic", "remap", "orders", "--broker", B, "--mode", mode, "--json", "--url", ",".join(urls)]
-        moved = document(subprocess.run([*DELTAMQ, *remap], capture_output=True, text=True, timeout=120, check=False))
+        moved = document(run_forked(CLI, *remap))
         assert first.process.wait() != 0, "the process is gone"
         assert {(one["queue"], one["from"], one["to"]) for one in moved["moved"]} == {(0, A, B), (2, A, B)}
         assert all(one["end_offset"] is not None and one["logic_offset"] is not None for one in moved["moved"])
