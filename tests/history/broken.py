@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.queue.handle_calls import Acking, HandleCalls
+from api.queue.moved_progress import MovedProgress
 from mq.client.cli.root import main
 from mq.meta import static_topics
-from mq.meta.moved_keys import MovedKeys
 from mq.order.pull_lock import PullLocks
 from mq.producer import ProducerWindow
 from mq.queue.buffer import Buffer
@@ -27,7 +27,7 @@ from mq.queue.ordered_pop import OrderedLane
 from mq.queue.progress import Committed
 from mq.static.logical_queue import LogicalQueue
 from mq.static.queue_mapping import QueueMapping, mappings_of
-from mq.static.segment import Segment
+from mq.static.topic_queues import SegmentOf
 from tables.log.fences import ROUTE_FENCE
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
@@ -162,13 +162,27 @@ def locks_for_all() -> None:
 
 def moves_ignored() -> None:
     """After an expansion nobody waits for what a key has in its old partition."""
-    _break(MovedKeys, "blocked", lambda *_: None)
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        """Let the group have all messages."""
+
+    _break(MovedProgress, "blocked", nothing)
 
 
 def undecided_as_zero() -> None:
-    """A segment whose logical offsets are not decided yet is taken for one that begins at 0."""
-    _break(Segment, "is_decided", property(lambda _: True))
-    _break(Segment, "delta", property(lambda self: max(self.logic_offset, 0)))
+    """A segment whose logical offset is not decided yet, which takes a little longer, is shown as if it began at 0."""
+    fence = PartitionLog.fence
+
+    def late(self: PartitionLog, name: str, epoch: int) -> int:
+        if name == ROUTE_FENCE:
+            threading.Event().wait(_LATE_S)
+        return fence(self, name, epoch)
+
+    def shown(self: SegmentOf, offset: int) -> int:
+        return max(self.segment.logic_offset, 0) + offset
+
+    _break(PartitionLog, "fence", late)
+    _break(SegmentOf, "shown", shown)
 
 
 def two_leaders() -> None:
@@ -196,8 +210,8 @@ def lost_copy() -> None:
     """A remapping hands the new leader no more than the newest two segments."""
     store = mappings_of
 
-    def forgetting(queues: Iterable[LogicalQueue], *rest: Any) -> dict[str, QueueMapping]:
-        return store([LogicalQueue(queue.index, queue.segments[-2:]) for queue in queues], *rest)
+    def forgetting(queues: Iterable[LogicalQueue], brokers: Iterable[str], epoch: int) -> dict[str, QueueMapping]:
+        return store([LogicalQueue(queue.index, queue.segments[-2:]) for queue in queues], brokers, epoch)
 
     _break(static_topics, "mappings_of", forgetting)
 

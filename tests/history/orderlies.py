@@ -1,6 +1,6 @@
 """Exclusive clients, each a process of its own, which note when their listener has a message, and what they lost.
 
-python -m tests.history.orderlies HISTORY FIRST_PROCESS GROUP CLIENT SEED URL ...     until SIGTERM
+python -m tests.history.orderlies HISTORY FIRST_PROCESS GROUP CLIENT SEED WORK_MS URL ...     until SIGTERM
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ _LIVES_APART: Final = 10_000
 class OrderlyClient(ConsumerProcess):
     """One life of a client, seen from outside."""
 
-    def __init__(self, folder: Path, urls: list[str], group: str, name: str, life: int, number: int) -> None:
+    def __init__(
+        self, folder: Path, urls: list[str], group: str, name: str, life: int, number: int, work_ms: int
+    ) -> None:
         self.client = f"{name}.{life}"
         history, first = folder / f"history-{self.client}.jsonl", (number + 1) * _LIVES_APART
         self._log = (folder / f"{self.client}.log").open("wb")
-        arguments = [str(history), str(first), group, self.client, str(number), *urls]
+        arguments = [str(history), str(first), group, self.client, str(number), str(work_ms), *urls]
         super().__init__("tests.history.orderlies", *arguments, log=self._log)
 
     def stop(self) -> int:
@@ -57,10 +59,11 @@ class OrderlyClient(ConsumerProcess):
 class OrderlyClients:
     """The clients of one exclusive group; a life that ended is followed by another."""
 
-    def __init__(self, folder: Path, urls: list[str], group: str, count: int) -> None:
+    def __init__(self, folder: Path, urls: list[str], group: str, count: int, work_ms: int) -> None:
         self._folder = folder
         self._urls = urls
         self._group = group
+        self._work_ms = work_ms
         self._lives = 0
         self.clients = [self._live(at) for at in range(count)]
         for client in self.clients:
@@ -68,7 +71,8 @@ class OrderlyClients:
 
     def _live(self, at: int) -> OrderlyClient:
         self._lives += 1
-        return OrderlyClient(self._folder, self._urls, self._group, f"{self._group}-{at}", self._lives, self._lives)
+        name, number = f"{self._group}-{at}", self._lives
+        return OrderlyClient(self._folder, self._urls, self._group, name, number, number, self._work_ms)
 
     def replace(self, at: int) -> None:
         """Another life in the place of one that ended."""
@@ -106,11 +110,12 @@ class _LossNotes(logging.Handler):
 class _Listener:
     """Works for a moment, and now and then wants the same message again."""
 
-    def __init__(self, recorder: Recorder, group: str, client: str, seed: int) -> None:
+    def __init__(self, recorder: Recorder, group: str, client: str, seed: int, work_ms: int) -> None:
         self._recorder = recorder
         self._process = recorder.process()
         self._who = {"group": group, "client": client}
         self._drawn = random.Random(seed)
+        self._work_s = work_ms / 1_000
 
     def __call__(self, message: OrderedMessage) -> Verdict | Suspend:
         with self._recorder.begin(
@@ -121,7 +126,7 @@ class _Listener:
             id=message.message_id,
             **self._who,
         ) as op:
-            time.sleep(self._drawn.uniform(0, 0.004))
+            time.sleep(self._drawn.uniform(0, self._work_s))
             if self._drawn.random() < 0.02:
                 op.fail()
                 return Suspend(_SUSPEND_MS)
@@ -129,7 +134,7 @@ class _Listener:
             return Verdict.SUCCESS
 
 
-def main(path: str, first: str, group: str, client: str, seed: str, *urls: str) -> None:
+def main(path: str, first: str, group: str, client: str, seed: str, work_ms: str, *urls: str) -> None:
     """One life."""
     faulthandler.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
@@ -137,7 +142,7 @@ def main(path: str, first: str, group: str, client: str, seed: str, *urls: str) 
     notes = _LossNotes(recorder, recorder.process(), group, client)
     logging.getLogger("deltamq.client").addHandler(notes)
     consumer = OrderlyConsumer(
-        list(urls), group, _TOPIC, _Listener(recorder, group, client, int(seed)),
+        list(urls), group, _TOPIC, _Listener(recorder, group, client, int(seed), int(work_ms)),
         client_id=client, commit_ms=100, suspend_ms=_SUSPEND_MS, patience=Patience(first_wait_ms=5, wait_ms_max=200),
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())

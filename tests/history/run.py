@@ -75,6 +75,8 @@ class Plan:
     strict: bool = False
     #: The clients of an exclusive group, each in a process of its own.
     orderlies: int = 0
+    #: At most so long they work on a message.
+    orderly_ms: int = 4
     jobs: tuple[str, ...] = ("revive", "delay")
     #: The jobs of another driver, which keep the tables small; `merge` starts Spark.
     upkeep: tuple[str, ...] = ("retain",)
@@ -175,7 +177,7 @@ def playing(folder: Path, plan: Plan) -> Iterator[System]:
         with closing(Door(system.urls)) as door:
             _make(door, recorder, plan)
         if plan.orderlies:
-            system.orderlies = OrderlyClients(folder, system.urls, ORDERLY, plan.orderlies)
+            system.orderlies = OrderlyClients(folder, system.urls, ORDERLY, plan.orderlies, plan.orderly_ms)
             stack.callback(system.orderlies.close)
         yield system
 

@@ -55,6 +55,11 @@ def _remaps(system: System) -> Sequence[Fault]:
     return [Remap(system.urls, "orders", ("broker-a", "broker-b"))]
 
 
+def _moves(system: System) -> Sequence[Fault]:
+    """All queues go to one broker or to the other: their chains grow."""
+    return [Remap(system.urls, "orders", (broker,)) for broker in ("broker-a", "broker-b")]
+
+
 def _nothing(_: System) -> Sequence[Fault]:
     return ()
 
@@ -83,12 +88,14 @@ CASES = {
     ),
     # More partitions than clients: one that joins takes some from a client that is at work.
     "locks-for-all": Case(replace(ORDERLY, partitions=6, strikes=6), {"two-consumers", "processed-twice"}, _handovers),
-    "moves-ignored": Case(replace(ORDERLY, strikes=4, send_pause_s=0), {"key-order"}, _growth),
+    "moves-ignored": Case(replace(ORDERLY, strikes=4, send_pause_s=0, orderly_ms=40), {"key-order"}, _growth),
     "order-ignored": Case(replace(LOG, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"order-break"}),
-    "undecided-as-zero": Case(STATIC, {"inconsistent-offset", "duplicate", "realtime-order"}, _remaps),
+    "undecided-as-zero": Case(
+        replace(STATIC, strikes=6), {"inconsistent-offset", "duplicate", "realtime-order", "lost-write"}, _moves
+    ),
     "two-leaders": Case(STATIC, {"lost-write", "unseen", "inconsistent-offset", "duplicate"}, _remaps),
     "sealed-short": Case(STATIC, {"lost-write", "unseen", "inconsistent-offset", "duplicate"}, _remaps),
-    "lost-copy": Case(STATIC, {"lost-write", "unseen"}, _remaps),
+    "lost-copy": Case(replace(STATIC, strikes=8), {"lost-write", "unseen", "poll-skip"}, _moves),
     "leases-forgotten": Case(
         replace(LOG, strikes=3, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"double-lease"}, _kills
     ),
