@@ -58,6 +58,10 @@ def as_deltamq_error(error: BaseException) -> DeltaMQError:
     if isinstance(error, FailpointHit):
         return Unknown("the outcome is not known; repeat the request with the same producer sequence")
     log.error("event=unhandled_error kind=%s", type(error).__name__, exc_info=error)
+    return _internal()
+
+
+def _internal() -> DeltaMQError:
     return DeltaMQError("the service failed to handle this request; its log says why")
 
 
@@ -148,6 +152,11 @@ def install(app: FastAPI) -> None:
             return as_response(method_not_allowed(_methods(app, request.scope["path"])))
         return as_response(answer_of(_http_error(error)))
 
+    async def on_unexpected(_: Request, error: Exception) -> Response:
+        # Starlette raises the error again, and uvicorn logs it.
+        return as_response(answer_of(_internal()))
+
+    app.add_exception_handler(Exception, on_unexpected)
     app.add_exception_handler(DeltaMQError, on_deltamq)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
-from api.wire.problem_documents import answer_of, as_deltamq_error
+from api.wire.problem_documents import PROBLEM_TYPE, answer_of, as_deltamq_error, install
 from mq import errors
 from mq.errors import DeltaMQError
 from tables.failpoints import FailpointHit
@@ -45,6 +48,24 @@ def test_an_unforeseen_error_says_nothing_and_is_logged(caplog: pytest.LogCaptur
         error = as_deltamq_error(RuntimeError("secret"))
     assert (error.status, error.code) == (500, "internal") and "secret" not in error.detail
     assert "kind=RuntimeError" in caplog.text
+
+
+def test_an_unforeseen_error_of_any_route_is_answered_with_a_problem_document() -> None:
+    app = FastAPI()
+    install(app)
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("secret")
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get("/broken")
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 500 and answer.headers["content-type"] == PROBLEM_TYPE.decode()
+    assert answer.json()["code"] == "internal" and "secret" not in answer.text
 
 
 def test_a_failpoint_is_an_unknown_outcome() -> None:
