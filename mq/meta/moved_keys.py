@@ -12,8 +12,8 @@ certain and records it. Until then the LPs still go to the old partition (`Moved
 overtake an earlier one. LPs may move again with later expansions. Then every partition on the way counts, because a
 partition in the middle may have no message of a key that waits in an earlier one.
 
-A logical queue that is remapped moves, too: all its LPs go from its old leader to the new one, and with them the
-messages without a key. An `available` remapping is `at_once`: messages go to the new leader before the old one is
+A logical queue that is remapped moves, too: all its LPs go from its old leader to the new one, and with them messages
+without a key, and those of other LPs that producers sent to the queue by its name. An `available` remapping is `at_once`: messages go to the new leader before the old one is
 sealed, and have no logical offsets until then (SPEC STATIC-9).
 """
 
@@ -63,7 +63,7 @@ class Move(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
     #: The end offset of `source` at the move; None until it is sealed.
     end_offset: int | None = None
-    #: Whether a logical queue was remapped: all its messages move, those without a key, too.
+    #: Whether a logical queue was remapped: all its messages move, whatever their key.
     remaps: bool = False
     #: Whether messages go to `target` before `source` is sealed.
     at_once: bool = False
@@ -344,11 +344,15 @@ class MovedKeys:
 
 
 def _moved_by(move: Move) -> Blocked:
-    """Return which messages a move concerns: those of its LPs, and of a remapping those without a key, too."""
+    """Return which messages a move concerns: those of its LPs; of a remapping all, since a whole queue moves.
+
+    A queue may have messages of any LP: producers may name a queue for a key (SPEC SEND-1).
+    """
+    if move.remaps:
+        return np.ones(LOGICAL_PARTITIONS + 1, dtype=np.bool_)
     lps = np.zeros(LOGICAL_PARTITIONS + 1, dtype=np.bool_)
     for low, high in move.ranges:
         lps[low:high] = True
-    lps[_KEYLESS] = move.remaps
     return lps
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,8 @@ __all__ = [
 
 #: How often it is looked whether there is something to kill.
 _LOOK_S: Final = 0.05
+#: At most so many times the strikes that are meant.
+_STRIKES_MORE: Final = 4
 
 
 class Fault(Protocol):
@@ -288,7 +290,10 @@ class Expand:
 
 
 class Nemesis(threading.Thread):
-    """Strikes again and again: `count` times, a drawn fault each time, with a drawn rest in between."""
+    """Strikes again and again: `count` times or more, a drawn fault each time, with a drawn rest in between.
+
+    A slow machine does less between two strikes, so it goes on until the loads have done `enough`, but not for ever.
+    """
 
     def __init__(
         self,
@@ -299,6 +304,7 @@ class Nemesis(threading.Thread):
         rest_s: tuple[float, float],
         seed: int,
         stop: threading.Event,
+        enough: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(name="nemesis", daemon=True)
         self._recorder = recorder
@@ -307,12 +313,15 @@ class Nemesis(threading.Thread):
         self._rest_s = rest_s
         self._drawn = random.Random(seed)
         self._stopping = stop
+        self._enough = enough
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         process = self._recorder.process()
         try:
-            for _ in range(self._count):
+            for strike in range(self._count * _STRIKES_MORE):
+                if strike >= self._count and self._enough():
+                    break
                 if self._stopping.wait(self._drawn.uniform(*self._rest_s)):
                     return
                 fault = self._drawn.choice(self._faults)

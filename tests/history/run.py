@@ -265,7 +265,7 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
     stop, recorder = threading.Event(), system.recorder
     with closing(Door(system.urls)) as door:
         names = tuple(one["partition"] for one in partitions_of(door, TOPIC))
-    workers: list[Any] = []
+    senders: list[Sender] = []
     for at in range(plan.senders + plan.plain_senders):
         settings = SendSettings(
             topic=TOPIC,
@@ -275,7 +275,8 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
             pause_s=plan.send_pause_s,
             patience_s=plan.patience_s,
         )
-        workers.append(Sender(Door(_turned(system.ways, at)), recorder, settings, plan.seed * 1_000 + at, stop))
+        senders.append(Sender(Door(_turned(system.ways, at)), recorder, settings, plan.seed * 1_000 + at, stop))
+    workers: list[Any] = [*senders]
     for number, group in enumerate(plan.groups):
         for at in range(group.consumers):
             seed = plan.seed * 1_000 + 100 * (number + 1) + at
@@ -283,7 +284,13 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
     for at in range(plan.readers):
         workers.append(Reader(Door(_turned(system.ways, at)), recorder, TOPIC, plan.seed * 1_000 + 900 + at, stop))
     nemesis = Nemesis(
-        recorder, faults, count=plan.strikes if faults else 0, rest_s=plan.rest_s, seed=plan.seed, stop=stop
+        recorder,
+        faults,
+        count=plan.strikes if faults else 0,
+        rest_s=plan.rest_s,
+        seed=plan.seed,
+        stop=stop,
+        enough=lambda: sum(one.answered for one in senders) >= plan.reach.sends,
     )
     for worker in workers:
         worker.start()

@@ -55,6 +55,8 @@ class Sender(threading.Thread):
         self._process = recorder.process()
         self._sent = 0
         self._seq = 0
+        #: Requests that were acknowledged.
+        self.answered = 0
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -145,6 +147,7 @@ class Sender(threading.Thread):
         """Whether the answer says what became of it."""
         if answer.ok:
             op.ok(placed=_places(answer.body, len(ids)))
+            self.answered += 1
             return True
         if answer.refused and answer.status != 429:
             # A refusal of a repeated request says nothing about the first one.

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mq.limits import LOGICAL_PARTITIONS
 from mq.meta.brokers import decide_takeover
+from mq.routing import logical_partition
 from tests.api.queue_calls import Consumer
 from tests.api.running import ARROW, Api, config_for, running, until
 from tests.api.static_pops import Static, queue_name
@@ -111,6 +113,23 @@ def test_static_20_without_a_partition_each_process_gives_its_segments_in_order(
     a, b = Consumer(two.a, topic, topic), Consumer(two.b, topic, topic)
     assert b.pop().bodies == [], "the first segment is not consumed"
     for consumer, body in ((a, "0"), (b, "1"), (a, "2")):
+        popped = consumer.pop(wait_ms=5_000)
+        assert popped.bodies == [body] and consumer.ack(popped.handles) == {}
+
+
+@pytest.mark.parametrize("order", [True, "key"])
+def test_static_20_a_key_that_was_sent_to_a_queue_by_its_name_keeps_its_order(two: Two, topic: str, order: Any) -> None:
+    """The key leads to another queue, but its producer named this one; nothing else tells where its messages are."""
+    static = Static(two.a, topic).put(2, (A, B))
+    elsewhere = next(key for key in map(str, range(100)) if logical_partition(key) >= LOGICAL_PARTITIONS // 2)
+    static.send(0, "0", key=elsewhere)
+    static.remap(B, queues=[0])
+    static.send(0, "1", key=elsewhere)
+    two.settle(topic)
+    assert two.a.call("PUT", f"/v1/groups/{topic}", {"order": order}).status == 201
+    a, b = Consumer(two.a, topic, topic), Consumer(two.b, topic, topic)
+    assert b.pop().bodies == [], "the first segment is not consumed"
+    for consumer, body in ((a, "0"), (b, "1")):
         popped = consumer.pop(wait_ms=5_000)
         assert popped.bodies == [body] and consumer.ack(popped.handles) == {}
 

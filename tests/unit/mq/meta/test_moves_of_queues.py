@@ -36,17 +36,22 @@ def asked(moved: MovedKeys, target: str, positions: Mapping[str, int], passed: s
 
 
 def by_definition(moved: MovedKeys, target: str, positions: Mapping[str, int]) -> set[int]:
-    """Those of `LPS` of which some partition on the way to `target` is not consumed up to its end; -1 for no key."""
-    found = set()
+    """Those of `LPS` of which some partition on the way to `target` is not consumed up to its end; -1 for no key.
+
+    Messages without a key, and those of LPs that never led to the queue, were sent to it by its name.
+    """
+    found, by_name = set(), {KEYLESS}
     for lp in LPS:
         way = [move for move in moved.moves if any(low <= lp < high for low, high in move.ranges)]
         names = [move.target for move in way]
-        if target in names and not all(_done(move, positions) for move in way[: names.index(target) + 1]):
+        if target not in names:
+            by_name.add(lp)
+        elif not all(_done(move, positions) for move in way[: names.index(target) + 1]):
             found.add(lp)
     partition = target
     while into := [move for move in moved.moves if move.target == partition and move.remaps]:
         if not _done(into[0], positions):
-            found.add(KEYLESS)
+            found |= by_name
         partition = into[0].source
     return found
 
@@ -120,6 +125,19 @@ def test_static_20_messages_without_a_key_wait_behind_remappings_alone() -> None
     moved, newest = world.meta.moved_keys(world.topic.id), world.queues[1].leader.partition
     blocked = moved.blocked(newest, {"orders@A": 2, new: 0})
     assert blocked is not None and not blocked[KEYLESS] and blocked[:LOGICAL_PARTITIONS].any()
+
+
+def test_static_20_messages_of_any_key_wait_in_a_queue_that_they_were_sent_to_by_name() -> None:
+    """Producers may name a queue for a key; so a queue may have messages of LPs that lead to another one."""
+    world = StaticWorld()
+    world.put(2, brokers=("A",))
+    world.send(0)
+    world.remap(("B",))
+    world.seal()
+    moved, (first, second) = world.meta.moved_keys(world.topic.id), world.queues[0].segments
+    blocked = moved.blocked(second.partition, {first.partition: 0})
+    assert blocked is not None and blocked.all()
+    assert moved.blocked(second.partition, {first.partition: 1}) is None
 
 
 class GroupMachine(RuleBasedStateMachine):
