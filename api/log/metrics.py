@@ -19,6 +19,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from api.log.group_commit import RequestPart
+from mq.statistics import Consumed
 
 __all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
 
@@ -51,6 +52,17 @@ class Histogram:
             total += count
             rows.append((bound, total))
         return rows
+
+
+#: What groups did with the messages of topics: the statistics of `api.statistics`, since the process began.
+_OF_GROUPS: Final[tuple[tuple[str, str, Callable[[Consumed], float]], ...]] = (
+    ("deltamq_delivered_messages", "Messages popped, or pulled under a lock.", lambda one: one.delivered),
+    ("deltamq_delivered_age_seconds", "Sum of their ages then.", lambda one: one.age_ms / 1_000),
+    ("deltamq_succeeded_messages", "Messages acknowledged or committed.", lambda one: one.succeeded),
+    ("deltamq_failed_messages", "Messages given back as failed.", lambda one: one.failed),
+    ("deltamq_rejected_messages", "Messages that clients sent to the dead letters.", lambda one: one.dead),
+    ("deltamq_handling_seconds", "Sum of the times from delivery to outcome.", lambda one: one.handling_ms / 1_000),
+)
 
 
 class Gauge(NamedTuple):
@@ -92,6 +104,8 @@ class Metrics:
         self.acked_messages: Counter[str] = Counter()  # by group
         self.nacked_messages: Counter[str] = Counter()
         self.condemned_messages: Counter[str] = Counter()
+        #: What groups did with the messages of topics, since the process began.
+        self.consumed: dict[tuple[str, str], Consumed] = {}
         self.duplicates = 0
         self.commits = 0
         self.commit_parts = 0
@@ -161,10 +175,14 @@ class Metrics:
             ("deltamq_fetched_bytes", "Bytes sent to consumers.", self.fetched_bytes),
         )
 
-    def _by_lane(self) -> tuple[tuple[str, str, Counter[tuple[str, str]]], ...]:
+    def _by_lane(self) -> tuple[tuple[str, str, Mapping[tuple[str, str], float]], ...]:
         return (
             ("deltamq_popped_messages", "Messages popped by groups.", self.popped_messages),
             ("deltamq_redelivered_messages", "Popped messages that were delivered before.", self.redelivered_messages),
+            *(
+                (name, text, {lane: read(one) for lane, one in list(self.consumed.items())})
+                for name, text, read in _OF_GROUPS
+            ),
         )
 
     def _by_group(self) -> tuple[tuple[str, str, Counter[str]], ...]:
@@ -221,9 +239,9 @@ def _family(name: str, text: str, labels: Sequence[str], counts: Mapping[Labels,
     return family
 
 
-def _bounded(counts: Mapping[Labels, int], series_max: int) -> dict[tuple[str, ...], int]:
+def _bounded(counts: Mapping[Labels, float], series_max: int) -> dict[tuple[str, ...], float]:
     """Return the first `series_max` counts, and the sum of all others under `OTHER`."""
-    kept: dict[tuple[str, ...], int] = dict(islice(counts.items(), series_max))
+    kept: dict[tuple[str, ...], float] = dict(islice(counts.items(), series_max))
     if len(counts) > len(kept):
         labels = len(next(iter(kept)))
         kept[(OTHER,) * labels] = sum(islice(counts.values(), len(kept), None))

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import pyarrow as pa
+
 from api.order.pull_locks import Locks
 from api.queue import Lanes, MovedProgress
+from api.statistics import GroupStatistics
 from api.wire import first_held_back
 from mq.meta import Group, Topic
+from mq.names import broker_of
 from mq.queue import LaneKey
 from tables.log import Fetched, FetchStatus
 
@@ -26,6 +30,7 @@ class Gate:
         locks: Locks,
         lanes: Lanes,
         moved: MovedProgress,
+        statistics: GroupStatistics,
         *,
         group: Group,
         topic: Topic,
@@ -36,6 +41,7 @@ class Gate:
         self._locks = locks
         self._lanes = lanes
         self._moved = moved
+        self._statistics = statistics
         self._group = group
         self._topic = topic
         self._partition = partition
@@ -61,11 +67,12 @@ class Gate:
         if self.is_owners:
             self._locks.check_pull(self._group, self._topic, self._partition, self._client)
 
-    def took(self, segment: str | None = None) -> None:
+    def took(self, rows: pa.Table, segment: str | None = None) -> None:
         """Note that messages are sent to the client, which has the lock; `segment` as for `cut`."""
         if self.is_owners:
-            lane = LaneKey(self._topic.id, self._group.name, False, segment or self._partition)
-            self._lanes.consumed(lane, self._lanes.logs.now_ms())
+            read, group = segment or self._partition, self._group.name
+            self._lanes.consumed(LaneKey(self._topic.id, group, False, read), self._lanes.logs.now_ms())
+            self._statistics.pulled(group, self._topic, self._partition, broker_of(read), rows)
 
     async def cut(self, found: Fetched, segment: str | None = None, earlier: Collection[str] = ()) -> Fetched:
         """Cut what was found before the first message of a key that must wait.
@@ -90,10 +97,11 @@ class Gate:
 class Gates:
     """Makes the gates of fetches that name a group."""
 
-    def __init__(self, locks: Locks, lanes: Lanes, moved: MovedProgress) -> None:
+    def __init__(self, locks: Locks, lanes: Lanes, moved: MovedProgress, statistics: GroupStatistics) -> None:
         self._locks = locks
         self._lanes = lanes
         self._moved = moved
+        self._statistics = statistics
 
     def of(self, group: Group, topic: Topic, partition: str, client: str | None) -> Gate:
         """Return the gate of one fetch."""
@@ -101,6 +109,7 @@ class Gates:
             self._locks,
             self._lanes,
             self._moved,
+            self._statistics,
             group=group,
             topic=topic,
             partition=partition,

@@ -15,6 +15,7 @@ from api.host import Hosting
 from api.queue.lanes import Lanes
 from api.queue.redelivered import LeasedMessages, redelivered
 from api.queue.revive_queues import Destined
+from api.statistics import GroupStatistics, Outcome
 from mq.errors import Conflict
 from mq.meta import Group
 from mq.names import broker_of
@@ -50,6 +51,8 @@ class Disposition(NamedTuple):
 
     invisible_ms: int
     dead_reason: str | None = None
+    #: What it counts as in the statistics; None if the client goes on with the message.
+    outcome: Outcome | None = None
 
 
 class _Storing(NamedTuple):
@@ -74,6 +77,8 @@ class Acking:
         self.appends: asyncio.Task[list[Exception | None]] | None = None
         #: The brokers of the handles, with the epoch since which this process serves each.
         self.epochs: dict[str, int] = {}
+        #: The leases that had not ended, with their lanes.
+        self.live: list[tuple[Opened, LaneKey]] = []
 
     def refuse(self, opened: Opened, bits: int, code: str = _EXPIRED) -> None:
         """Record `code` for the messages of a lease that `bits` names."""
@@ -82,13 +87,20 @@ class Acking:
             if bits == full or bits >> index_of(self.handles[position]) & 1:
                 self.failed[position] = code
 
+    def count(self, opened: Opened) -> int:
+        """Return how many messages of a lease are acknowledged."""
+        if not self.failed:
+            return opened.bits.bit_count()
+        return len({index_of(self.handles[at]) for at in opened.positions if at not in self.failed})
+
 
 class HandleCalls:
     """Calls with handles of all groups; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, hosting: Hosting) -> None:
+    def __init__(self, lanes: Lanes, hosting: Hosting, statistics: GroupStatistics) -> None:
         self._lanes = lanes
         self._hosting = hosting
+        self._statistics = statistics
         self._logs = lanes.logs
         self._buffer = lanes.buffer
 
@@ -132,6 +144,7 @@ class HandleCalls:
             except Conflict:
                 acking.refuse(one, one.lease.span.full)
                 continue
+            acking.live.append((one, lane))
             if one.lease.revive_queue == ORDERED_REVIVE_QUEUE:
                 self._ack_ordered(acking, one, lane, now_ms)
             else:
@@ -183,7 +196,13 @@ class HandleCalls:
         if failure is not None:
             raise failure
         self._check(acking.epochs)
+        for opened, key in acking.live:
+            self._count(opened.lease, key, acking.count(opened), Outcome.SUCCEEDED)
         return acking.failed
+
+    def _count(self, lease: Lease, lane: LaneKey, count: int, outcome: Outcome) -> None:
+        broker = broker_of(lease.partition)
+        self._statistics.handled(lane.group, lease.topic, lane.topic_id, broker, lease.pop_time_ms, count, outcome)
 
     async def _redelivered(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
         """Return for each lease the bits of messages that the revive job has delivered again.
@@ -227,24 +246,31 @@ class HandleCalls:
         renewed: dict[int, str] = {}
         now_ms = self._logs.now_ms()
         changes: list[tuple[list[int], Handle, Change]] = []
-        in_order: list[tuple[list[int], LaneKey, Handle]] = []
+        in_order: list[tuple[list[int], LaneKey, Handle, Disposition]] = []
+        outcomes: list[tuple[int, LaneKey, Handle, Outcome]] = []
         for handle, positions in _distinct(opened, handles).items():
             try:
                 key = self._live(handle.lease, group.name, now_ms)
+                disposition = decide(handle)
+                if disposition.outcome is not None:
+                    outcomes.append((positions[0], key, handle, disposition.outcome))
                 if handle.lease.revive_queue == ORDERED_REVIVE_QUEUE:
-                    in_order.append((positions, key, handle))
+                    in_order.append((positions, key, handle, disposition))
                 else:
-                    changes.append((positions, handle, self._change(key, handle, decide(handle), now_ms)))
+                    changes.append((positions, handle, self._change(key, handle, disposition, now_ms)))
             except Conflict as error:
                 failed.update(dict.fromkeys(positions, error.code))
         await self._store_changes(changes, failed, renewed)
-        for positions, key, handle in in_order:
+        for positions, key, handle, disposition in in_order:
             try:
-                text = await self._change_ordered(group, key, handle, decide(handle))
+                text = await self._change_ordered(group, key, handle, disposition)
                 renewed.update(dict.fromkeys(positions, text))
             except Conflict as error:
                 failed.update(dict.fromkeys(positions, error.code))
         self._check(epochs)
+        for position, key, handle, outcome in outcomes:
+            if position not in failed:
+                self._count(handle.lease, key, 1, outcome)
         return failed, renewed
 
     def _change(self, key: LaneKey, handle: Handle, disposition: Disposition, now_ms: int) -> Change:

@@ -81,7 +81,7 @@ class PartitionReader:
                 found = await gate.cut(found)
                 gate.check()
                 if found.rows.num_rows:
-                    gate.took()
+                    gate.took(found.rows)
             if found.status is not FetchStatus.NO_NEW_MESSAGE or self.stopping:
                 return found
             offset = found.next_offset

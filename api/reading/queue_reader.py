@@ -72,7 +72,7 @@ class QueueReader:
             if gate is not None:
                 gate.check()
                 if found.rows.num_rows:
-                    gate.took(queue.leader.partition)
+                    gate.took(found.rows, queue.leader.partition)
             left_s = deadline - self._loop.time()
             if found.status is not FetchStatus.NO_NEW_MESSAGE or self._reader.stopping or left_s <= 0:
                 return found

@@ -22,6 +22,7 @@ from api.queue import Dying, Lanes
 from api.routes.groups import GroupName
 from api.routes.order_request import check_client
 from api.routes.topics import Running, TopicName
+from api.statistics import Outcome
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable
 from mq.meta import Group, Topic
@@ -82,6 +83,8 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     service.locks.check_commit(its_group, found, lane, asked.client_id, asked.lock, "partition")
     moved = await _move(service.lanes, its_group, found, _parts(lane, queue, asked.offsets), asked, reason)
     service.hosting.check(broker, epoch)
+    outcome = Outcome.DEAD if asked.to == "dead" else Outcome.FAILED
+    service.statistics.put_aside(group, found, asked.partition, broker, asked.offsets, outcome)
     return {"moved": moved}
 
 

@@ -145,6 +145,10 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     done = await together([here, in_queues, *asking])
     committed = {name: at for part in done for name, at in part.items()}
     offsets = {name: committed[name].offset for name in wanted}
+    leaders = {lane.partition: broker_of(lane.partition) for lane in locked}
+    leaders |= {queue.name: queue.leader.broker for queue in our_queues}
+    for name, broker in leaders.items():
+        service.statistics.committed(group, found, name, broker, offsets[name])
     place = {"group": group, "topic": topic, "topic_id": found.id}
     return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
 

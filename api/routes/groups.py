@@ -259,3 +259,4 @@ async def put_group(group: GroupName, service: Running, views: Views, request: R
 async def delete_group(group: GroupName, service: Running) -> None:
     await service.groups.delete(group)
     service.seen.forget(group)
+    service.statistics.forget(group)

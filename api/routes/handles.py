@@ -15,6 +15,7 @@ import msgspec
 from api.host import Call, Groups, Owners, failed_of, together
 from api.log import Metrics
 from api.queue import Disposition, HandleCalls, Lanes
+from api.statistics import Outcome
 from api.wire import (
     BODY_BYTES_MAX,
     Admission,
@@ -134,7 +135,7 @@ class HandlesEndpoint:
     async def dead(self, group: Group, headers: Headers, call: Call) -> DeadAnswer:
         """Send messages to the dead letters."""
         request = decode(_dead, headers, call.body)
-        disposition = Disposition(0, check_reason(request.reason))
+        disposition = Disposition(0, check_reason(request.reason), Outcome.DEAD)
 
         async def here(handles: Sequence[str]) -> Mapping[int, str]:
             failed, _ = await self._handles.change(group, handles, lambda _: disposition)
@@ -183,8 +184,9 @@ def _after_failure(group: Group, topic: Topic | None, handle: Handle, delay_ms: 
     if not in_place:
         after = after_failure(settings.retry_policy, attempt=attempt, max_attempts=settings.max_attempts, draw=draw)
         if isinstance(after, Dead):
-            return Disposition(0, after.reason)
-    return Disposition(wait_ms(settings.retry_policy, attempt, draw) if delay_ms is None else delay_ms)
+            return Disposition(0, after.reason, Outcome.DEAD)
+    wait = wait_ms(settings.retry_policy, attempt, draw) if delay_ms is None else delay_ms
+    return Disposition(wait, outcome=Outcome.FAILED)
 
 
 def _failed(handles: Sequence[str], failed: Mapping[int, str]) -> list[FailedHandle]:

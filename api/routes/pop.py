@@ -33,6 +33,7 @@ from api.queue import (
     shown,
 )
 from api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
+from api.statistics import GroupStatistics
 from api.wire import (
     BODY_BYTES_MAX,
     Admission,
@@ -51,7 +52,7 @@ from api.wire import (
 )
 from mq.errors import Conflict, DeltaMQError, NotFound
 from mq.meta import Group, InvisibleBounds, Subscription, Topic
-from mq.names import check_topic
+from mq.names import broker_of, check_topic
 from mq.static import TopicQueues
 from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from tables.failpoints import failpoint
@@ -80,6 +81,7 @@ class PopEndpoint:
         seen: SeenClients,
         partitions: Partitions,
         metrics: Metrics,
+        statistics: GroupStatistics,
         admission: Admission,
         answers: Admission,
         invisible: InvisibleBounds,
@@ -96,6 +98,7 @@ class PopEndpoint:
         self._seen = seen
         self._partitions = partitions
         self._metrics = metrics
+        self._statistics = statistics
         self._admission = admission
         self._answers = answers
         self._invisible = invisible
@@ -153,6 +156,9 @@ class PopEndpoint:
         finally:
             client.close()
         answer = await self._encoded(wanted, popped, refused, scope, ticket)
+        for taken in popped.taken:
+            broker = broker_of(taken.pop.partition)
+            self._statistics.delivered(group_name, wanted.topic, broker, taken.rows, taken.attempts)
         _count(self._metrics, wanted, popped.taken, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")

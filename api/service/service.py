@@ -21,6 +21,7 @@ from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Poppe
 from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
+from api.statistics import GroupStatistics
 from api.wire import Admission
 from mq.meta import InvisibleBounds
 from mq.names import broker_of
@@ -77,10 +78,15 @@ class Service:
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
 
+        self.statistics = GroupStatistics(
+            self.partitions, cluster, self.metrics, process=lambda: self.hosting.id, now_ms=self.now_ms
+        )
+
         # Lanes, pops, handles.
         self.lanes = Lanes(self.partitions, meta, config.queue, cluster, keys=keys, clock=warehouse.clock)
         self.hosting.hooks.taken.append(Takeover(self.partitions, self.hosting, self.lanes, cluster).recover)
         self.hosting.hooks.drained.append(self.lanes.drain)
+        self.hosting.hooks.drained.append(lambda broker: self.statistics.flush(whole=True, broker=broker))
         self.hosting.hooks.lost.append(self.lanes.drop)
         follow = partial(ProgressFollower, warehouse, cluster)
         self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=refresh_s)
@@ -98,7 +104,7 @@ class Service:
             refresh_s=refresh_s,
             bytes_max=ports.pop_bytes_max,
         )
-        self.handles = HandleCalls(self.lanes, self.hosting)
+        self.handles = HandleCalls(self.lanes, self.hosting, self.statistics)
 
         # Clients of groups, and the exclusive ones' pull locks.
         length_ms, clock = settings.authorization_ms, ports.lease_clock
@@ -185,6 +191,7 @@ class Service:
         await self.online.stop()
         await self.sealer.stop()
         await self.lanes.stop()
+        await self.statistics.stop()
         await self.hosting.stop()
         await self.peers.close()
         self.meta.close()

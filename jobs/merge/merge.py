@@ -117,15 +117,15 @@ def _shard_of(table: str) -> str:
 
 @job(name="merge", every_s=lambda conf: conf.jobs.merge_every_ms / 1000, shards=lambda conf: SHARDS)
 def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    """Merge offsets, checkpoints, losses and metadata into the state tables that SQL reads.
+    """Merge offsets, checkpoints, losses, statistics and metadata into the state tables that SQL reads.
 
-    Input: the offsets logs, revive logs and logs of losses of every broker, from the tables' watermarks on; the
-    metadata.
+    Input: the offsets logs, revive logs, logs of losses and of statistics of every broker, from the tables' watermarks
+    on; the metadata.
 
-    Output: `state/consumer_offsets`, `state/pop_checkpoints`, `state/lost_messages` by MERGE; `state/topics`,
-    `state/routes`, `state/groups` as a whole. All of them exist after the first run. Rows that are no longer needed are
-    deleted: those of groups, topics and epochs that have ended, and finished checkpoints below the group's committed
-    offset.
+    Output: `state/consumer_offsets`, `state/pop_checkpoints`, `state/lost_messages`, `state/group_statistics` by MERGE;
+    `state/topics`, `state/routes`, `state/groups` as a whole. All of them exist after the first run. Rows that are no
+    longer needed are deleted: those of groups, topics and epochs that have ended, finished checkpoints below the
+    group's committed offset, and statistics of a week ago.
 
     Idempotent: a batch is planned once, and the commit of its MERGE stores its number; a batch that is in the table is
     not merged again. Every value is a join of the table's value with the new one. Tasks only read: one that runs twice

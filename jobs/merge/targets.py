@@ -11,23 +11,27 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from jobs.merge import checkpoint_batch, lost_batch
+from jobs.merge import checkpoint_batch, lost_batch, statistics_batch
 from jobs.merge.batch import Batch
 from jobs.merge.checkpoint_source import checkpoint_source
 from jobs.merge.loss_source import loss_source
 from jobs.merge.offset_source import offset_source
-from tables.queue import LOST, OFFSETS, REVIVE_LOG
+from jobs.merge.statistics_source import statistics_source
+from tables.queue import LOST, OFFSETS, REVIVE_LOG, STATISTICS
 from tables.state import (
     CHECKPOINT_KEY,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
+    GROUP_STATISTICS,
+    GROUP_STATISTICS_SCHEMA,
     LANE_KEY,
     LOST_KEY,
     LOST_MESSAGES,
     POP_CHECKPOINTS,
+    STATISTICS_KEY,
 )
 
-__all__ = ["CHECKPOINTS", "LOSSES", "OFFSETS_OF_GROUPS", "TARGETS", "Target"]
+__all__ = ["CHECKPOINTS", "LOSSES", "OFFSETS_OF_GROUPS", "STATISTICS_OF_GROUPS", "TARGETS", "Target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,5 +140,23 @@ LOSSES: Final = Target(
     forgets=False,
 )
 
+STATISTICS_OF_GROUPS: Final = Target(
+    table=GROUP_STATISTICS,
+    logs=STATISTICS,
+    key=STATISTICS_KEY,
+    source=statistics_source,
+    merge=f"""
+        ON {_on(STATISTICS_KEY)}
+        WHEN MATCHED AND s.forget THEN DELETE
+        WHEN MATCHED THEN UPDATE SET
+            {", ".join(f"{name} = greatest(t.{name}, s.{name})" for name in statistics_batch.COUNTS)},
+            merged_at = s.merged_at
+        {_insert(GROUP_STATISTICS_SCHEMA.names)}
+    """,
+    bounded_by="minute",
+    # Old minutes are forgotten with the next news.
+    forgets=False,
+)
+
 #: The targets in order: which checkpoints may be forgotten depends on the progress of groups.
-TARGETS: Final = (OFFSETS_OF_GROUPS, CHECKPOINTS, LOSSES)
+TARGETS: Final = (OFFSETS_OF_GROUPS, CHECKPOINTS, LOSSES, STATISTICS_OF_GROUPS)

@@ -12,6 +12,7 @@
 | `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
 | `mq_clients`      | exclusive client and topic: its `partitions`, and their total `lag`         |
+| `mq_statistics`   | minute of a group in a topic: what was `delivered`, `succeeded`, `failed`   |
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
 | `job_shards`      | shard of a job that has run: its owner, its last run, how far behind it is   |
 
@@ -171,6 +172,16 @@ _LOST: Final = """
     FROM mq_state_lost_messages
 """
 
+_STATISTICS: Final = """
+    SELECT minute, `group`, topic, sum(delivered) AS delivered, sum(redelivered) AS redelivered,
+           sum(succeeded) AS succeeded, sum(failed) AS failed, sum(dead) AS dead,
+           sum(succeeded) / nullif(sum(succeeded + failed + dead), 0) AS success_rate,
+           sum(age_ms) / nullif(sum(delivered), 0) AS mean_age_ms, max(age_max_ms) AS longest_age_ms,
+           sum(handling_ms) / nullif(sum(succeeded + failed + dead), 0) AS mean_handling_ms,
+           max(handling_max_ms) AS longest_handling_ms
+    FROM mq_state_group_statistics GROUP BY minute, `group`, topic
+"""
+
 _BROKERS: Final = """
     SELECT b.broker, b.epoch, b.host IS NOT NULL AS online, b.host, b.address, b.stand_in,
            count(p.partition) AS partitions
@@ -213,6 +224,7 @@ VIEWS: Final = {
     "mq_retries": _RETRIES,
     "mq_dead_letters": _DEAD,
     "mq_lost": _LOST,
+    "mq_statistics": _STATISTICS,
     "mq_brokers": _BROKERS,
     "mq_clients": _CLIENTS,
     "mq_moves": _MOVES,

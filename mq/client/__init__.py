@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         FaultInfo,
         GroupInfo,
         GroupPartition,
+        GroupStatistics,
         GroupTopic,
         HostInfo,
         MappingInfo,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         TopicCheck,
         TopicInfo,
         TopicRepair,
+        TopicStatistics,
     )
     from mq.client.http import Patience
     from mq.client.messages import (
@@ -71,6 +73,7 @@ __all__ = [
     "GroupInfo",
     "GroupOffsets",
     "GroupPartition",
+    "GroupStatistics",
     "GroupTopic",
     "HandlerEnd",
     "HostInfo",
@@ -113,6 +116,7 @@ __all__ = [
     "TopicCheck",
     "TopicInfo",
     "TopicRepair",
+    "TopicStatistics",
     "Verdict",
 ]
 
@@ -133,6 +137,7 @@ _ROOMS = {
     "GroupInfo": "admin",
     "GroupOffsets": "pull",
     "GroupPartition": "admin",
+    "GroupStatistics": "admin",
     "GroupTopic": "admin",
     "HandlerEnd": "pop",
     "HostInfo": "admin",
@@ -175,6 +180,7 @@ _ROOMS = {
     "TopicCheck": "admin",
     "TopicInfo": "admin",
     "TopicRepair": "admin",
+    "TopicStatistics": "admin",
     "Verdict": "orderly",
 }
 

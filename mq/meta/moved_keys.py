@@ -13,8 +13,9 @@ overtake an earlier one. LPs may move again with later expansions. Then every pa
 partition in the middle may have no message of a key that waits in an earlier one.
 
 A logical queue that is remapped moves, too: all its LPs go from its old leader to the new one, and with them messages
-without a key, and those of other LPs that producers sent to the queue by its name. An `available` remapping is `at_once`: messages go to the new leader before the old one is
-sealed, and have no logical offsets until then (SPEC STATIC-9).
+without a key, and those of other LPs that producers sent to the queue by its name. An `available` remapping is
+`at_once`: messages go to the new leader before the old one is sealed, and have no logical offsets until then (SPEC
+STATIC-9).
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from tables.queue.records import (
     rows_of_lost_records,
     rows_of_offset_records,
     rows_of_records,
+    rows_of_statistics,
+    statistics_of,
 )
 from tables.queue.recovery import Cursor, Follower, ProgressFollower, Recovered, recover, recover_progress
 from tables.queue.redelivery_rows import again, forwarded, sent_back, with_reason
@@ -39,6 +41,7 @@ from tables.queue.refs import (
     LOST,
     OFFSETS,
     REVIVE_LOG,
+    STATISTICS,
     TOPIC_LIVES_MAX,
     dead_ref,
     lives_of_retry,
@@ -61,6 +64,7 @@ __all__ = [
     "MERGED_TABLES",
     "OFFSETS",
     "REVIVE_LOG",
+    "STATISTICS",
     "TOPIC_LIVES_MAX",
     "CheckpointTable",
     "Cursor",
@@ -109,8 +113,10 @@ __all__ = [
     "rows_of_lost_records",
     "rows_of_offset_records",
     "rows_of_records",
+    "rows_of_statistics",
     "seal_moves",
     "sent_back",
+    "statistics_of",
     "system_ref",
     "times_of_columns",
     "times_of_lists",

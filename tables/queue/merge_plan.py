@@ -19,7 +19,7 @@ import msgspec
 
 from mq.errors import Corrupt, Unavailable
 from tables.paths import PartitionRef, Space
-from tables.state import CONSUMER_OFFSETS, LOST_MESSAGES, POP_CHECKPOINTS, state_transactions
+from tables.state import CONSUMER_OFFSETS, GROUP_STATISTICS, LOST_MESSAGES, POP_CHECKPOINTS, state_transactions
 from tables.store import FileMissing, NotDurable, Store
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 #: The state tables that are merged from logs.
-MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES)
+MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES, GROUP_STATISTICS)
 
 #: Number of latest plans that are kept, for a reader that has read the table and reads its plan later.
 _KEPT: Final = 100

@@ -3,6 +3,7 @@
 revive log       checkpoint, acknowledgement, done      deliver_time: when it falls due
 offsets          a group's progress in a lane
 lost             offsets that a group can no longer get
+statistics       what a group did in a minute
 delay marks      cancelled, ended
 """
 
@@ -24,6 +25,7 @@ from mq.queue import (
     record_from_json,
     record_to_json,
 )
+from mq.statistics import StatisticsRecord
 from tables.schema import INGEST_SCHEMA, TIME
 
 __all__ = [
@@ -35,12 +37,15 @@ __all__ = [
     "rows_of_lost_records",
     "rows_of_offset_records",
     "rows_of_records",
+    "rows_of_statistics",
+    "statistics_of",
 ]
 
 T = TypeVar("T")
 
 _OFFSET: Final = "offset"
 _LOST: Final = "lost"
+_STATISTICS: Final = "statistics"
 _SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "body")])
 _DUE_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "body", "deliver_time")])
 
@@ -81,6 +86,16 @@ def rows_of_lost_records(records: Sequence[LostRecord]) -> pa.RecordBatch:
 def lost_records_of(rows: pa.Table) -> list[LostRecord]:
     """Return the losses in rows of the log of losses."""
     return _decoded(rows, lambda _, body, __: LostRecord.from_json(body))
+
+
+def rows_of_statistics(records: Sequence[StatisticsRecord]) -> pa.RecordBatch:
+    """Return statistics as rows for their log."""
+    return _plain([(_STATISTICS, record.to_json()) for record in records])
+
+
+def statistics_of(rows: pa.Table) -> list[StatisticsRecord]:
+    """Return the statistics in rows of their log."""
+    return _decoded(rows, lambda _, body, __: StatisticsRecord.from_json(body))
 
 
 def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:

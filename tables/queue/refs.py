@@ -5,6 +5,7 @@
 | checkpoints, acks      | sys   | `rmq_sys_REVIVE_LOG_{cluster}`  | `{topic}#{queue}@{broker}`        |       |
 | offset commits         | sys   | `rmq_sys_OFFSETS_{cluster}`     | `{topic}@{broker}`                |       |
 | lost messages          | sys   | `rmq_sys_LOST_{cluster}`        | `{topic}@{broker}`                |       |
+| statistics of groups   | sys   | `rmq_sys_STATISTICS_{cluster}`  | `{topic}@{broker}`                |       |
 | delayed messages       | sys   | `rmq_sys_DELAY_{cluster}`       | `{topic}@{broker}`                |       |
 | marks about these      | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
 | messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
@@ -28,6 +29,7 @@ __all__ = [
     "LOST",
     "OFFSETS",
     "REVIVE_LOG",
+    "STATISTICS",
     "TOPIC_LIVES_MAX",
     "dead_ref",
     "lives_of_retry",
@@ -41,6 +43,7 @@ __all__ = [
 REVIVE_LOG: Final = "rmq_sys_REVIVE_LOG"
 OFFSETS: Final = "rmq_sys_OFFSETS"
 LOST: Final = "rmq_sys_LOST"
+STATISTICS: Final = "rmq_sys_STATISTICS"
 DELAY: Final = "rmq_sys_DELAY"
 DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
 
@@ -49,7 +52,7 @@ TOPIC_LIVES_MAX: Final = 1 << 20
 
 
 def system_ref(kind: str, cluster: str, broker: str) -> PartitionRef:
-    """Return the partition of OFFSETS, LOST, DELAY or DELAY_MARKS on a broker."""
+    """Return the partition of OFFSETS, LOST, STATISTICS, DELAY or DELAY_MARKS on a broker."""
     topic = f"{kind}_{cluster}"
     return PartitionRef(Space.SYS, topic, partition_name(topic, broker))
 

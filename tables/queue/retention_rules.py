@@ -7,6 +7,7 @@
 | dead letters         | `retention.dead_ms`                  |                                                 |
 | checkpoints, offsets | `retention.system_ms`                | the merge job has it in its tables              |
 | lost messages        | `retention.system_ms`                | the same                                        |
+| statistics           | `retention.system_ms`                | the same                                        |
 | delayed messages     | deliver time, `retention.delayed_ms` | it and all before it have ended                 |
 | marks about these    | `retention.system_ms`                | the messages that they are about are removed    |
 | all others           | for ever (`MetaLog` trims metadata)  |                                                 |
@@ -47,7 +48,7 @@ from tables.paths import PartitionRef, Space
 from tables.queue.delay_marks import ended_below, void_marks_below
 from tables.queue.merge_plan import merged_to
 from tables.queue.recovery import Follower, recover_progress
-from tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, lives_of_retry
+from tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, STATISTICS, lives_of_retry
 
 __all__ = ["Rule", "Rules", "Stored"]
 
@@ -55,7 +56,7 @@ T = TypeVar("T")
 
 #: The holder of records that are not merged yet.
 _MERGE: Final = "merge"
-_MERGED: Final = (REVIVE_LOG, OFFSETS, LOST)
+_MERGED: Final = (REVIVE_LOG, OFFSETS, LOST, STATISTICS)
 #: Size of the cache: each file is read once, so nothing is kept.
 _CACHE_BYTES: Final = 1
 

@@ -5,6 +5,7 @@
 | `state/consumer_offsets` | partition that a group has begun to consume   | offsets logs        |
 | `state/pop_checkpoints`  | checkpoint of a POP, with its state           | revive logs         |
 | `state/lost_messages`    | range of offsets that a group lost            | logs of losses      |
+| `state/group_statistics` | minute of a group in a topic, broker, process | logs of statistics  |
 | `state/topics`           | topic                                         | metadata log        |
 | `state/routes`           | range of logical partitions of a topic        | metadata log        |
 | `state/groups`           | group                                         | metadata log        |
@@ -25,6 +26,7 @@ from typing import Final
 import pyarrow as pa
 
 from mq.queue import Delivered
+from mq.statistics import Consumed
 from tables.schema import TIME
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "CONSUMER_OFFSETS_SCHEMA",
     "GROUPS",
     "GROUPS_SCHEMA",
+    "GROUP_STATISTICS",
+    "GROUP_STATISTICS_SCHEMA",
     "LANE_KEY",
     "LOST_KEY",
     "LOST_MESSAGES",
@@ -52,6 +56,7 @@ __all__ = [
     "QUEUE_MAPPINGS_SCHEMA",
     "ROUTES",
     "ROUTES_SCHEMA",
+    "STATISTICS_KEY",
     "TOPICS",
     "TOPICS_SCHEMA",
 ]
@@ -59,6 +64,7 @@ __all__ = [
 CONSUMER_OFFSETS: Final = "state/consumer_offsets"
 POP_CHECKPOINTS: Final = "state/pop_checkpoints"
 LOST_MESSAGES: Final = "state/lost_messages"
+GROUP_STATISTICS: Final = "state/group_statistics"
 TOPICS: Final = "state/topics"
 ROUTES: Final = "state/routes"
 GROUPS: Final = "state/groups"
@@ -72,6 +78,7 @@ QUEUE_MAPPINGS: Final = "state/queue_mappings"
 LANE_KEY: Final = ("topic_id", "group", "retry", "partition")
 CHECKPOINT_KEY: Final = (*LANE_KEY, "epoch", "start_offset", "pop_time")
 LOST_KEY: Final = (*LANE_KEY, "low", "high", "reason")
+STATISTICS_KEY: Final = ("minute", "group", "topic_id", "broker", "process")
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -144,6 +151,21 @@ LOST_MESSAGES_SCHEMA: Final = pa.schema(
         _required("high", pa.int64()),
         _required("reason", pa.string()),
         _required("lost_time", TIME),
+        _required("merged_at", TIME),
+    ]
+)
+
+GROUP_STATISTICS_SCHEMA: Final = pa.schema(
+    [
+        # When the minute began.
+        _required("minute", TIME),
+        _required("group", pa.string()),
+        _required("topic", pa.string()),
+        _required("topic_id", pa.string()),
+        _required("broker", pa.string()),
+        # The service process that counted.
+        _required("process", pa.string()),
+        *(_required(name, pa.int64()) for name in Consumed.__struct_fields__),
         _required("merged_at", TIME),
     ]
 )

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -244,11 +245,15 @@ class PauseClient:
 
 
 class Remap:
-    """The logical queues of a static topic go to other brokers, in either mode."""
+    """The logical queues of a static topic go to other brokers, in either mode.
+
+    Each time some of the brokers are drawn, or all queues go to one broker after the other (`in_turn`).
+    """
 
     kind: Final = "remap"
 
-    def __init__(self, urls: Sequence[str], topic: str, brokers: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], topic: str, brokers: Sequence[str], *, in_turn: bool = False) -> None:
+        self._turns = cycle(brokers) if in_turn else None
         self._urls = urls
         self._path = f"/v1/topics/{topic}/remap"
         self._brokers = brokers
@@ -256,7 +261,10 @@ class Remap:
     @contextmanager
     def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
         """Ask until it is answered: a process that dies meanwhile leaves it to the next request (SPEC STATIC-11)."""
-        brokers = drawn.sample(list(self._brokers), drawn.randint(1, len(self._brokers)))
+        if self._turns is not None:
+            brokers = [next(self._turns)]
+        else:
+            brokers = drawn.sample(list(self._brokers), drawn.randint(1, len(self._brokers)))
         mode = drawn.choice(["strict", "available"])
         with closing(Door(self._urls)) as door:
             while not stopping.is_set():

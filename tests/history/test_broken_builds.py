@@ -56,8 +56,8 @@ def _remaps(system: System) -> Sequence[Fault]:
 
 
 def _moves(system: System) -> Sequence[Fault]:
-    """All queues go to one broker or to the other: their chains grow."""
-    return [Remap(system.urls, "orders", (broker,)) for broker in ("broker-a", "broker-b")]
+    """All queues go from one broker to the other and back: their chains grow."""
+    return [Remap(system.urls, "orders", ("broker-a", "broker-b"), in_turn=True)]
 
 
 def _nothing(_: System) -> Sequence[Fault]:

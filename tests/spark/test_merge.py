@@ -30,6 +30,7 @@ from mq.queue.lost import LostRecord
 from mq.queue.progress import Committed, Delivered, OffsetRecord, committed_of
 from mq.queue.revive import LostReason
 from mq.queue.revive_record import Ack, Done, Record
+from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
 from tables import failpoints
 from tables.failpoints import FailpointHit
 from tables.log.batch import Batch
@@ -37,13 +38,20 @@ from tables.log.paging import pages
 from tables.log.warehouse import Warehouse
 from tables.paths import Space
 from tables.queue.merge_plan import merged_to
-from tables.queue.records import offset_records_of, records_of, rows_of_lost_records, rows_of_offset_records
+from tables.queue.records import (
+    offset_records_of,
+    records_of,
+    rows_of_lost_records,
+    rows_of_offset_records,
+    rows_of_statistics,
+)
 from tables.queue.recovery import Follower, recover
-from tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, revive_ref, system_ref
+from tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, STATISTICS, revive_ref, system_ref
 from tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
 from tables.state.schema import (
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
+    GROUP_STATISTICS,
     GROUPS,
     LOST_MESSAGES,
     POP_CHECKPOINTS,
@@ -296,7 +304,7 @@ def test_spark_07_a_driver_merges_the_tables_whose_locks_it_has(tables: QueueTab
         "ms": 0,
     }
     assert merged_states(tables) == expected_states(tables)
-    assert set(SHARDS) == {"consumer_offsets", "pop_checkpoints", "lost_messages", "meta"}
+    assert set(SHARDS) == {"consumer_offsets", "pop_checkpoints", "lost_messages", "group_statistics", "meta"}
 
 
 @pytest.mark.promise("STATE-9")
@@ -556,6 +564,41 @@ def test_pop_12_losses_are_rows(spark: SparkSession, tables: QueueTables, merges
     assert {(row["group"], row["topic"], row["reason"], row["broker"]) for row in shown} == {
         ("billing", "orders", "retention", BROKER)
     }
+
+
+def test_cons_06_statistics_are_merged_once_and_forgotten_after_a_week(
+    spark: SparkSession, tables: QueueTables, merges: Merges
+) -> None:
+    """A minute may be stored twice, and again with more; each process counts for itself."""
+    log = tables.warehouse.create(system_ref(STATISTICS, CLUSTER, BROKER))
+
+    def told(process: str, minutes_ago: float, *delivered: int) -> None:
+        key = MinuteKey(NOW_MS - int(minutes_ago * 60_000), "billing", "orders", "id", BROKER)
+        records = [StatisticsRecord(key, process, Consumed(delivered=one, age_ms=10 * one)) for one in delivered]
+        log.append([Batch(rows_of_statistics(records))])
+
+    def shown() -> list[tuple[str, int, int, int]]:
+        found = rows(spark, tables, GROUP_STATISTICS)
+        return sorted((row["process"], row["delivered"], row["age_ms"], row["failed"]) for row in found)
+
+    week = 7 * 24 * 60
+    told("a", 1, 3, 5, 3)
+    told("b", 1, 2)
+    told("a", week - 1, 9)
+    told("a", week + 1, 7)
+    merges.run()
+    assert shown() == [("a", 5, 50, 0), ("a", 9, 90, 0), ("b", 2, 20, 0)]
+    told("a", 1, 4)
+    told("b", 1, 6)
+    merges.run()
+    assert shown() == [("a", 5, 50, 0), ("a", 9, 90, 0), ("b", 6, 60, 0)], "the highest counts"
+    told("b", 0, 1)
+    merges.run(NOW + timedelta(minutes=2))
+    assert shown() == [("a", 5, 50, 0), ("b", 1, 10, 0), ("b", 6, 60, 0)], "a week is over"
+    log.append([Batch(pa.RecordBatch.from_pydict({"tag": ["statistics"], "body": pa.array([b"{}"], pa.binary())}))])
+    with pytest.raises(Corrupt, match="the record at offset 8 is damaged") as raised:
+        merges.run()
+    assert raised.value.code == "record_corrupt"
 
 
 @pytest.mark.promise("STATE-3")

@@ -22,9 +22,10 @@ from mq.queue.lost import LostRecord
 from mq.queue.ordered_pop import CONDEMNED, REJECTED
 from mq.queue.progress import Committed, Delivered, OffsetRecord
 from mq.queue.revive import LostReason
+from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
 from tables.log.batch import Batch
-from tables.queue.records import rows_of_lost_records, rows_of_offset_records
-from tables.queue.refs import LOST, OFFSETS, system_ref
+from tables.queue.records import rows_of_lost_records, rows_of_offset_records, rows_of_statistics
+from tables.queue.refs import LOST, OFFSETS, STATISTICS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -94,6 +95,13 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     Reviver(tables.warehouse, tables.conf).run(NOW_MS)
     lost = LostRecord(lane=lane, topic="orders", ranges=((7, 9),), reason=LostReason.RETENTION, time_ms=NOW_MS)
     tables.warehouse.create(system_ref(LOST, CLUSTER, BROKER)).append([Batch(rows_of_lost_records([lost]))])
+    told = tables.warehouse.create(system_ref(STATISTICS, CLUSTER, BROKER))
+    for process, counted in (
+        ("p", Consumed(delivered=4, succeeded=2, failed=1, age_ms=70, age_max_ms=50, handling_ms=30)),
+        ("q", Consumed(delivered=2, succeeded=1, age_ms=50, age_max_ms=30, handling_ms=10)),
+    ):
+        minute = MinuteKey(NOW_MS, "billing", "orders", topic.id, BROKER)
+        told.append([Batch(rows_of_statistics([StatisticsRecord(minute, process, counted)]))])
     merger = Merger(tables.warehouse, tables.conf)
     merger.run(spark, NOW)
     register_views(spark, tables.conf)
@@ -124,6 +132,10 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
 
     (gone,) = rows(spark, "SELECT `group`, topic, low, high, messages, reason FROM mq_lost")
     assert gone == {"group": "billing", "topic": "orders", "low": 7, "high": 9, "messages": 2, "reason": "retention"}
+
+    (row,) = rows(spark, "SELECT * FROM mq_statistics")
+    assert (row["group"], row["delivered"], row["succeeded"], row["success_rate"]) == ("billing", 6, 3, 0.75)
+    assert (row["mean_age_ms"], row["longest_age_ms"], row["mean_handling_ms"]) == (20.0, 50, 10.0)
 
     # The same views, later.
     tables.send(topic, "i")

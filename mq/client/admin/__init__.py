@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from mq.client.admin.access_admin import AccessInfo
 from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo
-from mq.client.admin.group_admin import DeadLetter, GroupClient, GroupInfo, GroupPartition, GroupPlace, GroupTopic
+from mq.client.admin.group_admin import (
+    DeadLetter,
+    GroupClient,
+    GroupInfo,
+    GroupPartition,
+    GroupPlace,
+    GroupStatistics,
+    GroupTopic,
+    TopicStatistics,
+)
 from mq.client.admin.static_admin import (
     FaultInfo,
     MappingInfo,
@@ -28,6 +37,7 @@ __all__ = [
     "GroupInfo",
     "GroupPartition",
     "GroupPlace",
+    "GroupStatistics",
     "GroupTopic",
     "HostInfo",
     "MappingInfo",
@@ -40,6 +50,7 @@ __all__ = [
     "TopicCheck",
     "TopicInfo",
     "TopicRepair",
+    "TopicStatistics",
     "TopicView",
     "broker_in",
     "fetch_view",

@@ -27,9 +27,11 @@ __all__ = [
     "GroupInfo",
     "GroupPartition",
     "GroupPlace",
+    "GroupStatistics",
     "GroupTopic",
     "Replayed",
     "ResetTarget",
+    "TopicStatistics",
 ]
 
 _CREATED: Final = 201
@@ -137,6 +139,42 @@ class GroupInfo:
     def lag(self) -> int:
         """Messages that the group has not committed, in all its topics."""
         return sum(topic.lag for topic in self.topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatistics:
+    """What a group did with a topic's messages.
+
+    Of the `delivered` messages, `redelivered` ones were delivered before. Clients acknowledged or committed those that
+    `succeeded`, gave `failed` ones back, and sent `dead` ones to the dead letters. `age_*` are times from a message's
+    born time to its delivery, `handling_*` from there to its outcome. What nothing was counted for is None.
+    """
+
+    topic: str
+    delivered: int
+    redelivered: int
+    succeeded: int
+    failed: int
+    dead: int
+    delivered_per_s: float
+    succeeded_per_s: float
+    failed_per_s: float
+    success_rate: float | None = None
+    age_mean_ms: float | None = None
+    age_max_ms: int = 0
+    handling_mean_ms: float | None = None
+    handling_max_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatistics:
+    """What all clients of a group did in the last minutes, as `processes` service processes counted it."""
+
+    group: str
+    since_time: datetime
+    seconds: float
+    processes: int
+    topics: tuple[TopicStatistics, ...] = ()
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +298,14 @@ class GroupAdmin(Calls):
     def get_group(self, group: str) -> GroupInfo:
         """Return one group with its progress; raises `NotFound`."""
         return read_answer(self._call("GET", path_of("groups", check_group(group))), GroupInfo)
+
+    def group_statistics(self, group: str, *, minutes: int = 5) -> GroupStatistics:
+        """Return what the group did in the last `minutes` (1 to 15) and the running one: rates, ages, handling times.
+
+        SQL has older minutes (`mq_statistics`). Raises `NotFound`.
+        """
+        path = path_of("groups", check_group(group), "statistics")
+        return read_answer(self._call("GET", path, query={"minutes": minutes}), GroupStatistics)
 
     def delete_group(self, group: str) -> None:
         """Remove a group with its progress, retries and dead letters; raises `NotFound` when there is no such group.

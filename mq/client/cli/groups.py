@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from mq.client.admin import Admin, GroupClient, GroupInfo, GroupPartition
+from mq.client.admin import Admin, GroupClient, GroupInfo, GroupPartition, TopicStatistics
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from mq.meta import STRATEGIES
 
@@ -63,7 +63,7 @@ def parse_place(text: str, hint: str) -> str:
 
 @click.group()
 def group() -> None:
-    """Create, list, show, reset and delete consumer groups."""
+    """Create, list, show, reset and delete consumer groups; print their statistics."""
 
 
 @group.command()
@@ -148,6 +148,30 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
     shares = [_share(info, client, topic) for client in info.clients for topic in client.topics]
     if shares:
         print_table(("client", "state", "topic", "partitions"), shares)
+
+
+@group.command()
+@click.argument("name")
+@click.option(
+    "--minutes", type=click.IntRange(1, 15), default=5, show_default=True, help="Minutes before the running one."
+)
+@service_options
+def statistics(name: str, minutes: int, url: str, token: str | None, as_json: bool) -> None:
+    """Print what the clients of group NAME did in the last minutes: rates, ages of messages, handling times."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        found = admin.group_statistics(name, minutes=minutes)
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"{found.group}: {found.seconds:,.0f} s, as {found.processes} service processes counted them")
+    columns = ("topic", "delivered", "again", "succeeded", "failed", "dead", "ok %", "age ms", "handling ms")
+    print_table(columns, [_counted(one) for one in found.topics], right=columns[1:])
+
+
+def _counted(one: TopicStatistics) -> tuple[object, ...]:
+    rate = "-" if one.success_rate is None else f"{100 * one.success_rate:.1f}"
+    age, handling = ("-" if mean is None else f"{mean:,.0f}" for mean in (one.age_mean_ms, one.handling_mean_ms))
+    return (one.topic, one.delivered, one.redelivered, one.succeeded, one.failed, one.dead, rate, age, handling)
 
 
 def _share(info: GroupInfo, client: GroupClient, topic: str) -> tuple[object, ...]:

@@ -45,6 +45,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "GroupInfo",
         "GroupOffsets",
         "GroupPartition",
+        "GroupStatistics",
         "GroupTopic",
         "HandlerEnd",
         "HostInfo",
@@ -87,6 +88,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "TopicCheck",
         "TopicInfo",
         "TopicRepair",
+        "TopicStatistics",
         "Verdict",
     ]
 

@@ -1,0 +1,215 @@
+"""What groups do with messages, as this process sees it: in memory for REST, in metrics, and in logs for SQL (CONS-6).
+
+    pop, pull --delivered--> the running minute's rows --every minute, at a stop--> log of statistics of each broker
+    ack, commit, nack, dead, aside --outcome--^   '--REST: the last minutes     merge --> state/group_statistics
+
+A kill -9 loses what was counted since the last minute began, and which messages are pulled and not committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from api.log import Metrics, Partitions, RecordLog
+from mq.errors import DeltaMQError
+from mq.meta import Topic
+from mq.queue import Attempts
+from mq.statistics import KEPT_MINUTES, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
+from tables.queue import STATISTICS, rows_of_statistics, system_ref
+
+__all__ = ["GroupStatistics", "Outcome"]
+
+log = logging.getLogger("deltamq.api")
+
+#: Seconds between two looks whether a minute is over.
+_LOOK_S: Final = 5.0
+#: Seconds that a stop takes for storing at most.
+_STOP_S: Final = 5.0
+_MINUTE_MS: Final = 60_000
+
+
+class Outcome(enum.Enum):
+    """What became of a delivered message, as its client told."""
+
+    SUCCEEDED = "acknowledged or committed"
+    FAILED = "given back, to be delivered again"
+    DEAD = "sent to the dead letters"
+
+
+class GroupStatistics:
+    """The statistics of all groups; used on the event loop."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        cluster: str,
+        metrics: Metrics,
+        *,
+        process: Callable[[], str],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`process` returns the id of this process, which is new with each start."""
+        self._partitions = partitions
+        self._cluster = cluster
+        self._metrics = metrics
+        self._process = process
+        self._now_ms = now_ms
+        self._minutes = Minutes()
+        #: By topic id, group and partition as clients see it.
+        self._pulled: dict[tuple[str, str, str], Pulled] = {}
+        self._logs: dict[str, RecordLog[StatisticsRecord]] = {}
+        self._flushing = asyncio.Lock()
+        self._timer = partitions.loop.create_task(self._repeat())
+
+    # What is counted.
+
+    def delivered(self, group: str, topic: Topic, broker: str, rows: pa.Table, attempts: Attempts) -> None:
+        """Count messages that a client gets, with the number of the delivery of each."""
+        count = rows.num_rows
+        if isinstance(attempts, int):
+            again = count if attempts > 1 else 0
+        else:
+            again = sum(attempt > 1 for attempt in attempts)
+        self._count_delivered(group, topic, broker, rows, again)
+
+    def pulled(self, group: str, topic: Topic, partition: str, broker: str, rows: pa.Table) -> None:
+        """Count messages that an exclusive group's client gets; `partition` and offsets are as clients see them."""
+        offsets = rows.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        pulled = self._pulled.setdefault((topic.id, group, partition), Pulled())
+        again = pulled.take(first, last, rows.num_rows, self._now_ms())
+        self._count_delivered(group, topic, broker, rows, again)
+
+    def _count_delivered(self, group: str, topic: Topic, broker: str, rows: pa.Table, again: int) -> None:
+        now_ms, count = self._now_ms(), rows.num_rows
+        ages_ms = np.maximum(now_ms - _born_us(rows) // 1_000, 0)
+        told = Consumed(
+            delivered=count, redelivered=again, age_ms=int(ages_ms.sum()), age_max_ms=int(ages_ms.max(initial=0))
+        )
+        self._add(now_ms, group, topic.name, topic.id, broker, told)
+
+    def handled(
+        self, group: str, topic: str, topic_id: str, broker: str, delivered_ms: int, count: int, outcome: Outcome
+    ) -> None:
+        """Count messages that were delivered at one time and have an outcome now."""
+        if not count:
+            return
+        now_ms = self._now_ms()
+        took_ms = max(0, now_ms - delivered_ms)
+        told = Consumed(handling_ms=took_ms * count, handling_max_ms=took_ms)
+        if outcome is Outcome.SUCCEEDED:
+            told.succeeded = count
+        elif outcome is Outcome.FAILED:
+            told.failed = count
+        else:
+            told.dead = count
+        self._add(now_ms, group, topic, topic_id, broker, told)
+
+    def committed(self, group: str, topic: Topic, partition: str, broker: str, offset: int) -> None:
+        """Count what an exclusive group's client pulled before this offset, and has not committed so far."""
+        pulled = self._pulled.get((topic.id, group, partition))
+        if pulled is not None:
+            for count, delivered_ms in pulled.commit(offset):
+                self.handled(group, topic.name, topic.id, broker, delivered_ms, count, Outcome.SUCCEEDED)
+
+    def put_aside(
+        self, group: str, topic: Topic, partition: str, broker: str, offsets: Collection[int], outcome: Outcome
+    ) -> None:
+        """Count pulled messages that failed."""
+        pulled = self._pulled.get((topic.id, group, partition))
+        for offset in offsets if pulled is not None else ():
+            assert pulled is not None, "it is checked above"
+            share = pulled.settle(offset)
+            if share is not None:
+                self.handled(group, topic.name, topic.id, broker, share.delivered_ms, 1, outcome)
+
+    def _add(self, now_ms: int, group: str, topic: str, topic_id: str, broker: str, told: Consumed) -> None:
+        self._minutes.running(now_ms, group, topic, topic_id, broker).add(told)
+        total = self._metrics.consumed.get((group, topic))
+        if total is None:
+            total = self._metrics.consumed[group, topic] = Consumed()
+        total.add(told)
+
+    # Queries.
+
+    def since(self, group: str, minutes: int) -> tuple[int, dict[str, Consumed]]:
+        """Return what the group did in whole minutes up to now, by topic, and when the first of them began.
+
+        `minutes` counts the minutes before the running one.
+        """
+        assert minutes < KEPT_MINUTES, "the caller checks it"
+        now_ms = self._now_ms()
+        first_ms = now_ms - now_ms % _MINUTE_MS - minutes * _MINUTE_MS
+        return first_ms, self._minutes.since(first_ms, group)
+
+    # Groups, topics and brokers end.
+
+    def forget(self, group: str) -> None:
+        """Forget a group that was deleted."""
+        self._minutes.forget_group(group)
+        for key in [key for key in self._pulled if key[1] == group]:
+            del self._pulled[key]
+
+    # Storing.
+
+    async def flush(self, *, whole: bool = False, broker: str | None = None) -> None:
+        """Store the minutes that are over, or all with `whole`; what cannot be stored is stored later."""
+        async with self._flushing:
+            now_ms = self._now_ms()
+            taken = self._minutes.take_unsaved(now_ms, whole=whole, broker=broker)
+            by_broker: dict[str, dict[MinuteKey, Consumed]] = {}
+            for key, row in taken.items():
+                by_broker.setdefault(key.broker, {})[key] = row
+            await asyncio.gather(*(self._store(one, rows) for one, rows in by_broker.items()))
+            self._minutes.forget_old(now_ms)
+
+    async def _store(self, broker: str, rows: Mapping[MinuteKey, Consumed]) -> None:
+        appender = self._logs.get(broker)
+        if appender is None:
+            partition = self._partitions.of(system_ref(STATISTICS, self._cluster, broker))
+            appender = self._logs[broker] = RecordLog(partition, rows_of_statistics)
+        records = [StatisticsRecord(key, self._process(), row) for key, row in rows.items()]
+        try:
+            await appender.append(records)
+        except DeltaMQError as error:
+            self._minutes.not_saved(rows.keys())
+            log.warning("event=statistics_failed broker=%s code=%s detail=%r", broker, error.code, error.detail)
+        except BaseException:
+            self._minutes.not_saved(rows.keys())
+            raise
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self.flush()
+            except Exception as error:
+                log.error("event=statistics_failed kind=%s", type(error).__name__, exc_info=error)
+
+    async def stop(self) -> None:
+        """Store what was counted; what cannot be stored in a few seconds is lost."""
+        self._timer.cancel()
+        await asyncio.gather(self._timer, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self.flush(whole=True)
+        except TimeoutError:
+            log.error("event=statistics_lost")
+
+
+def _born_us(rows: pa.Table) -> NDArray[np.int64]:
+    """Return when each message was born, or appended if its producer did not say."""
+    born = rows.column("born_time")
+    if born.null_count:
+        born = pc.coalesce(born, rows.column("append_time"))
+    times: NDArray[np.int64] = born.to_numpy().view(np.int64)
+    return times

@@ -1,0 +1,61 @@
+"""Decodes many records of statistics to columns; repeated records of a minute count once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.merge.record_columns import checked, columns_of, required
+from mq.statistics import Consumed
+from tables.queue import statistics_of
+from tables.schema import TIME
+from tables.state import GROUP_STATISTICS_SCHEMA, STATISTICS_KEY
+
+__all__ = ["BATCH_SCHEMA", "COUNTS", "decode", "fold"]
+
+#: The columns of numbers that only grow within a minute.
+COUNTS: Final = Consumed.__struct_fields__
+#: A row of `state/group_statistics` without the column that the MERGE derives.
+BATCH_SCHEMA: Final = pa.schema([one for one in GROUP_STATISTICS_SCHEMA if one.name != "merged_at"])
+_NAMES: Final = ("group", "topic", "topic_id", "broker", "process")
+_SCHEMA: Final = pa.schema(
+    [
+        ("minute_ms", pa.int64()),
+        *((name, pa.string()) for name in _NAMES),
+        ("consumed", pa.struct([(name, pa.int64()) for name in COUNTS])),
+    ]
+)
+
+
+def decode(rows: pa.Table) -> pa.Table:
+    """Return the statistics in `rows(tag, body, offset)`, one row for each record.
+
+    Raises
+    ------
+    Corrupt
+        A row is not a valid record; the detail names its offset.
+    """
+    return checked(rows, _decode, statistics_of)
+
+
+def _decode(rows: pa.Table) -> pa.Table:
+    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(found, *_SCHEMA.names)
+    columns = {"minute": pc.multiply(found.column("minute_ms"), 1_000).cast(TIME)}
+    columns |= {name: found.column(name) for name in _NAMES}
+    counted = found.column("consumed")
+    # A number that is 0 may be left out.
+    columns |= {name: pc.fill_null(pc.struct_field(counted, name), 0) for name in COUNTS}
+    return pa.table({name: columns[name] for name in BATCH_SCHEMA.names}).cast(BATCH_SCHEMA)
+
+
+def fold(parts: Iterable[pa.Table]) -> pa.Table:
+    """Return each minute of a group in a topic, broker and process once, with the highest numbers."""
+    table = pa.concat_tables([BATCH_SCHEMA.empty_table(), *parts]).combine_chunks()
+    wanted = [("topic", "max"), *((name, "max") for name in COUNTS)]
+    groups = table.group_by(list(STATISTICS_KEY), use_threads=False).aggregate(wanted)
+    named = groups.rename_columns([*STATISTICS_KEY, *(name for name, _ in wanted)])
+    return named.select(BATCH_SCHEMA.names).cast(BATCH_SCHEMA)

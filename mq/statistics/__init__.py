@@ -1,0 +1,9 @@
+"""Statistics of groups: what became of the messages that they got, by minute."""
+
+from __future__ import annotations
+
+from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord, sums_of
+from mq.statistics.minutes import KEPT_MINUTES, Minutes
+from mq.statistics.pulled import Pulled
+
+__all__ = ["KEPT_MINUTES", "Consumed", "MinuteKey", "Minutes", "Pulled", "StatisticsRecord", "sums_of"]
