@@ -132,8 +132,9 @@ def _packages() -> bool:
         builder.write_text(_locked_block(BUILDER), encoding="utf-8")
         # some packages come as source: their build tool is locked, too, and is installed first
         _pip("--require-hashes", "--requirement", str(builder), step=f"installing {BUILDER}")
+    # Python compiles what is imported; pip would compile all of it, which takes as long as the rest.
     _pip(
-        *("--require-hashes", "--no-build-isolation", "--requirement", str(LOCK_FILE)),
+        *("--no-compile", "--require-hashes", "--no-build-isolation", "--requirement", str(LOCK_FILE)),
         step=f"installing {LOCK_FILE.name}",
     )
     STAMP_OF_PACKAGES.write_text(_packages_key(), encoding="ascii")
