@@ -23,7 +23,7 @@ from api.log import Metrics, Partitions, RecordLog
 from mq.errors import DeltaMQError
 from mq.meta import Topic
 from mq.queue import Attempts
-from mq.statistics import KEPT_MINUTES, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
+from mq.statistics import KEPT_MINUTES, MINUTE_MS, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
 from tables.queue import STATISTICS, rows_of_statistics, system_ref
 
 __all__ = ["GroupStatistics", "Outcome"]
@@ -34,7 +34,8 @@ log = logging.getLogger("deltamq.api")
 _LOOK_S: Final = 5.0
 #: Seconds that a stop takes for storing at most.
 _STOP_S: Final = 5.0
-_MINUTE_MS: Final = 60_000
+#: Partitions of which it is known what was pulled; a process may see topics come and go for months.
+_PULLED_MAX: Final = 10_000
 
 
 class Outcome(enum.Enum):
@@ -85,7 +86,11 @@ class GroupStatistics:
         """Count messages that an exclusive group's client gets; `partition` and offsets are as clients see them."""
         offsets = rows.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
-        pulled = self._pulled.setdefault((topic.id, group, partition), Pulled())
+        key = (topic.id, group, partition)
+        pulled = self._pulled.pop(key, None) or Pulled()
+        self._pulled[key] = pulled  # last, so that the first is the one that was not pulled for the longest time
+        if len(self._pulled) > _PULLED_MAX:
+            del self._pulled[next(iter(self._pulled))]
         again = pulled.take(first, last, rows.num_rows, self._now_ms())
         self._count_delivered(group, topic, broker, rows, again)
 
@@ -126,8 +131,9 @@ class GroupStatistics:
     ) -> None:
         """Count pulled messages that failed."""
         pulled = self._pulled.get((topic.id, group, partition))
-        for offset in offsets if pulled is not None else ():
-            assert pulled is not None, "it is checked above"
+        if pulled is None:
+            return
+        for offset in offsets:
             share = pulled.settle(offset)
             if share is not None:
                 self.handled(group, topic.name, topic.id, broker, share.delivered_ms, 1, outcome)
@@ -148,7 +154,7 @@ class GroupStatistics:
         """
         assert minutes < KEPT_MINUTES, "the caller checks it"
         now_ms = self._now_ms()
-        first_ms = now_ms - now_ms % _MINUTE_MS - minutes * _MINUTE_MS
+        first_ms = now_ms - now_ms % MINUTE_MS - minutes * MINUTE_MS
         return first_ms, self._minutes.since(first_ms, group)
 
     # Groups, topics and brokers end.
