@@ -113,6 +113,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("post", "/v1/groups/{group}/topics/{topic}/locks"),
         ("delete", "/v1/groups/{group}/topics/{topic}/locks"),
         ("post", "/v1/groups/{group}/topics/{topic}/aside"),
+        ("get", "/v1/groups/{group}/statistics"),
         ("get", "/v1/groups/{group}/dead-letters"),
         ("post", "/v1/groups/{group}/dead-letters/replay"),
         ("post", "/v1/groups/{group}/topics/{topic}/pop"),

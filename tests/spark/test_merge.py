@@ -596,7 +596,7 @@ def test_cons_06_statistics_are_merged_once_and_forgotten_after_a_week(
     merges.run(NOW + timedelta(minutes=2))
     assert shown() == [("a", 5, 50, 0), ("b", 1, 10, 0), ("b", 6, 60, 0)], "a week is over"
     log.append([Batch(pa.RecordBatch.from_pydict({"tag": ["statistics"], "body": pa.array([b"{}"], pa.binary())}))])
-    with pytest.raises(Corrupt, match="the record at offset 8 is damaged") as raised:
+    with pytest.raises(Corrupt, match="the record at offset 9 is damaged") as raised:
         merges.run()
     assert raised.value.code == "record_corrupt"
 
