@@ -115,7 +115,7 @@ def _one_at_a_time() -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("another make setup is running: waiting for it")
+            print("setup: another make setup is running: waiting for it", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
