@@ -214,8 +214,10 @@ class GroupStatistics:
 
 def _born_us(rows: pa.Table) -> NDArray[np.int64]:
     """Return when each message was born, or appended if its producer did not say."""
-    born = rows.column("born_time")
-    if born.null_count:
-        born = pc.coalesce(born, rows.column("append_time"))
+    born, appended = rows.column("born_time"), rows.column("append_time")
+    if born.null_count == len(born):
+        born = appended
+    elif born.null_count:
+        born = pc.coalesce(born, appended)
     times: NDArray[np.int64] = born.to_numpy().view(np.int64)
     return times

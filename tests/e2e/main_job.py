@@ -18,7 +18,7 @@ import psutil
 
 ROOT: Final = Path(__file__).parents[2]
 #: Number of events that the tests replay; `make run` replays all.
-EVENTS: Final = 20_000
+EVENTS: Final = 10_000
 #: It takes a minute on an idle machine, and longer with two Spark applications on a busy one.
 PATIENCE_S: Final = 480
 

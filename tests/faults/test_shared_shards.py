@@ -70,6 +70,7 @@ def until(condition: Callable[[], bool], said: Callable[[], object]) -> float:
 
 
 @pytest.mark.promise("JOB-13")
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_spark_07_three_applications_share_and_a_killed_ones_shards_are_taken_over(crowd: Crowd) -> None:
     first = crowd.start()

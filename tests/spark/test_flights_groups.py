@@ -43,6 +43,8 @@ def commit(tables: QueueTables, partition: str, offset: int) -> None:
     tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER)).append([Batch(rows_of_offset_records([record]))])
 
 
+# a minute; the main job's tests have the same accounts of real groups
+@pytest.mark.long
 def test_a_group_is_accounted_for_message_by_message(spark: SparkSession, tables: QueueTables) -> None:
     topic, group = tables.topic(), tables.group(max_attempts=2)
     reader = GroupReader(spark, tables.conf.warehouse.uri)
