@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from jobs.setup.jars import (
     DELTA,
@@ -115,7 +116,7 @@ def _one_at_a_time() -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("setup: another make setup is running: waiting for it", file=sys.stderr, flush=True)
+            _say("another make setup is running: waiting for it", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -235,8 +236,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _say(line: str) -> None:
-    print(f"setup: {line}", flush=True)
+def _say(line: str, *, file: TextIO | None = None) -> None:
+    print(f"setup: {line}", file=file, flush=True)
 
 
 if __name__ == "__main__":
