@@ -105,7 +105,7 @@ class Metrics:
         self.nacked_messages: Counter[str] = Counter()
         self.condemned_messages: Counter[str] = Counter()
         #: What groups did with the messages of topics, since the process began.
-        self.consumed: dict[tuple[str, str], Consumed] = {}
+        self.consumed: Callable[[], Mapping[tuple[str, str], Consumed]] = dict
         self.duplicates = 0
         self.commits = 0
         self.commit_parts = 0
@@ -180,7 +180,7 @@ class Metrics:
             ("deltamq_popped_messages", "Messages popped by groups.", self.popped_messages),
             ("deltamq_redelivered_messages", "Popped messages that were delivered before.", self.redelivered_messages),
             *(
-                (name, text, {lane: read(one) for lane, one in list(self.consumed.items())})
+                (name, text, {lane: read(one) for lane, one in self.consumed().items()})
                 for name, text, read in _OF_GROUPS
             ),
         )

@@ -9,24 +9,21 @@ A kill -9 loses what was counted since the last minute began, and which messages
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from api.log import Metrics, Partitions, RecordLog
+from api.statistics.pending import Outcome, Pending
 from mq.errors import DeltaMQError
 from mq.meta import Topic
 from mq.queue import Attempts
 from mq.statistics import KEPT_MINUTES, MINUTE_MS, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
 from tables.queue import STATISTICS, rows_of_statistics, system_ref
 
-__all__ = ["GroupStatistics", "Outcome"]
+__all__ = ["GroupStatistics"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -36,14 +33,9 @@ _LOOK_S: Final = 5.0
 _STOP_S: Final = 5.0
 #: Partitions of which it is known what was pulled; a process may see topics come and go for months.
 _PULLED_MAX: Final = 10_000
-
-
-class Outcome(enum.Enum):
-    """What became of a delivered message, as its client told."""
-
-    SUCCEEDED = "acknowledged or committed"
-    FAILED = "given back, to be delivered again"
-    DEAD = "sent to the dead letters"
+#: Seconds until what calls told is summed, and the most calls: until then it keeps their rows in memory.
+_SUM_S: Final = 0.02
+_PENDING_MAX: Final = 256
 
 
 class GroupStatistics:
@@ -61,10 +53,14 @@ class GroupStatistics:
         """`process` returns the id of this process, which is new with each start."""
         self._partitions = partitions
         self._cluster = cluster
-        self._metrics = metrics
+        metrics.consumed = self.totals
         self._process = process
         self._now_ms = now_ms
+        self._pending = Pending()
+        self._summing: asyncio.TimerHandle | None = None
         self._minutes = Minutes()
+        #: By group and topic, since the process began.
+        self._totals: dict[tuple[str, str], Consumed] = {}
         #: By topic id, group and partition as clients see it.
         self._pulled: dict[tuple[str, str, str], Pulled] = {}
         self._logs: dict[str, RecordLog[StatisticsRecord]] = {}
@@ -75,12 +71,9 @@ class GroupStatistics:
 
     def delivered(self, group: str, topic: Topic, broker: str, rows: pa.Table, attempts: Attempts) -> None:
         """Count messages that a client gets, with the number of the delivery of each."""
-        count = rows.num_rows
-        if isinstance(attempts, int):
-            again = count if attempts > 1 else 0
-        else:
-            again = sum(attempt > 1 for attempt in attempts)
-        self._count_delivered(group, topic, broker, rows, again)
+        now_ms = self._now_ms()
+        self._pending.delivered(_key(now_ms, group, topic.name, topic.id, broker), now_ms, rows, attempts)
+        self._sum_soon()
 
     def pulled(self, group: str, topic: Topic, partition: str, broker: str, rows: pa.Table) -> None:
         """Count messages that an exclusive group's client gets; `partition` and offsets are as clients see them."""
@@ -91,33 +84,19 @@ class GroupStatistics:
         self._pulled[key] = pulled  # last, so that the first is the one that was not pulled for the longest time
         if len(self._pulled) > _PULLED_MAX:
             del self._pulled[next(iter(self._pulled))]
-        again = pulled.take(first, last, rows.num_rows, self._now_ms())
-        self._count_delivered(group, topic, broker, rows, again)
-
-    def _count_delivered(self, group: str, topic: Topic, broker: str, rows: pa.Table, again: int) -> None:
-        now_ms, count = self._now_ms(), rows.num_rows
-        ages_ms = np.maximum(now_ms - _born_us(rows) // 1_000, 0)
-        told = Consumed(
-            delivered=count, redelivered=again, age_ms=int(ages_ms.sum()), age_max_ms=int(ages_ms.max(initial=0))
-        )
-        self._add(now_ms, group, topic.name, topic.id, broker, told)
+        count = rows.num_rows
+        again = pulled.take(first, last, count, self._now_ms())
+        self.delivered(group, topic, broker, rows, (2,) * again + (1,) * (count - again))
 
     def handled(
         self, group: str, topic: str, topic_id: str, broker: str, delivered_ms: int, count: int, outcome: Outcome
     ) -> None:
         """Count messages that were delivered at one time and have an outcome now."""
-        if not count:
-            return
-        now_ms = self._now_ms()
-        took_ms = max(0, now_ms - delivered_ms)
-        told = Consumed(handling_ms=took_ms * count, handling_max_ms=took_ms)
-        if outcome is Outcome.SUCCEEDED:
-            told.succeeded = count
-        elif outcome is Outcome.FAILED:
-            told.failed = count
-        else:
-            told.dead = count
-        self._add(now_ms, group, topic, topic_id, broker, told)
+        if count:
+            now_ms = self._now_ms()
+            key = _key(now_ms, group, topic, topic_id, broker)
+            self._pending.handled(key, max(0, now_ms - delivered_ms), count, outcome)
+            self._sum_soon()
 
     def committed(self, group: str, topic: Topic, partition: str, broker: str, offset: int) -> None:
         """Count what an exclusive group's client pulled before this offset, and has not committed so far."""
@@ -138,12 +117,20 @@ class GroupStatistics:
             if share is not None:
                 self.handled(group, topic.name, topic.id, broker, share.delivered_ms, 1, outcome)
 
-    def _add(self, now_ms: int, group: str, topic: str, topic_id: str, broker: str, told: Consumed) -> None:
-        self._minutes.running(now_ms, group, topic, topic_id, broker).add(told)
-        total = self._metrics.consumed.get((group, topic))
-        if total is None:
-            total = self._metrics.consumed[group, topic] = Consumed()
-        total.add(told)
+    def _sum_soon(self) -> None:
+        if self._pending.calls >= _PENDING_MAX:
+            self._sum()
+        elif self._summing is None:
+            self._summing = self._partitions.loop.call_later(_SUM_S, self._sum)
+
+    def _sum(self) -> None:
+        """Add what is pending to the minutes and the totals."""
+        if self._summing is not None:
+            self._summing.cancel()
+            self._summing = None
+        for key, consumed in self._pending.sums().items():
+            self._minutes.add(key, consumed)
+            self._totals.setdefault((key.group, key.topic), Consumed()).add(consumed)
 
     # Queries.
 
@@ -153,14 +140,21 @@ class GroupStatistics:
         `minutes` counts the minutes before the running one.
         """
         assert minutes < KEPT_MINUTES, "the caller checks it"
+        self._sum()
         now_ms = self._now_ms()
         first_ms = now_ms - now_ms % MINUTE_MS - minutes * MINUTE_MS
         return first_ms, self._minutes.since(first_ms, group)
+
+    def totals(self) -> Mapping[tuple[str, str], Consumed]:
+        """Return by group and topic what groups did since the process began."""
+        self._sum()
+        return self._totals
 
     # Groups, topics and brokers end.
 
     def forget(self, group: str) -> None:
         """Forget a group that was deleted."""
+        self._sum()
         self._minutes.forget_group(group)
         for key in [key for key in self._pulled if key[1] == group]:
             del self._pulled[key]
@@ -170,6 +164,7 @@ class GroupStatistics:
     async def flush(self, *, whole: bool = False, broker: str | None = None) -> None:
         """Store the minutes that are over, or all with `whole`; what cannot be stored is stored later."""
         async with self._flushing:
+            self._sum()
             now_ms = self._now_ms()
             taken = self._minutes.take_unsaved(now_ms, whole=whole, broker=broker)
             by_broker: dict[str, dict[MinuteKey, Consumed]] = {}
@@ -212,12 +207,5 @@ class GroupStatistics:
             log.error("event=statistics_lost")
 
 
-def _born_us(rows: pa.Table) -> NDArray[np.int64]:
-    """Return when each message was born, or appended if its producer did not say."""
-    born, appended = rows.column("born_time"), rows.column("append_time")
-    if born.null_count == len(born):
-        born = appended
-    elif born.null_count:
-        born = pc.coalesce(born, appended)
-    times: NDArray[np.int64] = born.to_numpy().view(np.int64)
-    return times
+def _key(now_ms: int, group: str, topic: str, topic_id: str, broker: str) -> MinuteKey:
+    return MinuteKey(now_ms - now_ms % MINUTE_MS, group, topic, topic_id, broker)

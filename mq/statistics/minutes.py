@@ -25,14 +25,13 @@ class Minutes:
         #: What has changed since it was stored.
         self._unsaved: set[MinuteKey] = set()
 
-    def running(self, now_ms: int, group: str, topic: str, topic_id: str, broker: str) -> Consumed:
-        """Return the row of the running minute, to be changed."""
-        key = MinuteKey(now_ms - now_ms % MINUTE_MS, group, topic, topic_id, broker)
+    def add(self, key: MinuteKey, consumed: Consumed) -> None:
+        """Add what was counted in a minute."""
         self._unsaved.add(key)
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = Consumed()
-        return row
+        row.add(consumed)
 
     def take_unsaved(self, now_ms: int, *, broker: str | None = None, whole: bool = False) -> dict[MinuteKey, Consumed]:
         """Return copies of the rows to be stored: those of minutes that are over, or all with `whole`."""

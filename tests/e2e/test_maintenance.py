@@ -39,6 +39,13 @@ def admin(pair: list[ServiceProcess]) -> Iterator[Admin]:
         admin.set_broker_access("broker-a")
 
 
+@pytest.fixture
+def owner(pair: list[ServiceProcess]) -> Iterator[Admin]:
+    """Asks the process of broker-a, which alone knows at once where its partitions end and whether it is closed."""
+    with Admin(pair[0].url, patience=QUICK) as admin:
+        yield admin
+
+
 def producing(pair: list[ServiceProcess]) -> Producer:
     return Producer(pair[0].url, first_wait_ms=20, wait_ms_max=200, timeout_s=60)
 
@@ -85,9 +92,10 @@ class Load:
         assert self.errors == []
 
 
-def ends_at(admin: Admin, topic: str, broker: str) -> int:
-    found = admin.get_topic(topic).partitions
-    return sum(one.max_offset or 0 for one in found if one.broker == broker)
+def end_of_a(owner: Admin, topic: str) -> int:
+    """Messages that were ever stored at broker-a."""
+    found = owner.get_topic(topic).partitions
+    return sum(one.max_offset or 0 for one in found if one.broker == "broker-a")
 
 
 def all_bodies(url: str, topic: str, count: int) -> Counter[str]:
@@ -98,39 +106,39 @@ def all_bodies(url: str, topic: str, count: int) -> Counter[str]:
     return found
 
 
-def is_drained(admin: Admin, topic: str, load: Load) -> bool:
+def is_drained(owner: Admin, topic: str, load: Load) -> bool:
     """Whether a phase of load leaves no message at broker-a."""
-    before = ends_at(admin, topic, "broker-a")
+    before = end_of_a(owner, topic)
     load.more()
-    return ends_at(admin, topic, "broker-a") == before
+    return end_of_a(owner, topic) == before
 
 
 def test_send_02_no_send_fails_while_a_broker_is_closed_and_opened_again(
-    pair: list[ServiceProcess], admin: Admin, topic: str
+    pair: list[ServiceProcess], admin: Admin, owner: Admin, topic: str
 ) -> None:
     admin.create_topic(topic, partitions=4)
     with producing(pair) as producer, Load(producer, topic) as load:
         load.more()
-        assert ends_at(admin, topic, "broker-a") > 0
+        assert end_of_a(owner, topic) > 0
         admin.set_broker_access("broker-a", writable=False, reason="maintenance")
-        until(lambda: is_drained(admin, topic, load), 60)
-        at = ends_at(admin, topic, "broker-a")
+        until(lambda: is_drained(owner, topic, load), 60)
+        at = end_of_a(owner, topic)
         admin.set_broker_access("broker-a")
-        until(lambda: ends_at(admin, topic, "broker-a") > at, 60)
+        until(lambda: end_of_a(owner, topic) > at, 60)
         load.more()
     assert load.errors == []
     assert all_bodies(pair[0].url, topic, len(load.sent)) == Counter(load.sent)
 
 
 def test_route_09_a_static_topic_is_remapped_away_before_its_broker_is_closed(
-    pair: list[ServiceProcess], admin: Admin, topic: str
+    pair: list[ServiceProcess], admin: Admin, owner: Admin, topic: str
 ) -> None:
     admin.put_static_topic(topic, 4)
     with producing(pair) as producer, Load(producer, topic) as load:
         load.more()
         admin.remap(topic, ["broker-b"], mode="available")
         admin.set_broker_access("broker-a", writable=False, reason="maintenance")
-        until(lambda: is_drained(admin, topic, load), 60)
+        until(lambda: is_drained(owner, topic, load), 60)
         admin.set_broker_access("broker-a")
         admin.remap(topic, ["broker-a", "broker-b"], mode="strict")
         load.more()
@@ -138,15 +146,16 @@ def test_route_09_a_static_topic_is_remapped_away_before_its_broker_is_closed(
     assert all_bodies(pair[0].url, topic, len(load.sent)) == Counter(load.sent)
 
 
-def test_send_02_a_strict_topic_waits_and_keeps_its_order(pair: list[ServiceProcess], admin: Admin, topic: str) -> None:
+def test_send_02_a_strict_topic_waits_and_keeps_its_order(
+    pair: list[ServiceProcess], admin: Admin, owner: Admin, topic: str
+) -> None:
     admin.create_topic(topic, partitions=2, order_strategy="strict")
     at_a = next(one.partition for one in admin.get_topic(topic).partitions if one.broker == "broker-a")
     with producing(pair) as producer:
         first = {f"k{at}": producer.send(topic, "first", key=f"k{at}") for at in range(10)}
         key = next(key for key, sent in first.items() if sent.partition == at_a)
         at = 1 + max(sent.offset for sent in first.values() if sent.partition == at_a)
-        with Admin(pair[0].url, patience=QUICK) as owner:  # so that the process that serves the broker knows at once
-            owner.set_broker_access("broker-a", writable=False)
+        owner.set_broker_access("broker-a", writable=False)
         sends = [producer.send_async(topic, str(number), key=key) for number in range(20)]
         until(lambda: producer.stats().retries > 0)
         assert not any(one.done() for one in sends)

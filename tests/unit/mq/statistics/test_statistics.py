@@ -15,8 +15,8 @@ MINUTE = 60_000
 NOON = 1_700_000_000_000 - 1_700_000_000_000 % MINUTE
 
 
-def row(minutes: Minutes, now_ms: int, group: str = "billing", topic: str = "orders", broker: str = "a") -> Consumed:
-    return minutes.running(now_ms, group, topic, f"{topic}-id", broker)
+def count(minutes: Minutes, now_ms: int, consumed: Consumed, *, broker: str = "a") -> None:
+    minutes.add(MinuteKey(now_ms - now_ms % MINUTE, "billing", "orders", "orders-id", broker), consumed)
 
 
 # Minutes --------------------------------------------------------------------------------------------------------------
@@ -24,20 +24,20 @@ def row(minutes: Minutes, now_ms: int, group: str = "billing", topic: str = "ord
 
 def test_cons_06_a_minute_is_stored_when_it_is_over_and_once_unless_it_grows() -> None:
     minutes = Minutes()
-    row(minutes, NOON).delivered += 3
+    count(minutes, NOON, Consumed(delivered=3))
     assert minutes.take_unsaved(NOON + MINUTE - 1) == {}
     (key,) = taken = minutes.take_unsaved(NOON + MINUTE)
     assert key == MinuteKey(NOON, "billing", "orders", "orders-id", "a") and taken[key].delivered == 3
     assert minutes.take_unsaved(NOON + MINUTE) == {}
-    row(minutes, NOON + 1).delivered += 1  # the clock was set back
+    count(minutes, NOON + 1, Consumed(delivered=1))  # the clock was set back
     assert taken[key].delivered == 3, "what is being stored does not change"
     assert [one.delivered for one in minutes.take_unsaved(NOON + MINUTE).values()] == [4]
 
 
 def test_cons_06_a_stop_stores_the_running_minute_and_what_failed_is_stored_later() -> None:
     minutes = Minutes()
-    row(minutes, NOON).failed += 1
-    row(minutes, NOON, broker="b").failed += 2
+    count(minutes, NOON, Consumed(failed=1))
+    count(minutes, NOON, Consumed(failed=2), broker="b")
     taken = minutes.take_unsaved(NOON, broker="b", whole=True)
     assert [key.broker for key in taken] == ["b"]
     minutes.not_saved(taken.keys())
@@ -46,14 +46,14 @@ def test_cons_06_a_stop_stores_the_running_minute_and_what_failed_is_stored_late
 
 def test_cons_06_minutes_of_a_clock_that_went_back_are_stored_as_well() -> None:
     minutes = Minutes()
-    row(minutes, NOON + 90 * MINUTE).delivered += 1
+    count(minutes, NOON + 90 * MINUTE, Consumed(delivered=1))
     assert len(minutes.take_unsaved(NOON)) == 1
 
 
 def test_cons_06_a_process_keeps_the_last_minutes_and_those_that_are_not_stored() -> None:
     minutes = Minutes()
     for minute in range(20):
-        row(minutes, NOON + minute * MINUTE).succeeded += 1
+        count(minutes, NOON + minute * MINUTE, Consumed(succeeded=1))
     now_ms = NOON + 19 * MINUTE
     minutes.forget_old(now_ms)
     assert minutes.since(0, "billing")["orders"].succeeded == 20, "nothing of it is stored"
