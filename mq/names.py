@@ -23,15 +23,20 @@ __all__ = [
     "check_client_topic",
     "check_group",
     "check_partition",
+    "check_reader",
     "check_topic",
     "decode_path",
     "encode_path",
     "is_system",
+    "member_name",
     "partition_name",
+    "split_member",
 ]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9._%|#\-]{1,127}")
+#: A group and a client's id (`mq.wire.CLIENT_PATTERN`).
+_MEMBER: Final = re.compile(rf"({_NAME.pattern})@([!-.0-~]{{1,{NAME_LENGTH_MAX}}})")
 _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -75,6 +80,22 @@ def check_client_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return `name` if it is a legal group name, else raise `Refused` (SPEC MODEL-5)."""
     return _check(name, kind="group", pattern=_NAME)
+
+
+def member_name(group: str, client: str) -> str:
+    """Return the name of a client of a broadcast group as a reader of its own, `GROUP@CLIENT` (SPEC CONS-7)."""
+    return f"{group}@{client}"
+
+
+def split_member(name: str) -> tuple[str, str] | None:
+    """Return group and client of a `member_name`; None for any other name."""
+    found = _MEMBER.fullmatch(name)
+    return None if found is None else (found[1], found[2])
+
+
+def check_reader(name: str) -> str:
+    """Return `name` if it is a legal name of a group, or of a client of a broadcast group, else raise `Refused`."""
+    return name if split_member(name) is not None else check_group(name)
 
 
 def check_broker(name: str) -> str:

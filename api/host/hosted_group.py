@@ -32,7 +32,7 @@ from mq.meta import (
     decide_reset,
     lanes_of,
 )
-from mq.names import check_group
+from mq.names import check_group, check_reader, split_member
 from mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
 from tables.log import RESET_FENCE
 from tables.paths import PartitionRef, Space
@@ -72,20 +72,24 @@ class Groups:
         return self._meta.now.groups
 
     def find(self, name: str) -> Group | None:
-        """Return the group, as far as this process knows."""
-        return self.state.groups.get(name)
+        """Return the group, or the client of a broadcast group, as far as this process knows."""
+        return self.state.find(name)
 
     async def require(self, name: str) -> Group:
         """Return the group; raise `NotFound` if no process has created it."""
-        found = self.find(check_group(name))
+        return await self.reader(check_group(name))
+
+    async def reader(self, name: str) -> Group:
+        """Return the group or the client of a broadcast group; raise `NotFound` if no process has created the group."""
+        found = self.find(check_reader(name))
         return found or (await self._meta.refresh()).groups.group(name)
 
     async def for_use(self, name: str) -> Group:
         """Return the group; create it with default settings if it is unknown and auto-creation is on."""
         found = self.find(name)
-        if found is None and self._auto_create:
+        if found is None and self._auto_create and split_member(name) is None:
             found, _ = await self.put(name, GroupRequest())
-        return found or await self.require(name)
+        return found or await self.reader(name)
 
     async def put(self, name: str, request: GroupRequest) -> tuple[Group, bool]:
         """Create or change a group; return it, and True if it was created."""
@@ -126,6 +130,8 @@ class Groups:
 
         Returns the end offsets of the group's retry partitions: all later messages there are from after the reset.
         """
+        if split_member(name) is not None:  # it has no retries
+            return {}
         group = await self.require(name)
         fence = partial(self._fenced_end, epoch=epoch)
 
@@ -141,8 +147,11 @@ class Groups:
         return await self._partitions.run(partial(opened.fence, RESET_FENCE, epoch))
 
     async def delete(self, name: str) -> None:
-        """Delete a group with its progress, handles, retried messages and dead letters (SPEC POP-12)."""
-        group = await self.require(name)
+        """Delete a group with its progress, handles, retried messages and dead letters (SPEC POP-12).
+
+        Of a client of a broadcast group, its progress is dropped (SPEC CONS-7).
+        """
+        group = await self.reader(name)
         topics: tuple[Topic, ...] = ()
 
         def decide(meta: Meta) -> tuple[GroupEvent, ...]:
@@ -152,6 +161,8 @@ class Groups:
 
         await self._meta.submit_groups(decide)
         log.info("event=group_deleted group=%r", name)
+        if split_member(name) is not None:
+            return
         retries = [_retries(group, topic) for topic in topics]
         await self._drop([*retries, (Space.DLQ, DeadLetterTopic(name).storage_name, group.epoch)])
 
@@ -203,6 +214,8 @@ def ended_lanes(before: Meta, after: Meta) -> set[LaneKey]:
     over_topics = [topic for topic in topics.values() if _topic_id(after, topic.name) != topic.id]
     ended = {lane for group in over_groups for topic in topics.values() for lane in lanes_of(group, topic)}
     ended |= {lane for topic in over_topics for group in groups for lane in lanes_of(group, topic)}
+    gone = [name for name, epoch in after.groups.forgotten.items() if before.groups.forgotten.get(name) != epoch]
+    ended |= {lane for member in gone for topic in topics.values() for lane in lanes_of(member, topic)}
     known = before.groups.resets
     return ended | {lane for lane, reset in after.groups.resets.items() if known.get(lane) != reset}
 

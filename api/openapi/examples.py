@@ -122,6 +122,7 @@ _GROUP: Final[Json] = {
     ],
     "allocation": {"flights": {"epoch": 2, "clients": {"worker-1": ["flights@broker-a"]}}},
     "topics": [{"topic": "flights", "lag": 3, "partitions": [_LANE]}],
+    "members": [],
 }
 _COMMITTED: Final[Json] = {
     "group": "billing",

@@ -26,7 +26,7 @@ async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
         return
 
     def decide(newest: Meta) -> Sequence[GroupEvent]:
-        there, its = newest.topics.topics.get(topic.name), newest.groups.groups.get(group.name)
+        there, its = newest.topics.topics.get(topic.name), newest.groups.find(group.name)
         if there is None or there.id != topic.id or its is None or its.epoch != group.epoch:
             return ()
         return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -22,7 +22,7 @@ from api.queue.ordered_pop import OrderedLanes
 from api.queue.unordered_pop import UnorderedPop
 from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from mq.meta import Group, GroupsState, Topic
-from mq.names import broker_of
+from mq.names import broker_of, member_name, split_member
 from mq.queue import (
     Bounds,
     Buffer,
@@ -161,8 +161,17 @@ class Lanes:
         It looks only at lanes that groups have touched, not at the thousands of partitions that no group reads.
         """
         opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
-        known = chain(self._offsets.lanes, self._states, self._consumed_ms, *opened)
+        known = chain(self._offsets.lanes, self._states, self._consumed_ms, self.groups.resets, *opened)
         return {key.topic_id for key in known if key.group == group}
+
+    def members_of(self, group: str) -> set[str]:
+        """Return the clients of a broadcast group of which this process knows anything, as `GROUP@CLIENT`."""
+        prefix = member_name(group, "")
+        known = chain(self._lanes_of_members(), self.groups.resets)
+        return {key.group for key in known if key.group.startswith(prefix)}
+
+    def _lanes_of_members(self) -> Iterator[LaneKey]:
+        return (lane for lane in chain(self._offsets.lanes, self._consumed_ms) if split_member(lane.group) is not None)
 
     def in_flight(self, lane: LaneKey) -> int:
         """Return the number of messages that clients hold or that, after their time, wait to be delivered again."""
@@ -265,8 +274,12 @@ class Lanes:
         return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
 
     def forget(self, lanes: Iterable[LaneKey]) -> None:
-        """Forget lanes whose epoch is over (SPEC POP-18), and let waiting pops look again."""
-        for lane in lanes:
+        """Forget lanes whose epoch is over (SPEC POP-18), and let waiting pops look again.
+
+        With a lane of a broadcast group end those of its clients.
+        """
+        over = set(lanes)
+        for lane in over | {lane for lane in self._lanes_of_members() if _lane_of_group(lane) in over}:
             self.buffer.drop_lane(lane)
             self.ordered.forget(lane)
             self._offsets.forget(lane)
@@ -420,3 +433,10 @@ async def _logged(work: Awaitable[None]) -> None:
         log.warning("event=queue_log_failed code=%s detail=%r", error.code, error.detail)
     except Exception as error:
         log.error("event=queue_log_failed kind=%s", type(error).__name__, exc_info=error)
+
+
+def _lane_of_group(lane: LaneKey) -> LaneKey:
+    """Return the lane of the broadcast group whose client has this one."""
+    member = split_member(lane.group)
+    assert member is not None, "a lane of a client"
+    return lane._replace(group=member[0])

@@ -92,7 +92,9 @@ def _check_allowed(group: Group, topic: Topic, queues: TopicQueues | None, asked
     """Return the logical queue that the client names in a static topic; refuse what is not allowed."""
     if group.settings.consume_strategy != "exclusive":
         raise Conflict(
-            f"group {group.name} is shared: use its messages' handles", code="group_not_exclusive", field="group"
+            f"group {group.name} is {group.settings.consume_strategy}; only an exclusive one puts messages aside",
+            code="group_not_exclusive",
+            field="group",
         )
     queue = None if queues is None else queues.require(asked.partition, topic.name)
     if queue is None and asked.partition not in topic.route.partitions:

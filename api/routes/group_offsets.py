@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from api.host import Call, Groups, HostedMeta, Owners, Peer, Topics, is_forwarded, together
 from api.progress import check_offset
 from api.queue import Lanes, begin, bounds_at
-from api.routes.groups import GroupName
+from api.routes.groups import ReaderName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.routes.order_request import check_named
 from api.routes.topics import Running, TopicName
@@ -74,8 +74,8 @@ class ResetOffsets(BaseModel):
 
 
 @router.get("", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500))
-async def show_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
-    await service.groups.require(group)
+async def show_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
+    await service.groups.reader(group)
     found = (await service.topics.require(topic)).topic
     call = Call.of(request.scope)
     others = None
@@ -103,16 +103,19 @@ def _brokers(topic: Topic) -> set[str]:
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_COMMIT.described,
 )
-async def commit_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _COMMIT.read(request)
     wanted, numbers, epochs, attempts = asked.offsets, asked.locks or {}, asked.epochs or {}, asked.attempts or {}
     check_named(numbers, "locks", wanted)
     check_named(attempts, "attempts", wanted)
     found = await _topic_meant(service.topics, service.meta, topic, asked.topic_id)
     its_group = await service.groups.for_use(group)
+    _check_not_broadcast(its_group)
     if attempts and its_group.settings.consume_strategy != "exclusive":
         raise Conflict(
-            f"group {group} is shared: pops count its attempts", code="group_not_exclusive", field="attempts"
+            f"group {group} is {its_group.settings.consume_strategy}: only exclusive groups commit attempts",
+            code="group_not_exclusive",
+            field="attempts",
         )
     call = Call.of(request.scope)
     queues, lanes = _named(service.topics, group, found, wanted, "offsets", from_peer=is_forwarded(call.headers))
@@ -151,6 +154,15 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
         service.statistics.committed(group, found, name, broker, offsets[name])
     place = {"group": group, "topic": topic, "topic_id": found.id}
     return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
+
+
+def _check_not_broadcast(group: Group) -> None:
+    if group.is_broadcast:
+        raise Conflict(
+            f"group {group.name} is a broadcast group: name one of its clients, {group.name}@CLIENT",
+            code="group_broadcast",
+            field="group",
+        )
 
 
 async def _topic_meant(topics: Topics, meta: HostedMeta, name: str, topic_id: str | None) -> Topic:
@@ -256,11 +268,11 @@ async def _commit_queues(
     responses=problems(400, 404, 413, 415, 422, 500, 507),
     openapi_extra=_RESET.described,
 )
-async def reset_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+async def reset_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _RESET.read(request)
     drop = asked.retries == "drop"
     target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
-    await service.groups.require(group)
+    _check_not_broadcast(await service.groups.reader(group))
     found = (await service.topics.require(topic)).topic
     if found.static is not None:
         await service.meta.refresh()  # the newest segments count

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Collection
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -19,14 +20,16 @@ from api.routes.topics import Running
 from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
 from mq.errors import NotFound
 from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
-from mq.names import check_group
+from mq.names import check_group, split_member
 from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 from mq.wire import StartText
 
-__all__ = ["GroupName", "router"]
+__all__ = ["GroupName", "ReaderName", "router"]
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
+#: A group, or a client of a broadcast group: GROUP@CLIENT.
+ReaderName = Annotated[str, PathParameter(examples=["billing", "prices@worker-1"])]
 GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["billing"])]
 _Wait = Annotated[int, Meta(ge=0, le=RETRY_WAIT_MS_MAX)]
 
@@ -89,12 +92,21 @@ class TopicProgress(BaseModel):
     partitions: list[LaneView]
 
 
+class MemberProgress(BaseModel):
+    """The progress of one client of a broadcast group, as a group of its own: `GROUP@CLIENT`."""
+
+    group: str
+    client_id: str
+    lag: int
+    topics: list[TopicProgress]
+
+
 class GroupView(BaseModel):
     """A group's settings, its clients, and its progress in each topic that it consumed or that a client subscribes to.
 
     So a backlog is lag even before the first pop or commit. `allocation` is that of an exclusive group. Clients of a
     shared group do not register: `clients` are those that named themselves in pops or heartbeats within the time of an
-    authorization.
+    authorization. Of a broadcast group, `members` has the clients that have committed, each with its progress.
     """
 
     group: str
@@ -110,6 +122,7 @@ class GroupView(BaseModel):
     clients: list[ClientView]
     allocation: dict[str, AllocationView]
     topics: list[TopicProgress]
+    members: list[MemberProgress] = []
 
 
 class GroupList(BaseModel):
@@ -117,6 +130,14 @@ class GroupList(BaseModel):
 
     groups: list[str]
     next: str | None = None
+
+
+class _Told(NamedTuple):
+    """What other processes know of a group: its lanes, its clients, and the lanes of each member."""
+
+    lanes: Others
+    clients: list[ClientView]
+    members: dict[str, Others]
 
 
 class GroupViews:
@@ -145,15 +166,46 @@ class GroupViews:
 
     async def of(self, group: Group, call: Call) -> dict[str, object]:
         """Return the view of a group; other processes are sent `call` for their part, unless one of them asks."""
-        topics = []
-        others, heard = (None, []) if is_forwarded(call.headers) else await self._others(call)
+        told = None if is_forwarded(call.headers) else await self._others(call)
+        heard = [] if told is None else told.clients
         if group.settings.consume_strategy == "exclusive":
             clients = client_views(self._meta, self._online, group.name)
         else:
             clients = seen_views(self._seen, group.name, heard)
         allocation = allocation_views(self._meta, group.name)
         wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
-        touched, told = self._lanes.topics_of(group.name), others.topics if others is not None else set()
+        progress, members = [], []
+        if group.is_broadcast:
+            members = await self._members(group.name, told)
+        else:
+            progress = await self._progress(group.name, wanted, None if told is None else told.lanes)
+        return {
+            "group": group.name,
+            "epoch": group.epoch,
+            **group.settings.to_json(),
+            "created_time": rfc3339(group.created_ms * 1000),
+            "clients": clients,
+            "allocation": allocation,
+            "topics": progress,
+            "members": members,
+        }
+
+    async def _members(self, group: str, told: _Told | None) -> list[MemberProgress]:
+        """Return the clients of a broadcast group that have progress, sorted."""
+        found = []
+        for member in sorted(self._lanes.members_of(group) | (told.members.keys() if told is not None else set())):
+            others = None if told is None else told.members.get(member, Others())
+            progress = await self._progress(member, set(), others)
+            parts = split_member(member)
+            if progress and parts is not None:
+                lag = sum(topic.lag for topic in progress)
+                found.append(MemberProgress(group=member, client_id=parts[1], lag=lag, topics=progress))
+        return found
+
+    async def _progress(self, group: str, wanted: Collection[str], others: Others | None) -> list[TopicProgress]:
+        """Return the progress in the topics `wanted`, and in those that the group has touched, by name."""
+        topics = []
+        touched, told = self._lanes.topics_of(group), others.topics if others is not None else set()
         for topic in sorted(self._meta.now.topics.topics.values(), key=lambda one: one.name):
             if topic.id not in touched and topic.name not in wanted and topic.name not in told:
                 continue
@@ -164,7 +216,7 @@ class GroupViews:
                     self._hosting,
                     self._topics,
                     self._moved,
-                    group.name,
+                    group,
                     topic,
                     consumed=consumed,
                     others=others,
@@ -174,26 +226,22 @@ class GroupViews:
             if lanes:
                 lag = sum(lane.lag or 0 for lane in lanes)
                 topics.append(TopicProgress(topic=topic.name, lag=lag, partitions=lanes))
-        return {
-            "group": group.name,
-            "epoch": group.epoch,
-            **group.settings.to_json(),
-            "created_time": rfc3339(group.created_ms * 1000),
-            "clients": clients,
-            "allocation": allocation,
-            "topics": topics,
-        }
+        return topics
 
-    async def _others(self, call: Call) -> tuple[Others, list[ClientView]]:
-        """Return other processes' lanes and clients of the group; processes that cannot be reached are left out."""
-        others, heard = Others(), list[ClientView]()
+    async def _others(self, call: Call) -> _Told:
+        """Return what other processes know of the group; processes that cannot be reached are left out."""
+        told = _Told(Others(), [], {})
         if not self._hosting.alone:
             brokers = self._meta.now.brokers.brokers
             for answer in await ask_others(self._owners, brokers, call, all_of_them=False):
                 for topic in answer["topics"]:
-                    others.add(topic["topic"], topic["partitions"])
-                heard += map(ClientView.model_validate, answer["clients"])
-        return others, heard
+                    told.lanes.add(topic["topic"], topic["partitions"])
+                for member in answer.get("members", ()):  # an older release has none
+                    for topic in member["topics"]:
+                        its = told.members.setdefault(member["group"], Others())
+                        its.add(topic["topic"], topic["partitions"])
+                told.clients.extend(map(ClientView.model_validate, answer["clients"]))
+        return told
 
 
 async def _views_of(service: Running) -> GroupViews:
@@ -227,8 +275,8 @@ async def list_groups(service: Running, limit: Limit = None, after: After = None
 @router.get(
     "/{group}", summary="One group with its progress", response_model=GroupView, responses=problems(400, 404, 500)
 )
-async def show_group(group: GroupName, service: Running, views: Views, request: Request) -> Any:
-    return await views.of(await service.groups.require(group), Call.of(request.scope))
+async def show_group(group: ReaderName, service: Running, views: Views, request: Request) -> Any:
+    return await views.of(await service.groups.reader(group), Call.of(request.scope))
 
 
 @router.put(
@@ -252,11 +300,11 @@ async def put_group(group: GroupName, service: Running, views: Views, request: R
 
 @router.delete(
     "/{group}",
-    summary="Delete a group with its progress, retried messages and dead letters",
+    summary="Delete a group with its progress, retries and dead letters; or a broadcast client's progress",
     status_code=204,
     responses=problems(400, 404, 500, 507),
 )
-async def delete_group(group: GroupName, service: Running) -> None:
+async def delete_group(group: ReaderName, service: Running) -> None:
     await service.groups.delete(group)
     service.seen.forget(group)
     service.statistics.forget(group)

@@ -18,7 +18,7 @@ from api.routes.order_request import HEARTBEAT, check_client, check_wait, heartb
 from api.routes.topics import Running
 from api.wire import Client, problems
 from mq.limits import WAIT_MS_MAX
-from mq.meta import META_ROLE
+from mq.meta import META_ROLE, Group
 from mq.names import check_group
 from mq.wire import CLIENT_PATTERN
 
@@ -98,10 +98,15 @@ async def heartbeat(
     if not granted.exclusive:
         service.seen.note(group, client_id, subscriptions) if online else service.seen.gone(group, client_id)
     return {
-        "consume_strategy": "exclusive" if granted.exclusive else "shared",
+        "consume_strategy": "exclusive" if granted.exclusive else _strategy(service.groups.find(group)),
         "authorized_until_ms": service.now_ms() + granted.authorized_ms,
         "authorized_ms": granted.authorized_ms,
         "allocation": {topic: list(partitions) for topic, partitions in granted.allocation.items()},
         "routes_epoch": service.topics.state.routes_epoch,
         "allocation_epoch": granted.epoch,
     }
+
+
+def _strategy(group: Group | None) -> str:
+    """Return the strategy of a group that needs no authorization; it may have become exclusive just now."""
+    return "broadcast" if group is not None and group.is_broadcast else "shared"

@@ -131,7 +131,9 @@ async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: st
         found = (await meta.refresh()).groups.group(group)
     if found.settings.consume_strategy != "exclusive":
         raise Conflict(
-            f"group {group} is shared: its partitions need no locks", code="group_not_exclusive", field="group"
+            f"group {group} is {found.settings.consume_strategy}: its partitions need no locks",
+            code="group_not_exclusive",
+            field="group",
         )
     return found, hosted.topic
 

@@ -235,6 +235,12 @@ def _checked(
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
     retries_only = request.retry is not None
+    if group.settings.consume_strategy == "broadcast":
+        raise Conflict(
+            f"group {group.name} is a broadcast group: its clients fetch, each with offsets of its own",
+            code="group_broadcast",
+            field="group",
+        )
     if group.settings.consume_strategy == "exclusive" and not retries_only:
         raise Conflict(
             f'group {group.name} is exclusive: its clients pull; pop only retried messages (retry: "only")',

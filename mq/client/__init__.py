@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DeadLetter,
         FaultInfo,
         GroupInfo,
+        GroupMember,
         GroupPartition,
         GroupStatistics,
         GroupTopic,
@@ -55,10 +56,11 @@ if TYPE_CHECKING:
     from mq.client.outbox import Outbox, OutboxDialect, OutboxRelay, OutboxStatus, RelayStats, SetAside
     from mq.client.pop import ConsumerClosed, ConsumerStats, Ending, HandlerEnd, PopClient, PopConsumer
     from mq.client.produce import Closed, Producer, ProducerStats, TableProgress, TableSendInterrupted, TableSendState
-    from mq.client.pull import FileOffsets, GroupOffsets, PullConsumer
+    from mq.client.pull import BroadcastOffsets, FileOffsets, GroupOffsets, PullConsumer
 
 __all__ = [
     "Admin",
+    "BroadcastOffsets",
     "BrokerInfo",
     "Closed",
     "ClusterInfo",
@@ -71,6 +73,7 @@ __all__ = [
     "FaultInfo",
     "FileOffsets",
     "GroupInfo",
+    "GroupMember",
     "GroupOffsets",
     "GroupPartition",
     "GroupStatistics",
@@ -135,6 +138,8 @@ _ROOMS = {
     "FaultInfo": "admin",
     "FileOffsets": "pull",
     "GroupInfo": "admin",
+    "GroupMember": "admin",
+    "BroadcastOffsets": "pull",
     "GroupOffsets": "pull",
     "GroupPartition": "admin",
     "GroupStatistics": "admin",

@@ -9,6 +9,10 @@ of a group in a partition belongs to one epoch; handles, checkpoints and commits
 
 A reset of one partition voids nothing in the others (SPEC POP-18).
 
+Each client of a broadcast group has progress of its own: it is a reader `GROUP@CLIENT` with the settings of the group
+(SPEC CONS-7). No event makes such a member: it is there as soon as it commits, and ends with its group, or when it is
+forgotten, which begins an epoch for it alone.
+
 The setting `consume_from` determines where a group begins. If that is not the first message, it also matters when the
 group begins: a partition that an expansion adds later has only messages that came since, and the group gets them all
 (SPEC MODEL-4, ROUTE-6). So the beginning in a topic is an event, too, with the number of partitions that the topic had
@@ -25,12 +29,13 @@ import msgspec
 
 from mq.errors import Conflict, Corrupt, NotFound, Refused
 from mq.meta.group_settings import GroupRequest, GroupSettings
-from mq.names import check_group, is_system
+from mq.names import check_group, is_system, member_name, split_member
 from mq.queue import Committed, LaneKey, Start, StartKind
 from mq.stored_json import Form, form, forms_of
 
 __all__ = [
     "GROUP_EVENTS",
+    "ClientForgotten",
     "Group",
     "GroupBegan",
     "GroupDeleted",
@@ -48,13 +53,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One life of a group."""
+    """One life of a group, or of a client of a broadcast group."""
 
     name: str
     #: The epoch of its creation; later lives and resets have greater ones.
     epoch: int
     settings: GroupSettings
     created_ms: int
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether each client hears all messages; its clients have progress, and the group itself has none."""
+        return self.settings.consume_strategy == "broadcast" and split_member(self.name) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +120,21 @@ class GroupBegan:
         return f"group/{self.group}"
 
 
-GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientForgotten:
+    """The progress of a client of a broadcast group was dropped: if it comes again, it begins anew."""
+
+    kind: ClassVar[str] = "client_forgotten"
+    group: str
+    client: str
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group}"
+
+
+GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan | ClientForgotten
 
 
 class StoredGroup(msgspec.Struct):
@@ -161,7 +185,7 @@ GROUP_EVENTS: Final[Mapping[str, Form[Any]]] = {
         _Put, lambda stored: GroupPut(group=stored.group.group()), lambda event: _Put(StoredGroup.of(event.group))
     ),
     OffsetsReset.kind: form(_Reset, _Reset.event, _Reset.of),
-    **forms_of(GroupDeleted, GroupBegan),
+    **forms_of(GroupDeleted, GroupBegan, ClientForgotten),
 }
 
 
@@ -178,12 +202,28 @@ class GroupsState:
     #: The number of partitions that a topic had when a group began there, by group name and topic id, in the current
     #: lives of both; only for groups that do not begin at the first message; never modified.
     began: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    #: The epochs in which clients of broadcast groups were last forgotten, by member; never modified.
+    forgotten: Mapping[str, int] = field(default_factory=dict)
+
+    def find(self, name: str) -> Group | None:
+        """Return the group with this name, or the client `GROUP@CLIENT` of a broadcast group; None without one."""
+        found = self.groups.get(name)
+        if found is not None:
+            return found
+        parts = split_member(name)
+        group = None if parts is None else self.groups.get(parts[0])
+        if group is None or not group.is_broadcast:
+            return None
+        return replace(group, name=name, epoch=self.forgotten.get(name, group.epoch))
 
     def group(self, name: str) -> Group:
-        """Return the group with this name; raises `NotFound` when there is none."""
-        group = self.groups.get(name)
+        """Return what `find` finds; raises `NotFound` when there is nothing."""
+        group = self.find(name)
         if group is None:
-            raise NotFound(f"there is no group {name}", code="group_not_found", field="group")
+            parts = split_member(name)
+            is_there = parts is not None and parts[0] in self.groups
+            why = f": group {_base(name)} is not a broadcast group" if is_there else ""
+            raise NotFound(f"there is no group {name}{why}", code="group_not_found", field="group")
         return group
 
     def epoch_of(self, lane: LaneKey) -> int | None:
@@ -191,7 +231,7 @@ class GroupsState:
         reset = self.resets.get(lane)
         if reset is not None:
             return reset.epoch
-        group = self.groups.get(lane.group)
+        group = self.find(lane.group)
         return None if group is None else group.epoch
 
     def committed_in(self, lane: LaneKey, stored: Committed | None) -> Committed | None:
@@ -218,6 +258,7 @@ class GroupsState:
     def apply_all(self, events: Iterable[GroupEvent]) -> GroupsState:
         """Return the state after `events`; copies the state once for all of them."""
         groups, resets, began, epoch = dict(self.groups), dict(self.resets), dict(self.began), self.epoch
+        forgotten = dict(self.forgotten)
         for event in events:
             if isinstance(event, GroupPut):
                 present = groups.get(event.group.name)
@@ -227,17 +268,24 @@ class GroupsState:
             elif isinstance(event, GroupDeleted):
                 _expect(event.name in groups, event.name)
                 del groups[event.name]
-                resets = {lane: reset for lane, reset in resets.items() if lane.group != event.name}
-                began = {pair: count for pair, count in began.items() if pair[0] != event.name}
+                resets = {lane: reset for lane, reset in resets.items() if _base(lane.group) != event.name}
+                began = {pair: count for pair, count in began.items() if _base(pair[0]) != event.name}
+                forgotten = {member: at for member, at in forgotten.items() if _base(member) != event.name}
                 epoch = max(epoch, event.epoch)
+            elif isinstance(event, ClientForgotten):
+                _expect(event.group in groups and event.epoch > epoch, event.group)
+                member = member_name(event.group, event.client)
+                resets = {lane: reset for lane, reset in resets.items() if lane.group != member}
+                began = {pair: count for pair, count in began.items() if pair[0] != member}
+                forgotten[member] = epoch = event.epoch
             elif isinstance(event, GroupBegan):
-                _expect(event.group in groups, event.group)
+                _expect(_base(event.group) in groups, event.group)
                 began = {(event.group, topic_id): count for topic_id, count in event.topics} | began
             else:
-                _expect(event.group in groups and event.epoch > epoch, event.group)
+                _expect(_base(event.group) in groups and event.epoch > epoch, event.group)
                 resets |= {lane: Committed(event.epoch, offset) for lane, offset in event.offsets}
                 epoch = event.epoch
-        return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began)
+        return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began, forgotten=forgotten)
 
     def without_topic(self, topic_id: str) -> GroupsState:
         """Return the state without the resets and beginnings in the topic with this id, which was deleted."""
@@ -262,6 +310,12 @@ class GroupsState:
             },
             began={pair: left(count) if pair[1] == topic_id else count for pair, count in self.began.items()},
         )
+
+
+def _base(name: str) -> str:
+    """Return the group of a member of it; any other name as it is."""
+    parts = split_member(name)
+    return name if parts is None else parts[0]
 
 
 def _expect(fits: bool, name: str) -> None:
@@ -309,8 +363,17 @@ def _refuse_other_case(state: GroupsState, name: str) -> None:
 
 
 def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]:
-    """Return the event that deletes group `name`; raises `NotFound` when there is none."""
+    """Return the event that deletes group `name`, or drops the progress of a client of a broadcast group.
+
+    Raises
+    ------
+    NotFound
+        `group_not_found`.
+    """
     state.group(name)
+    member = split_member(name)
+    if member is not None:
+        return (ClientForgotten(group=member[0], client=member[1], epoch=state.epoch + 1),)
     return (GroupDeleted(name=name, epoch=state.epoch + 1),)
 
 

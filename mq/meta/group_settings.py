@@ -25,7 +25,7 @@ from mq.stored_json import integer, mapping
 
 __all__ = ["ConsumeStrategy", "GroupRequest", "GroupSettings", "InvisibleBounds", "Ordering"]
 
-ConsumeStrategy = Literal["shared", "exclusive"]
+ConsumeStrategy = Literal["shared", "exclusive", "broadcast"]
 #: False: no order; True: whole partitions in order (SPEC POP-16); "key": each key in order (SPEC POP-17).
 Ordering = bool | Literal["key"]
 
@@ -124,7 +124,7 @@ class GroupRequest:
     def __post_init__(self) -> None:
         """Refuse settings that break a rule; `from_json` checks invisible times, whose bounds depend on the service."""
         if self.consume_strategy is not None and self.consume_strategy not in _STRATEGIES:
-            raise Unprocessable(f"consume_strategy must be {' or '.join(_STRATEGIES)}", field="consume_strategy")
+            raise Unprocessable(f"consume_strategy must be one of {', '.join(_STRATEGIES)}", field="consume_strategy")
         if self.allocation_strategy is not None and self.allocation_strategy not in STRATEGIES:
             raise Unprocessable(
                 f"allocation_strategy must be one of {', '.join(STRATEGIES)}", field="allocation_strategy"

@@ -98,7 +98,7 @@ def progress_of(committed: Mapping[LaneKey, Committed], groups: GroupsState) -> 
     """Return the progress of the current groups, from the offsets log and the resets."""
     found: dict[str, dict[LaneKey, Committed]] = {}
     for lane in {*committed, *groups.resets}:
-        known = groups.committed_in(lane, committed.get(lane)) if lane.group in groups.groups else None
+        known = groups.committed_in(lane, committed.get(lane)) if groups.find(lane.group) is not None else None
         if known is not None:
             found.setdefault(lane.topic_id, {})[lane] = known
     return found

@@ -85,6 +85,8 @@ class _Groups(msgspec.Struct):
     epoch: int
     #: Group, topic id, partitions. Snapshots of earlier releases have none.
     began: list[tuple[str, str, int]] = []
+    #: Member, epoch. Snapshots of earlier releases have none.
+    forgotten: list[tuple[str, int]] = []
 
     @classmethod
     def of(cls, state: GroupsState) -> _Groups:
@@ -93,6 +95,7 @@ class _Groups(msgspec.Struct):
             [(*lane, reset.epoch, reset.offset) for lane, reset in state.resets.items()],
             state.epoch,
             [(*pair, count) for pair, count in state.began.items()],
+            [*state.forgotten.items()],
         )
 
     def state(self) -> GroupsState:
@@ -101,6 +104,7 @@ class _Groups(msgspec.Struct):
             resets={LaneKey(*one[:4]): Committed(*one[4:]) for one in self.resets},
             epoch=self.epoch,
             began={(group, topic_id): count for group, topic_id, count in self.began},
+            forgotten=dict(self.forgotten),
         )
 
 

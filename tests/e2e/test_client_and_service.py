@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from mq import Admin, Message, OrderlyConsumer, Producer, PullConsumer, Verdict
-from mq.client import GroupOffsets, OrderedMessage, PopClient
+from mq.client import BroadcastOffsets, GroupOffsets, OrderedMessage, PopClient
 from mq.client.pull.out_of_range import OffsetOutOfRange
 from mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
 from mq.limits import (
@@ -300,6 +300,48 @@ def test_pop_18_a_pull_consumer_of_a_group_goes_on_where_a_reset_put_the_group(
         producer.send(topic, "new")
         assert one.commit() == {partition: 0}, "its offsets were those of another topic of this name"
         assert [m.text for m in one.poll(1)] == ["new"]
+
+
+@pytest.mark.promise("GROUP-11")
+@pytest.mark.parametrize("static", [False, True])
+def test_cons_07_each_client_of_a_broadcast_group_hears_everything_at_its_own_pace(
+    shared_service: ServiceProcess, admin: Admin, producer: Producer, topic: str, static: bool
+) -> None:
+    (admin.put_static_topic(topic, 2) if static else admin.create_topic(topic, partitions=2))
+    sent = {str(n) for n in range(40)}
+    for body in sent:
+        producer.send(topic, body)
+    heard: dict[str, list[str]] = {"one": [], "two": []}
+
+    def hear(client: str, count: int) -> None:
+        offsets = BroadcastOffsets(topic, client)
+        with PullConsumer(shared_service.url, topic, offsets=offsets) as consumer:
+            heard[client] += [message.text for message in consumer.poll(count)]
+            consumer.commit()
+
+    hear("one", 15)
+    hear("two", 5)
+    lags = {one.client_id: one.lag for one in admin.get_group(topic).members}
+    assert lags == {client: 40 - len(bodies) for client, bodies in heard.items()}
+    for client in heard:
+        while len(heard[client]) < 40:
+            hear(client, 40)
+        assert sorted(heard[client]) == sorted(sent), "each message once, over several processes of a client"
+    assert admin.get_group(topic).lag == 0
+    admin.delete_group(f"{topic}@two")
+    assert [one.client_id for one in admin.get_group(topic).members] == ["one"]
+
+
+def test_cons_07_a_group_of_another_kind_is_not_heard_by_broadcast(
+    shared_service: ServiceProcess, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic)
+    admin.create_group(topic)
+    with pytest.raises(Conflict) as caught:
+        PullConsumer(shared_service.url, topic, offsets=BroadcastOffsets(topic, "one"))
+    assert caught.value.code == "group_not_broadcast"
+    with pytest.raises(Refused):
+        BroadcastOffsets(topic, "a/b")
 
 
 @pytest.mark.parametrize("strategy", ["best_tried", "strict"])

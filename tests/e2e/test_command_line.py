@@ -44,6 +44,25 @@ def test_from_topic_to_topic(run: Run, topic: str) -> None:
     assert topic not in run("topic", "list").stdout
 
 
+def test_cons_07_clients_of_a_broadcast_group_each_print_everything_once(run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin="".join(json.dumps({"body": f"{n}"}) + "\n" for n in range(4)))
+    assert run("group", "create", topic, "--strategy", "broadcast").returncode == 0
+
+    def consume(*options: str) -> list[str]:
+        done = run("consume", topic, "--group", topic, *options)
+        assert done.returncode == 0, done.stderr
+        return [line.split("\t")[-1] for line in done.stdout.splitlines()]
+
+    assert consume("--client-id", "one", "--max", "3") == ["0", "1", "2"]
+    assert consume("--client-id", "two") == ["0", "1", "2", "3"]
+    assert consume("--client-id", "one") == ["3"]
+    shown = run("group", "show", topic).stdout
+    assert "broadcast" in shown and "one" in shown and "two" in shown
+    refused = run("consume", topic, "--group", topic, "--order", "key")
+    assert refused.returncode == 2 and "--order" in refused.stderr
+
+
 def test_a_failing_line_is_named_and_the_status_is_not_0(run: Run, topic: str) -> None:
     done = run("produce", topic, stdin='{"body":"1"}\n{"body":\n')
     assert done.returncode == 1

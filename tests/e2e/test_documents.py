@@ -60,6 +60,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("README.md", "Spark SQL"),
         ("README.md", "Your own tests"),
         ("mq/client/README.md", "Order"),
+        ("mq/client/README.md", "Everything to each client"),
         ("mq/client/README.md", "Commits by hand"),
         ("mq/client/README.md", "Static topics"),
         ("mq/client/README.md", "Filters"),

@@ -92,6 +92,8 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     expired = tables.pop(group, topic, [0, 1], at_ms=NOW_MS - 60_000, attempts=(1, 2))
     tables.ack(tables.pop(group, topic, [2, 4, 5], at_ms=NOW_MS, invisible_ms=10**10), 4)
     commit(tables, lane, group.epoch, 2)
+    heard = tables.group("prices", consume_strategy="broadcast")
+    commit(tables, lane._replace(group="prices@web-1"), heard.epoch, 5)
     Reviver(tables.warehouse, tables.conf).run(NOW_MS)
     lost = LostRecord(lane=lane, topic="orders", ranges=((7, 9),), reason=LostReason.RETENTION, time_ms=NOW_MS)
     tables.warehouse.create(system_ref(LOST, CLUSTER, BROKER)).append([Batch(rows_of_lost_records([lost]))])
@@ -114,13 +116,18 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
 
     lag = {
         (row["partition"], row["retry"]): (row["committed_offset"], row["end_offset"], row["lag"], row["in_flight"])
-        for row in rows(spark, "SELECT * FROM mq_lag")
+        for row in rows(spark, "SELECT * FROM mq_lag WHERE `group` = 'billing'")
     }
     assert lag == {
         (f"orders@{BROKER}", False): (2, 6, 4, 2),
         (f"orders#1@{BROKER}", False): (None, 2, 2, 0),
         (f"%RETRY%billing_orders@{BROKER}", True): (None, 1, 1, 0),
     }
+
+    assert rows(spark, "SELECT partition, lag FROM mq_lag WHERE `group` = 'prices@web-1' ORDER BY partition") == [
+        {"partition": f"orders#1@{BROKER}", "lag": 2},
+        {"partition": f"orders@{BROKER}", "lag": 1},
+    ]
 
     retries = rows(spark, "SELECT `group`, topic, attempt, messages, waiting FROM mq_retries")
     assert retries == [{"group": "billing", "topic": "orders", "attempt": 2, "messages": 1, "waiting": 1}]
@@ -143,7 +150,7 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     commit(tables, retry, group.epoch, 1)
     tables.pop(group, topic, [1], partition=1, at_ms=NOW_MS - 1, invisible_ms=1)
     merger.run(spark, NOW)
-    assert rows(spark, "SELECT sum(lag) AS lag FROM mq_lag WHERE NOT retry") == [{"lag": 7}]
+    assert rows(spark, "SELECT sum(lag) AS lag FROM mq_lag WHERE NOT retry AND `group` = 'billing'") == [{"lag": 7}]
     assert rows(spark, "SELECT waiting FROM mq_retries") == [{"waiting": 0}]
     assert rows(spark, "SELECT offset FROM mq_in_flight WHERE partition = 'orders#1@broker-a'") == [{"offset": 1}]
 

@@ -13,7 +13,7 @@ from mq.client.http import Calls, path_of, read_answer
 from mq.client.messages import MessageOrigin
 from mq.errors import NotFound, Unprocessable
 from mq.meta import ConsumeStrategy, Ordering, Strategy
-from mq.names import check_client_topic, check_group, check_topic
+from mq.names import check_client_topic, check_group, check_reader, check_topic
 from mq.wire import CommitRequest, ReplayRequest, ResetRequest
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "GroupAllocation",
     "GroupClient",
     "GroupInfo",
+    "GroupMember",
     "GroupPartition",
     "GroupPlace",
     "GroupStatistics",
@@ -115,10 +116,21 @@ class GroupAllocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A client of a broadcast group with its progress; its offsets are those of the group `group`, `GROUP@CLIENT`."""
+
+    group: str
+    client_id: str
+    lag: int
+    topics: tuple[GroupTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
     """A group: its settings, and its progress in each topic that it has consumed or that a client subscribes to.
 
-    Only an exclusive group has `clients` and `allocation` (by topic).
+    Only an exclusive group has `clients` and `allocation` (by topic), and only a broadcast group has `members`, each
+    with progress of its own.
     """
 
     group: str
@@ -134,11 +146,12 @@ class GroupInfo:
     clients: tuple[GroupClient, ...] = ()
     allocation: dict[str, GroupAllocation] = field(default_factory=dict)
     topics: tuple[GroupTopic, ...] = ()
+    members: tuple[GroupMember, ...] = ()
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not committed, in all its topics."""
-        return sum(topic.lag for topic in self.topics)
+        """Messages that the group has not committed, in all its topics; of a broadcast group, over all its clients."""
+        return sum(topic.lag for topic in self.topics) + sum(member.lag for member in self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +309,8 @@ class GroupAdmin(Calls):
             query["after"] = found.next
 
     def get_group(self, group: str) -> GroupInfo:
-        """Return one group with its progress; raises `NotFound`."""
-        return read_answer(self._call("GET", path_of("groups", check_group(group))), GroupInfo)
+        """Return a group, or a client of a broadcast group (`GROUP@CLIENT`), with its progress; raises `NotFound`."""
+        return read_answer(self._call("GET", path_of("groups", check_reader(group))), GroupInfo)
 
     def group_statistics(self, group: str, *, minutes: int = 5) -> GroupStatistics:
         """Return what the group did in the last `minutes` (1 to 15) and the running one: rates, ages, handling times.
@@ -312,7 +325,7 @@ class GroupAdmin(Calls):
 
         If an answer was lost and the retry finds no group, the group counts as deleted.
         """
-        self._end(path_of("groups", check_group(group)), NotFound)
+        self._end(path_of("groups", check_reader(group)), NotFound)
 
     # Offsets ----------------------------------------------------------------------------------------------------
 
@@ -406,7 +419,7 @@ class GroupAdmin(Calls):
 
 
 def _offsets_path(group: str, topic: str) -> str:
-    return path_of("groups", check_group(group), "topics", check_topic(topic), "offsets")
+    return path_of("groups", check_reader(group), "topics", check_topic(topic), "offsets")
 
 
 def _moment(moment: datetime) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import click
 
-from mq.client.cli.console import service_options
+from mq.client.admin import Admin
+from mq.client.cli.console import PATIENCE, service_options
 from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import ORDERS, parse_order
 from mq.client.cli.message_lines import json_line, text_line, write_lines
-from mq.client.cli.orderly_consume import consume_in_order, is_exclusive
+from mq.client.cli.orderly_consume import consume_in_order
 from mq.client.messages import ReceivedMessage
-from mq.client.pull import PullConsumer, Start
+from mq.client.pull import BroadcastOffsets, PullConsumer, Start
+from mq.errors import NotFound
 
 __all__ = ["consume", "parse_start", "polls"]
 
@@ -22,6 +25,7 @@ _POLL_MESSAGES: Final = 5_000
 _POLL_MS: Final = 1_000
 #: The `--order` of exclusive groups.
 EXCLUSIVE: Final = "exclusive"
+BROADCAST: Final = "broadcast"
 
 
 def parse_start(text: str) -> Start:
@@ -52,6 +56,7 @@ def parse_start(text: str) -> Start:
     help="With --group: in order by partition or by key, or not (none); exclusive: one client for each partition.",
 )
 @click.option("--invisible-ms", type=click.IntRange(1), help="With --group: invisible time of popped messages, in ms.")
+@click.option("--client-id", help="Name of this client in a broadcast group; by default the name of the machine.")
 @service_options
 def consume(
     topic: str,
@@ -64,6 +69,7 @@ def consume(
     filter: str | None,
     order: str | None,
     invisible_ms: int | None,
+    client_id: str | None,
     url: str,
     token: str | None,
     as_json: bool,
@@ -72,6 +78,7 @@ def consume(
 
     With --group, each message is acknowledged once its line is written. SIGTERM ends the command cleanly: messages that
     are not written go back to the group. As a client of an exclusive group it prints each of its partitions in order.
+    As a client of a broadcast group it prints all that no client of the same name has printed.
     """
     line = json_line if as_json else text_line
     if group is not None:
@@ -87,7 +94,21 @@ def consume(
             order=None if order == EXCLUSIVE else parse_order(order),
             invisible_ms=invisible_ms,
         )
-        if order == EXCLUSIVE or (order is None and is_exclusive(url, group, token=token)):
+        strategy = EXCLUSIVE if order == EXCLUSIVE else _strategy_of(url, group, token=token)
+        if client_id is not None and strategy != BROADCAST:
+            raise click.UsageError("--client-id is for broadcast groups")
+        if strategy == BROADCAST:
+            if order is not None or invisible_ms is not None:
+                raise click.UsageError("clients of a broadcast group fetch: no --order, no --invisible-ms")
+            offsets = BroadcastOffsets(group, client_id or socket.gethostname())
+            named = partitions or None
+            with PullConsumer(
+                url, topic, partitions=named, offsets=offsets, tags=tags, filter=filter, token=token
+            ) as consumer:
+                for messages in polls(consumer, follow=follow, max_messages=max_messages):
+                    write_lines(messages, line)
+                    consumer.commit()
+        elif strategy == EXCLUSIVE and order in (None, EXCLUSIVE):
             if options.partition is not None or invisible_ms is not None:
                 raise click.UsageError("an exclusive group allocates its partitions: no --partition, no --invisible-ms")
             consume_in_order(url, group, options, line, token=token)
@@ -101,6 +122,15 @@ def consume(
     with PullConsumer(url, topic, partitions=named, start=where, tags=tags, filter=filter, token=token) as consumer:
         for messages in polls(consumer, follow=follow, max_messages=max_messages):
             write_lines(messages, line)
+
+
+def _strategy_of(url: str, group: str, *, token: str | None) -> str:
+    """Return the group's strategy; a group that does not exist yet will be shared."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        try:
+            return admin.get_group(group).consume_strategy
+        except NotFound:
+            return "shared"
 
 
 class Polled(Protocol):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 import msgspec
 
-from mq.client.admin import Admin, GroupClient, GroupInfo, GroupPartition, TopicStatistics
+from mq.client.admin import Admin, GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.meta import STRATEGIES
+from mq.meta import STRATEGIES, ConsumeStrategy
 
 __all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
 
@@ -78,7 +79,9 @@ def group() -> None:
 @click.option("--invisible-ms", type=click.IntRange(1), help="Invisible time of a popped message, in ms (60000).")
 @click.option("--order", type=click.Choice(list(ORDERS)), help="Consume in order by partition or by key, or not.")
 @click.option(
-    "--strategy", type=click.Choice(["shared", "exclusive"]), help="shared: by message; exclusive: by partition."
+    "--strategy",
+    type=click.Choice(get_args(ConsumeStrategy)),
+    help="shared: a message to one client; exclusive: a partition to one client; broadcast: everything to each client.",
 )
 @click.option(
     "--allocation", type=click.Choice(STRATEGIES), help="How clients of an exclusive group get partitions (sticky)."
@@ -145,6 +148,10 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
     if rows:
         columns = ("topic", "partition", "committed", "end", "lag", "in flight", "last consumed")
         print_table(columns, rows, right=("committed", "end", "lag", "in flight"))
+    members = [(member.client_id, *_row(topic.topic, one)) for member, topic, one in _members(info)]
+    if members:
+        headings = ("client", "topic", "partition", "committed", "end", "lag", "in flight", "last consumed")
+        print_table(headings, members, right=("committed", "end", "lag", "in flight"))
     shares = [_share(info, client, topic) for client in info.clients for topic in client.topics]
     if shares:
         print_table(("client", "state", "topic", "partitions"), shares)
@@ -172,6 +179,13 @@ def _counted(one: TopicStatistics) -> tuple[object, ...]:
     rate = "-" if one.success_rate is None else f"{100 * one.success_rate:.1f}"
     age, handling = ("-" if mean is None else f"{mean:,.0f}" for mean in (one.age_mean_ms, one.handling_mean_ms))
     return (one.topic, one.delivered, one.redelivered, one.succeeded, one.failed, one.dead, rate, age, handling)
+
+
+def _members(info: GroupInfo) -> Iterator[tuple[GroupMember, GroupTopic, GroupPartition]]:
+    for member in info.members:
+        for topic in member.topics:
+            for one in topic.partitions:
+                yield member, topic, one
 
 
 def _share(info: GroupInfo, client: GroupClient, topic: str) -> tuple[object, ...]:

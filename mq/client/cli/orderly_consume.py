@@ -16,25 +16,15 @@ from mq.client.cli.group_consume import GroupOptions, stopped_by_sigterm
 from mq.client.cli.message_lines import Line, write_lines
 from mq.client.messages import OrderedMessage
 from mq.client.orderly import OrderlyConsumer
-from mq.errors import NotFound
 from mq.order import Verdict
 
-__all__ = ["consume_in_order", "is_exclusive"]
+__all__ = ["consume_in_order"]
 
 _LOOK_S: Final = 0.05
 #: Without --follow: seconds after its partitions were read to the end until it stops ...
 _SETTLED_S: Final = 0.5
 #: ... and seconds that it waits for partitions that other clients have.
 _ALLOCATED_S: Final = 10.0
-
-
-def is_exclusive(url: str, group: str, *, token: str | None) -> bool:
-    """Return whether the group exists and is exclusive."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
-        try:
-            return admin.get_group(group).consume_strategy == "exclusive"
-        except NotFound:
-            return False
 
 
 def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, *, token: str | None) -> None:

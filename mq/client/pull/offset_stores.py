@@ -1,7 +1,8 @@
-"""Stores for a pull consumer's offsets, from which it goes on later: a group or a file (SPEC CONS-1, CONS-4).
+"""Stores for a pull consumer's offsets, from which it goes on later: a group or a file (SPEC CONS-1, CONS-4, CONS-7).
 
-shared      GroupOffsets("audit")          the group's offsets: the next consumer of the group goes on from them
-broadcast   FileOffsets("audit.json")      every client reads all messages and stores its own offsets
+shared      GroupOffsets("audit")              the group's offsets: the next consumer of the group goes on from them
+broadcast   BroadcastOffsets("prices", "web1") every client reads all messages; the service has the offsets of each
+alone       FileOffsets("audit.json")          the same, without a group: the service knows nothing of the client
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import msgspec
 
 from mq.client.admin import Admin, GroupPlace
 from mq.client.http import decode_as
-from mq.errors import NotFound, Refused
+from mq.errors import Conflict, NotFound, Refused
+from mq.names import member_name, split_member
 
-__all__ = ["FileOffsets", "GroupOffsets", "OffsetStore"]
+__all__ = ["BroadcastOffsets", "FileOffsets", "GroupOffsets", "OffsetStore"]
 
 
 class OffsetStore(Protocol):
@@ -71,6 +73,45 @@ class GroupOffsets:
             epochs=now.epochs | loaded.epochs,
             topic_id=now.topic_id if loaded.topic_id is None else loaded.topic_id,
         )
+
+
+class BroadcastOffsets(GroupOffsets):
+    """The offsets of one client of a broadcast group, which the first load creates.
+
+    The service shows how far each client is behind (`GroupInfo.members`). A client that is gone for good is removed by
+    `Admin.delete_group("GROUP@CLIENT")`.
+    """
+
+    def __init__(self, group: str, client_id: str) -> None:
+        """`client_id` is up to 127 visible characters without `/`; the client must have the same after a restart."""
+        super().__init__(member_name(group, client_id))
+        if split_member(self.group) is None:
+            raise Refused(
+                f"{group!r} or {client_id!r} is no name of a group or of a client",
+                code="invalid_client_id",
+                field="client_id",
+            )
+        self._broadcast_group = group
+
+    def load(self, admin: Admin, topic: str) -> dict[str, int]:
+        """Return the client's offsets; empty at first.
+
+        Raises
+        ------
+        Conflict
+            `group_not_broadcast`: the group is shared or exclusive.
+        """
+        try:
+            strategy = admin.get_group(self._broadcast_group).consume_strategy
+        except NotFound:
+            strategy = admin.create_group(self._broadcast_group, consume_strategy="broadcast").consume_strategy
+        if strategy != "broadcast":
+            raise Conflict(
+                f"group {self._broadcast_group} is {strategy}, not broadcast: its clients share one progress",
+                code="group_not_broadcast",
+                field="group",
+            )
+        return super().load(admin, topic)
 
 
 class FileOffsets:

@@ -438,3 +438,22 @@ def test_meta_01_calls_name_what_they_are(two: Two) -> None:
         on_loop(two.a, elsewhere())
     assert refused.value.code == "not_owner"
     assert on_loop(two.a, two.a.service.peers.elsewhere("broker-a", Call("POST", b"/", [], b""))) is None
+
+
+def test_cons_07_clients_of_a_broadcast_group_have_their_progress_at_every_process(two: Two, topic: str) -> None:
+    two.a.put_topic(topic, partitions=2)
+    partitions = f"{topic}@broker-a", f"{topic}@broker-b"
+    for partition in partitions:
+        _send_to(two.a, topic, partition, *map(str, range(5)))
+    two.a.call("PUT", f"/v1/groups/{topic}", {"consume_strategy": "broadcast"})
+    wanted = {"one": dict(zip(partitions, (4, 1), strict=True)), "two": dict(zip(partitions, (2, 5), strict=True))}
+    for client, offsets in wanted.items():
+        path = f"/v1/groups/{quote(f'{topic}@{client}')}/topics/{topic}/offsets"
+        for api in two:
+            assert api.call("PUT", path, {"offsets": offsets}).status == 200
+            assert api.call("GET", path).json["offsets"] == offsets
+    for api in two:
+        members = api.call("GET", f"/v1/groups/{topic}").json["members"]
+        assert {one["client_id"]: one["lag"] for one in members} == {"one": 5, "two": 3}
+    assert two.b.call("DELETE", f"/v1/groups/{topic}@one").status == 204
+    until(lambda: len(two.a.call("GET", f"/v1/groups/{topic}").json["members"]) == 1)

@@ -130,7 +130,7 @@ def test_model_05_any_legal_name_can_be_used(api: Api, name: str) -> None:
 BAD: dict[str, tuple[object, int, str, str]] = {
     "unknown field": ({"max_attemps": 3}, 400, "unknown_field", "max_attemps"),
     "strategy no text": ({"consume_strategy": 1}, 400, "invalid_type", "consume_strategy"),
-    "unknown strategy": ({"consume_strategy": "broadcast"}, 422, "invalid_value", "consume_strategy"),
+    "unknown strategy": ({"consume_strategy": "everybody"}, 422, "invalid_value", "consume_strategy"),
     "allocation no text": ({"allocation_strategy": 1}, 400, "invalid_type", "allocation_strategy"),
     "unknown allocation": ({"allocation_strategy": "fair"}, 422, "invalid_value", "allocation_strategy"),
     "order no flag": ({"order": 1}, 400, "invalid_type", "order"),

@@ -31,6 +31,7 @@ def test_the_public_names_of_mq_are_pinned() -> None:
 def test_the_public_names_of_the_client_are_pinned() -> None:
     assert mq.client.__all__ == [
         "Admin",
+        "BroadcastOffsets",
         "BrokerInfo",
         "Closed",
         "ClusterInfo",
@@ -43,6 +44,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "FaultInfo",
         "FileOffsets",
         "GroupInfo",
+        "GroupMember",
         "GroupOffsets",
         "GroupPartition",
         "GroupStatistics",

@@ -18,7 +18,7 @@ from mq.errors import Corrupt
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from mq.meta.fold import Meta, event_from_json, event_to_json
-from mq.meta.group import Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
+from mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
 from mq.meta.group_settings import GroupSettings
 from mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
 from mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
@@ -154,6 +154,7 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "an exclusive group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=EXCLUSIVE, created_ms=5))),
     "a group with one wait": (META, GroupPut(group=Group(name="billing", epoch=1, settings=FIXED, created_ms=5))),
     "a group's end": (META, GroupDeleted(name="billing", epoch=4)),
+    "a client that is forgotten": (META, ClientForgotten(group="billing", client="one", epoch=4)),
     "a reset": (META, OffsetsReset(group="billing", topic="orders", epoch=5, offsets=((LANE, 120), (RETRIES, 0)))),
     "a reset of nothing": (META, OffsetsReset(group="billing", topic="orders", epoch=5, offsets=())),
     "a beginning": (META, GroupBegan(group="billing", topics=(("id-1", 2), ("id-2", 1)))),
@@ -228,7 +229,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
-    *("machine", "began", "done", "delivered", "d", "rp", "dr", "filter"),
+    *("machine", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static topics
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),

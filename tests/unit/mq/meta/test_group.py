@@ -25,6 +25,8 @@ ORDERS_B = LaneKey("id-1", "billing", False, "orders@B")
 OTHER = LaneKey("id-2", "billing", False, "other@A")
 LAST = Start(StartKind.LAST)
 PARTITIONS = ["orders@A", "orders@B"]
+#: Two clients of the group, when it is a broadcast group.
+ONE, TWO = "billing@one", "billing@two"
 
 
 def put(state: GroupsState, name: str = "billing", now_ms: int = 5, **request: object) -> GroupsState:
@@ -169,6 +171,8 @@ def history() -> list[GroupEvent]:
         lambda s: decide_put_group(s, "billing", GroupRequest(order="key", consume_from=LAST), 5),
         lambda s: decide_begin(s, "billing", {"id-1": 2, "id-2": 1}),
         lambda s: decide_reset_offsets(s, "billing", "orders", {ORDERS_A: 7, OTHER._replace(retry=True): 2}),
+        lambda s: decide_put_group(s, "billing", GroupRequest(consume_strategy="broadcast"), 6),
+        lambda s: decide_delete_group(s, ONE),
         lambda s: decide_delete_group(s, "billing"),
         lambda s: decide_put_group(s, "billing", GroupRequest(), 9),
     ):
@@ -192,11 +196,74 @@ def test_a_damaged_event_is_corrupt() -> None:
 
 
 def test_an_event_of_another_life_is_corrupt() -> None:
-    made, begun, moved, gone, again = history()
+    made, begun, moved, changed, forgotten, gone, again = history()
     state = GroupsState().apply_all([made])
-    for events in ([made, again], [made, gone, gone], [gone], [moved], [begun], [made, moved, moved]):
+    unfit: list[list[GroupEvent]] = [[made, again], [made, gone, gone], [gone], [moved], [begun], [made, moved, moved]]
+    for events in (*unfit, [forgotten], [changed, forgotten, forgotten]):
         with pytest.raises(Corrupt):
             GroupsState().apply_all(events)
     assert state.apply_all([made]) == state
     assert isinstance(moved, OffsetsReset) and isinstance(begun, GroupBegan)
     assert state.apply_all([begun, begun]) == state.apply_all([begun])
+
+
+# Broadcast groups -----------------------------------------------------------------------------------------------------
+
+
+def broadcast() -> GroupsState:
+    return put(GroupsState(), consume_strategy="broadcast", consume_from="last")
+
+
+def of(member: str) -> LaneKey:
+    return ORDERS_A._replace(group=member)
+
+
+def test_cons_07_each_client_is_a_reader_with_the_settings_of_its_group() -> None:
+    state = broadcast()
+    member = state.group(ONE)
+    assert (member.name, member.epoch, member.settings) == (ONE, 1, state.group("billing").settings)
+    assert state.group("billing").is_broadcast and not member.is_broadcast
+    assert state.committed_in(of(ONE), Committed(1, 7)) == Committed(1, 7)
+    assert state.committed_in(of(TWO), None) is None
+
+
+def test_cons_07_a_reset_and_a_beginning_of_one_client_leave_the_others_alone() -> None:
+    state = broadcast()
+    state = state.apply_all(decide_begin(state, ONE, {"id-1": 1}))
+    state = state.apply_all(decide_reset_offsets(state, TWO, "orders", {of(TWO): 3}))
+    assert (state.epoch_of(of(ONE)), state.epoch_of(of(TWO))) == (1, 2)
+    starts = [
+        state.start_in(LaneKey("id-1", one, False, "orders@B"), state.group(one), PARTITIONS) for one in (ONE, TWO)
+    ]
+    assert starts == [Start(), LAST]
+
+
+def test_cons_07_a_client_that_is_forgotten_begins_anew_and_the_others_go_on() -> None:
+    state = broadcast()
+    state = state.apply_all(decide_begin(state, ONE, {"id-1": 1}))
+    state = state.apply_all(decide_reset_offsets(state, ONE, "orders", {of(ONE): 3}))
+    state = deleted(state, ONE)
+    assert state.committed_in(of(ONE), Committed(1, 7)) is None is state.committed_in(of(ONE), Committed(2, 7))
+    assert state.committed_in(of(ONE), Committed(state.group(ONE).epoch, 2)) is not None
+    assert state.committed_in(of(TWO), Committed(1, 7)) == Committed(1, 7)
+    assert state.start_in(of(ONE), state.group(ONE), PARTITIONS) == LAST and state.began == {}
+
+
+def test_cons_07_clients_end_with_their_group() -> None:
+    state = broadcast()
+    state = state.apply_all(decide_begin(state, ONE, {"id-1": 1}))
+    state = state.apply_all(decide_reset_offsets(state, ONE, "orders", {of(ONE): 3}))
+    state = deleted(deleted(state, TWO))
+    assert (state.resets, state.began, state.forgotten) == ({}, {}, {})
+    with pytest.raises(NotFound):
+        state.group(ONE)
+    again = put(state, consume_strategy="broadcast")
+    assert again.committed_in(of(ONE), Committed(1, 7)) is None, "what it had in the group's earlier life is void"
+
+
+def test_cons_07_only_broadcast_groups_have_clients_with_names() -> None:
+    with pytest.raises(NotFound, match="billing is not a broadcast group"):
+        put(GroupsState()).group(ONE)
+    with pytest.raises(Refused) as refused:
+        put(broadcast(), ONE)
+    assert refused.value.code == "invalid_group_name"

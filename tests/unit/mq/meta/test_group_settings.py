@@ -78,7 +78,7 @@ def test_a_request_changes_what_it_names(settings: GroupSettings) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "code"),
     [
-        ("consume_strategy", "broadcast", "invalid_value"),
+        ("consume_strategy", "everybody", "invalid_value"),
         ("allocation_strategy", "random", "invalid_value"),
         ("order", "keys", "invalid_value"),
         ("consume_from", "middle", "invalid_value"),

@@ -32,6 +32,7 @@ from mq.meta.online_events import OnlineClient, Subscription
 from mq.meta.snapshot import MetaSnapshot
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import MetaState, StaticQueues, Topic, decide_delete_topic, decide_put_topic
+from mq.names import member_name
 from mq.queue.checkpoint import LaneKey
 
 AB = ("A", "B")
@@ -65,8 +66,8 @@ def seal(name: str, end_offset: int) -> Decide:
     return decide
 
 
-def put_group(name: str, attempts: int) -> Decide:
-    request = GroupRequest.from_json({"max_attempts": attempts, "consume_from": "last"})
+def put_group(name: str, attempts: int, strategy: str = "shared") -> Decide:
+    request = GroupRequest.from_json({"max_attempts": attempts, "consume_from": "last", "consume_strategy": strategy})
     return lambda meta: decide_put_group(meta.groups, name, request, 2_000)
 
 
@@ -82,6 +83,11 @@ def begin(group: str, topic: str) -> Decide:
 
 def delete_group(name: str) -> Decide:
     return lambda meta: decide_delete_group(meta.groups, name) if name in meta.groups.groups else ()
+
+
+def forget_client(group: str, client: str) -> Decide:
+    member = member_name(group, client)
+    return lambda meta: decide_delete_group(meta.groups, member) if meta.groups.find(member) is not None else ()
 
 
 def reset(group: str, topic: str, offset: int) -> Decide:
@@ -146,7 +152,9 @@ decisions = st.one_of(
     st.builds(seal, topics, st.integers(0, 99)),
     st.builds(put_group, groups, st.integers(1, 9)),
     st.builds(begin, groups, topics),
+    st.builds(put_group, groups, st.integers(1, 9), st.just("broadcast")),
     st.builds(delete_group, groups),
+    st.builds(forget_client, groups, st.sampled_from(CLIENTS)),
     st.builds(reset, groups, topics, st.integers(0, 99)),
     st.builds(host, st.sampled_from(HOSTS), st.sampled_from(["renew", "leave", "give back", "take over"])),
     st.builds(heartbeat, groups, st.sampled_from(CLIENTS), st.booleans()),
@@ -161,6 +169,8 @@ PRELUDE: tuple[Decide, ...] = (
     delete_topic("refunds"),
     put_topic("orders", 2, 2),
     put_group("billing", 3),
+    put_group("prices", 3, "broadcast"),
+    forget_client("prices", "c1"),
     begin("billing", "orders"),
     reset("billing", "orders", 5),
     heartbeat("billing", "c1", True),
@@ -214,7 +224,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
         (MetaState, {"topics", "routes_epoch", "ended"}),
         (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static"}),
         (StaticQueues, {"owners", "epoch", "brokers", "made"}),
-        (GroupsState, {"groups", "resets", "epoch", "began"}),
+        (GroupsState, {"groups", "resets", "epoch", "began", "forgotten"}),
         (Group, {"name", "epoch", "settings", "created_ms"}),
         (BrokersState, {"hosts", "roles", "epoch"}),
         (Ownership, {"host", "epoch"}),
