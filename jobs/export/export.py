@@ -27,6 +27,7 @@ from jobs.spark import WAREHOUSE_SETTING
 from jobs.sql import read_topic
 from jobs.tasks import storage
 from mq.errors import DeltaMQError, NotFound, Refused, Unavailable
+from tables.clock import SYSTEM_CLOCK
 from tables.config import Config
 from tables.failpoints import failpoint
 from tables.store import Store
@@ -183,9 +184,12 @@ class _Export:
         return self._done
 
     def _next(self) -> Plan | None:
+        catalog, now_ms = Catalog(self._store), SYSTEM_CLOCK.wall_us() // 1_000
+        partitions = catalog.partitions(self._found.topic)
+        closed = {one.name for one in partitions if not catalog.is_readable(one, now_ms)}
         stored = {
             f"{one.name}:{one.partition.ref.generation}": one.offsets
-            for one in stored_partitions(self._store, Catalog(self._store).partitions(self._found.topic))
+            for one in stored_partitions(self._store, [one for one in partitions if one.name not in closed])
         }
         ranges, lost = next_ranges(self._state.ends, stored, self._found.batch_rows)
         if lost and self._found.fail_on_data_loss:

@@ -28,11 +28,13 @@ __all__ = [
 ]
 
 
-def resolve(store: Store, options: ReadOptions, *, empty: bool = False) -> list[OffsetRange]:
+def resolve(catalog: Catalog, options: ReadOptions, *, empty: bool = False) -> list[OffsetRange]:
     """Return the range of each partition that the options select, as the tables are now.
 
     Parameters
     ----------
+    catalog
+        The topics as of now.
     empty
         Whether ranges without rows are returned as well.
 
@@ -44,7 +46,7 @@ def resolve(store: Store, options: ReadOptions, *, empty: bool = False) -> list[
         A bound is missing for a partition, names one that is not read, or lies outside the stored offsets
         (the last one only with `failOnDataLoss`).
     """
-    catalog = Catalog(store)
+    store = catalog.store
     check_queue_names(catalog, options)
     partitions = list(selected(catalog, options))
     check_named(options.start, "startingOffsets", partitions)

@@ -58,7 +58,7 @@ class Catalog:
 
     def __init__(self, store: Store, meta: Meta | None = None) -> None:
         """Take the topics from `meta`; by default from the metadata log, or from the folders if there is none."""
-        self._store = store
+        self.store = store
         self._meta = read_meta(store) if meta is None else meta
 
     def _topic(self, name: str) -> Topic | None:
@@ -68,7 +68,7 @@ class Catalog:
         """Return the names of all topics, sorted."""
         if self._meta is not None:
             return sorted(self._meta.topics.topics)
-        return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
+        return sorted({ref.topic for ref in refs(self.store, Space.TOPICS)})
 
     def topic_id(self, topic: str) -> str:
         """Return the id that tells this life of the topic from others of its name; empty without a metadata log."""
@@ -82,6 +82,18 @@ class Catalog:
             return None
         assert self._meta is not None, "the topic is from the metadata"
         return TopicQueues(known.static.total, queues_of(self._meta, known))
+
+    def is_readable(self, partition: TopicPartition, now_ms: int) -> bool:
+        """Return whether a partition or segment may be read at this time (SPEC ROUTE-9)."""
+        access = self._meta.access.at(now_ms) if self._meta is not None else None
+        return not access or access.of(self.topic_id(partition.ref.topic), partition.ref.name).readable
+
+    def check_readable(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Raise `Unavailable` (`not_readable`) if one of them may not be read at this time (SPEC ROUTE-9)."""
+        access = self._meta.access.at(now_ms) if self._meta is not None else None
+        for one in partitions if access else ():
+            assert access is not None, "checked before the first partition"
+            access.check_readable(self.topic_id(one.ref.topic), one.ref.name, one.name)
 
     def check_names(self, topic: str, names: Iterable[str], option: str) -> None:
         """Refuse names of physical partitions of a static topic; numbers name its queues.
@@ -113,7 +125,7 @@ class Catalog:
         found = self._of_meta(topic) if self._meta is not None else self._folders(topic)
         if not found:
             raise NotFound(
-                f"there is no topic {topic!r} in {self._store.uri('')}", code="topic_not_found", field="topic"
+                f"there is no topic {topic!r} in {self.store.uri('')}", code="topic_not_found", field="topic"
             )
         return [TopicPartition(ref, n) for n, ref in enumerate(found)]
 
@@ -136,7 +148,7 @@ class Catalog:
         return [PartitionRef(Space.TOPICS, topic, name, generation) for name in names]
 
     def _folders(self, topic: str) -> list[PartitionRef]:
-        found = [ref for ref in refs(self._store, Space.TOPICS) if ref.topic == topic]
+        found = [ref for ref in refs(self.store, Space.TOPICS) if ref.topic == topic]
         return sorted(found, key=lambda ref: _order(ref.name))
 
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from jobs.read import (
     ROWS_PER_TASK_MAX,
+    Catalog,
     Kept,
     Mode,
     OffsetFilter,
@@ -38,6 +39,7 @@ from jobs.read import (
     split,
 )
 from jobs.tasks import storage
+from tables.clock import SYSTEM_CLOCK
 from tables.config import load
 
 if TYPE_CHECKING:
@@ -84,9 +86,17 @@ class MessageReader(DataSourceReader):
         self._filter = OffsetFilter()
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each range that is left after the pushed filters."""
+        """Return one partition for each range that is left after the pushed filters.
+
+        Raises
+        ------
+        Unavailable
+            `not_readable`: one of them may not be read now (SPEC ROUTE-9).
+        """
         options = self._options
-        ranges = self._filter.apply(resolve(storage(options.warehouse), options))
+        catalog = Catalog(storage(options.warehouse))
+        ranges = self._filter.apply(resolve(catalog, options))
+        catalog.check_readable((one.partition for one in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
         rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
         return [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
 

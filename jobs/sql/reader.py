@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.read import (
     EARLIEST,
     LATEST,
+    Catalog,
     OffsetRange,
     ReadOptions,
     parse_options,
@@ -38,6 +39,7 @@ from jobs.read import (
 )
 from jobs.spark import WAREHOUSE_SETTING
 from jobs.tasks import storage
+from tables.clock import SYSTEM_CLOCK
 from tables.store import Store
 
 __all__ = ["read_topic"]
@@ -61,6 +63,11 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     **options
         The options of `format("mq")`: `startingOffsets`, `endingTimestamp`, `asOfTime`, `columns`, `rowFormat`, ...
 
+    Raises
+    ------
+    Unavailable
+        `not_readable`: a partition may not be read now (SPEC ROUTE-9).
+
     Examples
     --------
     >>> read_topic(spark, "orders", startingOffsets="earliest").groupBy("tag").count()  # doctest: +SKIP
@@ -70,7 +77,9 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
         given["topic"] = topic
     parsed = parse_options(given, warehouse=spark.conf.get(WAREHOUSE_SETTING, None))
     store = storage(parsed.warehouse)
-    ranges = resolve(store, parsed, empty=True)
+    catalog = Catalog(store)
+    ranges = resolve(catalog, parsed, empty=True)
+    catalog.check_readable((found.partition for found in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
     edges = {found.partition: _open_edges(parsed, given, found) for found in ranges}
     pieces = split(ranges, partitions_min=parsed.partitions_min, rows_max=parsed.records_per_partition_max)
     read = [piece for piece in pieces if piece.rows or piece.stop == edges[piece.partition][1]]

@@ -184,6 +184,16 @@ class FollowedTopics:
         """Whether it is time to look again; always true if looks are cheap."""
         return self._threads is None or self._clock.boot_ms() - self._looked_ms >= _REMOTE_LOOK_MS
 
+    def readable_to(self, key: tuple[str, str]) -> int | None:
+        """Return the offset before which a partition may be read now; None if all of it may (SPEC ROUTE-9)."""
+        if self._meta is None or not self._meta.meta.access:
+            return None
+        catalog, now_ms = self.catalog(), self._clock.wall_us() // 1_000
+        for table in self._followed[key].tables:
+            if not catalog.is_readable(table.partition, now_ms):
+                return table.stored.low + table.partition.delta
+        return None
+
     def catalog(self) -> Catalog:
         """Return all topics as of the last look."""
         return Catalog(self.store, None if self._meta is None else self._meta.meta)

@@ -125,7 +125,7 @@ class StreamPlanner:
     def _next_end(self, start: StreamOffset, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
         at = self.positions(start)
         stored = self._offsets()
-        available = {key: stored[key].count(at[key], self._end_of(key)) for key in at}
+        available = {key: stored[key].count(at[key], max(at[key], self._end_of(key))) for key in at}
         count = sum(available.values())
         moved = any(
             offset != self._stored(start, key) for key, offset in at.items() if self._stored(start, key) is not None
@@ -147,7 +147,9 @@ class StreamPlanner:
         return {key: one.stored.offsets for key, one in self.followed.partitions.items()}
 
     def _end_of(self, key: Key) -> int:
-        end = self.followed.partitions[key].end_offset
+        end, readable_to = self.followed.partitions[key].end_offset, self.followed.readable_to(key)
+        if readable_to is not None:
+            end = min(end, readable_to)
         return end if self._target is None else min(end, self._target.get(key, 0))
 
     def _stored(self, start: StreamOffset, key: Key) -> int | None:

@@ -67,3 +67,8 @@ def test_bodies_may_be_text_or_any_bytes() -> None:
         as_bytes(17)
     assert caught.value.field == "body"
     assert as_messages([b"a", "b", Message(b"c", key="k")]) == [Message(b"a"), Message(b"b"), Message(b"c", key="k")]
+
+
+def test_the_size_of_a_message_counts_its_body_key_and_headers() -> None:
+    plain = Message(b"12345").size_bytes()
+    assert Message(b"12345", key="678", headers={"a": "bc", "d": "e"}).size_bytes() - plain == 3 + 5

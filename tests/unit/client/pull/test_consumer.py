@@ -13,6 +13,7 @@ import pytest
 from mq.client import Message, Patience, Producer, PullConsumer
 from mq.client.pull.out_of_range import OffsetOutOfRange
 from mq.errors import NotFound, Refused, Unavailable
+from mq.limits import FETCH_MESSAGES_MAX
 from tests.unit.client.stub_service import StubService
 
 MakeConsumer = Callable[..., PullConsumer]
@@ -395,6 +396,16 @@ def test_settings_out_of_their_bounds_are_refused(
     stub.create("orders", 1)
     with pytest.raises(Refused):
         make_consumer(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fetch_messages": 1}, {"fetch_messages": FETCH_MESSAGES_MAX}, {"fetch_bytes": 1}], ids=str
+)
+def test_settings_at_their_bounds_are_taken(
+    stub: StubService, make_consumer: MakeConsumer, settings: dict[str, int]
+) -> None:
+    stub.create("orders", 1).log("orders@broker-a").append({"offset": 0, "body": b"0"})
+    assert [message.offset for message in make_consumer(**settings).poll()] == [0]
 
 
 def test_polls_with_bad_arguments_are_refused(stub: StubService, make_consumer: MakeConsumer) -> None:

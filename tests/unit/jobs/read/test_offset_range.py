@@ -27,7 +27,7 @@ A, B, MORE = "orders@broker-a", "orders@broker-b", "orders#1@broker-a"
 
 
 def _resolve(filled: Filled, **options: str) -> list[OffsetRange]:
-    return resolve(storage(filled.uri), parse_options(options, warehouse=filled.uri))
+    return resolve(Catalog(storage(filled.uri)), parse_options(options, warehouse=filled.uri))
 
 
 def _shown(ranges: list[OffsetRange]) -> dict[str, tuple[int, int]]:

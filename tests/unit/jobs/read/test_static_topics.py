@@ -51,7 +51,7 @@ def orders(tmp_path: Path) -> Iterator[StaticTables]:
 
 def _resolve(orders: StaticTables, **options: str) -> list[OffsetRange]:
     uri = orders.warehouse.store.uri("")
-    return resolve(storage(uri), parse_options({"topic": TOPIC} | options, warehouse=uri))
+    return resolve(Catalog(storage(uri)), parse_options({"topic": TOPIC} | options, warehouse=uri))
 
 
 def _read(orders: StaticTables, **options: str) -> list[tuple[str, int, str]]:
@@ -60,7 +60,7 @@ def _read(orders: StaticTables, **options: str) -> list[tuple[str, int, str]]:
     parsed = parse_options({"topic": TOPIC} | options, warehouse=uri)
     rows = RangeRows(parsed, schema_of(parsed))
     found = []
-    for one in split(resolve(storage(uri), parsed), partitions_min=7, rows_max=None):
+    for one in split(resolve(Catalog(storage(uri)), parsed), partitions_min=7, rows_max=None):
         for batch in rows.read(RangePartition(one)):
             columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "body"))
             found += [(name, at, body.decode()) for name, at, body in zip(*columns, strict=True)]
@@ -84,7 +84,7 @@ def test_static_2_kafkas_numbers_are_the_queues(orders: StaticTables) -> None:
     assert [(one.partition.number, one.rows) for one in _resolve(orders)] == [(0, 5), (0, 3), (0, 4), (1, 2)]
     uri = orders.warehouse.store.uri("")
     parsed = parse_options({"assign": '{"orders": [1]}'}, warehouse=uri)
-    assert [one.partition.name for one in resolve(storage(uri), parsed)] == [Q1]
+    assert [one.partition.name for one in resolve(Catalog(storage(uri)), parsed)] == [Q1]
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_static_22_segments_cannot_be_named_and_the_error_names_the_queue(orders
     uri = orders.warehouse.store.uri("")
     assigned = parse_options({"assign": '{"orders": ["orders@A"]}'}, warehouse=uri)
     with pytest.raises(Unprocessable, match=Q0):
-        resolve(storage(uri), assigned)
+        resolve(Catalog(storage(uri)), assigned)
 
 
 def test_static_22_an_unknown_queue_is_refused(orders: StaticTables) -> None:
     uri = orders.warehouse.store.uri("")
     for name in (queue_name(7), "7", "orders@Z"):
         with pytest.raises(DeltaMQError, match=r"7@|'7'|orders@Z") as caught:
-            resolve(storage(uri), parse_options({"assign": json.dumps({TOPIC: [name]})}, warehouse=uri))
+            resolve(Catalog(storage(uri)), parse_options({"assign": json.dumps({TOPIC: [name]})}, warehouse=uri))
         assert caught.value.code == "partition_not_found"
 
 
@@ -151,7 +151,7 @@ def test_static_10_an_undecided_leader_is_not_read(orders: StaticTables) -> None
 def test_static_12_a_leader_without_messages_has_no_table_and_no_range(orders: StaticTables) -> None:
     orders.remap(["A"], "strict", [1])
     uri = orders.warehouse.store.uri("")
-    ranges = resolve(storage(uri), parse_options({"topic": TOPIC}, warehouse=uri), empty=True)
+    ranges = resolve(Catalog(storage(uri)), parse_options({"topic": TOPIC}, warehouse=uri), empty=True)
     assert [one.partition.ref.name for one in ranges] == ["orders@A", "orders#2@B", "orders#3@A", "orders#1@B"]
 
 

@@ -11,6 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from jobs.stream.planner import StreamDataLost
 from jobs.stream.progress import behind
+from mq.meta.access import OPEN, Access
+from mq.meta.access_changes import decide_broker_access
 from mq.meta.static_topics import RemapMode
 from mq.queue.checkpoint import LaneKey
 from mq.static.logical_queue import queue_name
@@ -229,3 +231,24 @@ def test_static_13_whatever_happens_between_batches_each_message_is_read_once(wa
     ]
     assert sorted(read) == sorted(wanted), "each message once"
     assert len(wanted) == sum(map(len, orders.sent.values()))
+
+
+def test_route_09_a_stream_reads_up_to_a_closed_segment_and_goes_on_when_it_is_open(orders: StaticTables) -> None:
+    orders.remap(["B"], "strict", [0])
+    orders.send(0, 3)
+    orders.meta.submit_any(lambda meta: decide_broker_access(meta, "B", Access(readable=False), orders.now_ms))
+    stream = _stream(orders)
+    assert stream.batch() == [(Q0, at) for at in range(5)], "queue 1 and the newest segment of queue 0 are at B"
+    assert stream.batch() == []
+    orders.remap(["A"], "strict", [0])
+    orders.send(0, 1)
+    assert stream.batch() == [], "what lies behind a closed segment comes after it"
+    orders.meta.submit_any(lambda meta: decide_broker_access(meta, "B", OPEN, orders.now_ms))
+    assert stream.batch() == [*((Q0, at) for at in (5, 6, 7, 8)), (Q1, 0), (Q1, 1)]
+
+
+def test_route_09_a_stream_that_reads_all_there_is_ends_before_what_is_closed(orders: StaticTables) -> None:
+    orders.meta.submit_any(lambda meta: decide_broker_access(meta, "A", Access(readable=False), orders.now_ms))
+    stream = _stream(orders)
+    assert stream.all_of_it() == [(Q1, 0), (Q1, 1)]
+    assert stream.all_of_it() == []

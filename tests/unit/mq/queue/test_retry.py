@@ -56,6 +56,7 @@ def test_retry_2_the_default_waits_are_those_of_the_source() -> None:
         ("fixed", Fixed(700), [700, 700, 700]),
         ("a short list goes on with its last", Waits((1, 2)), [1, 2, 2]),
         ("doubling", Exponential(initial_ms=100, max_ms=300), [100, 200, 300]),
+        ("a ceiling at once", Exponential(initial_ms=100, max_ms=100), [100, 100, 100]),
         ("no growth", Exponential(initial_ms=100, multiplier=1, max_ms=300), [100, 100, 100]),
     ],
 )

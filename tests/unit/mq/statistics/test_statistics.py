@@ -65,6 +65,17 @@ def test_cons_06_a_process_keeps_the_last_minutes_and_those_that_are_not_stored(
     assert minutes.since(0, "billing") == {} == minutes.take_unsaved(now_ms, whole=True)
 
 
+def test_cons_06_minutes_are_kept_until_the_last_of_their_sixteenth_minute() -> None:
+    minutes = Minutes()
+    count(minutes, NOON, Consumed(succeeded=1))
+    end_ms = NOON + KEPT_MINUTES * MINUTE
+    minutes.take_unsaved(end_ms)
+    minutes.forget_old(end_ms - 1)
+    assert minutes.since(0, "billing") != {}
+    minutes.forget_old(end_ms)
+    assert minutes.since(0, "billing") == {}
+
+
 def test_cons_06_sums_over_processes_add_counts_and_keep_the_longest_times() -> None:
     one = Consumed(delivered=2, succeeded=1, age_ms=30, age_max_ms=20, handling_ms=7, handling_max_ms=7)
     two = Consumed(delivered=1, failed=1, age_ms=50, age_max_ms=50, handling_ms=5, handling_max_ms=5)
