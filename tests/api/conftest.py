@@ -7,19 +7,30 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.api.as_static import AsStatic, is_static
 from tests.api.running import Api, config_for, running
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service that creates topics on their first message."""
+def api(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Api]:
+    """A service that creates topics on their first message; for `static` tests all topics are static."""
     with running(config_for(tmp_path_factory.mktemp("warehouse"))) as found:
-        yield found
+        yield AsStatic(found.port, found.service) if is_static(request) else found
 
 
 @pytest.fixture
 def topic() -> str:
     """A topic name that no other test uses."""
     return f"orders.{next(_numbers)}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Play the tests of a module that is marked `static_too` against static topics as well."""
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "static_too" not in marks or "plain_only" in marks:
+        return
+    for fixture, scope in (("api", "module"), ("queue", "function")):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, ["plain", "static"], indirect=True, scope=scope)

@@ -25,6 +25,7 @@ from tables.paths import PartitionRef
 from tables.queue.recovery import recover
 from tables.queue.refs import dead_ref, retry_ref
 from tables.store.store import Store
+from tests.api.as_static import AsStatic
 from tests.api.running import ARROW, JSON, Api, Reply, config_for, running
 from tests.queue_engines import revive_job
 from tests.set_clock import SetClock
@@ -141,14 +142,17 @@ class Consumer:
 class Queue:
     """A warehouse, a clock, and a service that tests may stop and start."""
 
-    def __init__(self, folder: Path, clock: SetClock, config: Config, ports: Ports) -> None:
+    def __init__(self, folder: Path, clock: SetClock, config: Config, ports: Ports, *, static: bool = False) -> None:
+        """With `static`, all topics are static."""
         self.folder = folder
+        self.static = static
         self.clock = clock
         #: The engine of the jobs (`tests.queue_engines`).
         self.engine = "local"
         self.config = config
         self._ports = replace(ports, clock=clock)
         self._stack = contextlib.ExitStack()
+        self._names: dict[str, list[str]] = {}
         self.api: Api
         self.start()
 
@@ -156,7 +160,8 @@ class Queue:
         """Start a service, with changed settings of the queue if any are given."""
         if queue:
             self.config = replace(self.config, queue=replace(self.config.queue, **queue))
-        self.api = self._stack.enter_context(running(self.config, self._ports))
+        api = self._stack.enter_context(running(self.config, self._ports))
+        self.api = AsStatic(api.port, api.service, self._names) if self.static else api
 
     def stop(self) -> None:
         """Stop the service cleanly."""
@@ -201,8 +206,8 @@ class Queue:
         return Consumer(self.api, group, topic)
 
     def topic(self, partitions: int = 1, name: str = "orders", **settings: object) -> list[str]:
-        view = self.api.put_topic(name, partitions=partitions, **settings)
-        return [p["partition"] for p in view["partitions"]]
+        self.api.put_topic(name, partitions=partitions, **settings)
+        return list(self.api.partitions(name))
 
     def group(self, name: str, **settings: object) -> Consumer:
         reply = self.api.call("PUT", f"/v1/groups/{name}", settings)
@@ -257,11 +262,16 @@ class Queue:
 
 @contextlib.contextmanager
 def queue_in(
-    folder: Path, ports: Ports = REAL, service: Mapping[str, Any] = MappingProxyType({}), **queue: Any
+    folder: Path,
+    ports: Ports = REAL,
+    service: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    static: bool = False,
+    **queue: Any,
 ) -> Iterator[Queue]:
-    """Yield a queue with a clock that only tests advance; `service` and `queue` are settings."""
+    """Yield a queue with a clock that only tests advance; `service` and `queue` are settings; see `Queue`."""
     config = replace(config_for(folder, **service), queue=QueueSettings(**queue))
-    found = Queue(folder, SetClock(), config, ports)
+    found = Queue(folder, SetClock(), config, ports, static=static)
     try:
         yield found
     finally:

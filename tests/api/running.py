@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from api.app import create_app
+from api.log import Partition
 from api.ports import REAL, Ports
 from api.serve import Server, bind
 from api.service import Service
@@ -82,8 +83,22 @@ class Api:
         return self.call("POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", body, kind, **headers)
 
     def fetch(self, topic: str, partition: str, query: str = "", accept: str = JSON) -> Reply:
-        path = f"/v1/topics/{quote(topic, safe='')}/partitions/{quote(partition, safe='')}/messages"
-        return self.call("GET", path + query, Accept=accept)
+        return self.call("GET", self.messages_path(topic, partition) + query, Accept=accept)
+
+    def service_name(self, topic: str, partition: str) -> str:
+        """Return the name by which the service knows a partition; for what does not go through `call`."""
+        return partition
+
+    def messages_path(self, topic: str, partition: str) -> str:
+        """Return where the messages of a partition are fetched."""
+        name = self.service_name(topic, partition)
+        return f"/v1/topics/{quote(topic, safe='')}/partitions/{quote(name, safe='')}/messages"
+
+    def hosted(self, topic: str, partition: str) -> Partition:
+        """Return the service's own partition."""
+        found = self.service.topics.find(topic)
+        assert found is not None
+        return found.partition(partition)
 
     def partitions(self, topic: str) -> dict[str, Any]:
         """Return the topic's partitions by name."""

@@ -45,7 +45,7 @@ def test_from_topic_to_topic(run: Run, topic: str) -> None:
 
 
 def test_cons_07_clients_of_a_broadcast_group_each_print_everything_once(run: Run, topic: str) -> None:
-    run("topic", "create", topic)
+    run("topic", "create", topic, "--partitions", "1")
     run("produce", topic, stdin="".join(json.dumps({"body": f"{n}"}) + "\n" for n in range(4)))
     assert run("group", "create", topic, "--strategy", "broadcast").returncode == 0
 

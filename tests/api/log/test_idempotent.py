@@ -15,6 +15,8 @@ from mq.limits import PRODUCER_REQUESTS_KEPT
 from mq.wire import Producer
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 
+pytestmark = pytest.mark.static_too
+
 KEYED = [{"key": f"k{i}", "body": str(i)} for i in range(40)]
 
 
@@ -197,9 +199,7 @@ class _failing:
 
 
 def _partition(api: Api, topic: str, name: str) -> object:
-    hosted = api.service.topics.find(topic)
-    assert hosted is not None
-    return hosted.partition(name)
+    return api.hosted(topic, name)
 
 
 # The gate alone -----------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import pytest
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
 def holder(api: Api, topic: str) -> Member:

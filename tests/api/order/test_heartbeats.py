@@ -17,10 +17,13 @@ from mq.errors import Unknown
 from mq.limits import WAIT_MS_MAX
 from mq.meta.online import Member as Stay
 from mq.order_limits import CLIENTS_MAX
+from tests.api.as_static import AsStatic, is_static
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 from tests.faulty_store import faulty_disk
 from tests.set_clock import SetClock
+
+pytestmark = pytest.mark.static_too
 
 #: In the key of what is appended to the metadata log.
 META = "sys/meta"
@@ -29,10 +32,10 @@ SELDOM_RENEWED: dict[str, Any] = {"lease_ms": 600_000, "lease_renew_ms": 300_000
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Api]:
     """A service whose clients may wait as long as anybody may: a third of an authorization is longer."""
     with running(config_for(tmp_path_factory.mktemp("warehouse"), authorization_ms=600_000)) as found:
-        yield found
+        yield AsStatic(found.port, found.service) if is_static(request) else found
 
 
 def member(api: Api, topic: str, name: str) -> Member:

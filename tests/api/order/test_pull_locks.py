@@ -16,6 +16,8 @@ from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply, config_for, running, until
 from tests.set_clock import SetClock
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
 def group(api: Api, topic: str) -> str:
@@ -50,6 +52,7 @@ def _last_consumed(api: Api, group: str, partition: str) -> str | None:
     return found
 
 
+@pytest.mark.plain_only("in a logical queue a lock's first position is committed")
 def test_cons_06_a_pull_under_the_lock_and_a_commit_are_consumption(api: Api, group: str) -> None:
     client, partition = member(api, group, "c0"), f"{group}@broker-a"
     fill(api, partition, 3)
@@ -173,7 +176,7 @@ def test_order_05_a_pull_that_waits_is_ended_when_its_partition_moves(api: Api, 
         began = time.monotonic()
         pulls = {partition: pool.submit(old.fetch, partition, f"&wait_ms={WAIT_MS_MAX}") for partition in held}
         for partition in held:
-            until(lambda name=partition: api.service.topics.find(group).partition(name).has_waiters)
+            until(lambda name=partition: api.hosted(group, name).has_waiters)
         new.beat()
         moved = new.allocated()
         for partition in moved:
@@ -294,12 +297,12 @@ def test_order_04_an_event_stream_ends_when_its_partition_moves(api: Api, group:
     old, new = member(api, group, "c0"), member(api, group, "c1")
     old.beat()
     partitions = old.take(*old.allocated())["partitions"]
-    path = f"/v1/topics/{group}/partitions/{partitions[-1].replace('#', '%23')}/messages?group={group}&client_id=c0"
+    path = f"{api.messages_path(group, partitions[-1])}?group={group}&client_id=c0"
     stranger = path.replace("client_id=c0", "client_id=c9")
     assert refused(api.call("GET", stranger, accept="text/event-stream")) == NOT_HOLDER
     with ThreadPoolExecutor(1) as pool:
         stream = pool.submit(api.call, "GET", path, accept="text/event-stream")
-        until(lambda: api.service.topics.find(group).partition(partitions[-1]).has_waiters)
+        until(lambda: api.hosted(group, partitions[-1]).has_waiters)
         new.beat()
         assert partitions[-1] in new.allocated()
         body = stream.result(20).body.decode()

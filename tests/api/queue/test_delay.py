@@ -21,10 +21,13 @@ from tables.paths import PartitionRef, Space
 from tables.queue.records import delay_marks_of
 from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from tables.queue.waiting import DUE_KEPT_MS
+from tests.api.as_static import AsStatic, is_static
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 from tests.faulty_store import faulty_disk
 from tests.rows import rows
 from tests.set_clock import AheadClock
+
+pytestmark = pytest.mark.static_too
 
 HOUR_MS = 3_600_000
 BROKERS = ("broker-a", "broker-b")
@@ -71,10 +74,10 @@ def clock() -> AheadClock:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, clock: AheadClock) -> Iterator[Api]:
+def api(tmp_path_factory: pytest.TempPathFactory, clock: AheadClock, request: pytest.FixtureRequest) -> Iterator[Api]:
     """A service whose wall clock tests set ahead."""
     with running(config_for(tmp_path_factory.mktemp("warehouse")), Ports(clock=clock)) as found:
-        yield found
+        yield AsStatic(found.port, found.service) if is_static(request) else found
 
 
 @pytest.fixture
@@ -92,6 +95,7 @@ def soon(**time: float) -> str:
     return (datetime.now(UTC) + timedelta(**time)).isoformat()
 
 
+@pytest.mark.plain_only("looks at the names in the tables")
 def test_retry_04_a_delayed_message_waits_with_its_target_and_its_time(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=4)
     began_ms = api.service.now_ms()
@@ -110,6 +114,7 @@ def test_retry_04_a_delayed_message_waits_with_its_target_and_its_time(api: Api,
     assert api.bodies(topic)[target] == ["now"], "the target is that of the key"
 
 
+@pytest.mark.plain_only("looks at the names in the tables")
 def test_retry_04_a_request_may_hold_both_and_many_targets(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=4)
     sent = [{"key": f"k{i}", "body": str(i), **({"delay_ms": HOUR_MS} if i % 3 else {})} for i in range(90)]
@@ -163,6 +168,7 @@ def test_retry_04_every_format_can_delay(api: Api, topic: str, name: str, body: 
     assert delivered(api, topic) == ["b"]
 
 
+@pytest.mark.plain_only("looks at the names in the tables")
 def test_retry_04_a_named_partition_is_the_target(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2)
     api.send(topic, {"body": "a", "delay_ms": HOUR_MS}, query=f"?partition={topic}@broker-b")

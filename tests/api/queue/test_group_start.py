@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.as_static import is_static
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import config_for, running, until
+
+pytestmark = pytest.mark.static_too
 
 #: Far enough in the future that nothing is ever appended at or after it.
 LATER = (datetime.now(UTC) + timedelta(days=3650)).isoformat().replace("+00:00", "Z")
@@ -26,8 +29,8 @@ OFFSETS = "/v1/groups/late/topics/orders/offsets"
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with queue_in(tmp_path) as found:
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    with queue_in(tmp_path, static=is_static(request)) as found:
         yield found
 
 
@@ -142,6 +145,7 @@ def test_model_4_an_exclusive_group_gets_all_of_a_partition_that_was_added(queue
     assert [one["body"] for one in member.fetch(NEW, "&offset=0").json["messages"]] == ["1", "2"]
 
 
+@pytest.mark.plain_only("added queues divide the keys in another way")
 def test_route_06_keys_wait_for_a_partition_that_was_added_after_the_group_began(queue: Queue) -> None:
     """A key moved twice: where it was in between, the group has committed nothing, but has all of it to consume."""
     queue.topic(1, order_strategy="strict")

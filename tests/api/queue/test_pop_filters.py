@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.as_static import is_static
 from tests.api.queue.test_pop_waiting import Waiting
 from tests.api.queue_calls import Queue, queue_in
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
     """A topic of one partition with ten messages, bodies and the header `n` 0 to 9, tags x and y in turn."""
-    with queue_in(tmp_path / "warehouse") as found:
+    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
         found.topic()
         for at in range(10):
             found.send(f"{at}", tag="xy"[at % 2], headers={"n": f"{at}"}, key="k")

@@ -12,15 +12,18 @@ import pytest
 from api.ports import Ports
 from tables.config_sections import Secret
 from tables.queue.refs import REVIVE_LOG
+from tests.api.as_static import is_static
 from tests.api.queue_calls import Queue, queue_in
 from tests.faulty_store import faulty_disk
 
 INVALID, EXPIRED = "handle_invalid", "handle_expired"
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse") as found:
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
         found.topic()
         yield found
 

@@ -10,14 +10,17 @@ import pytest
 
 from api.ports import Ports
 from mq.queue.retry import DEAD_REASON_HEADER
+from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Queue, queue_in
 
 MINUTE = 60_000
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse") as found:
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
         found.topic()
         yield found
 

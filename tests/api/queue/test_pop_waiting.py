@@ -14,8 +14,8 @@ import pytest
 from api.ports import Ports
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
+from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 from tests.faulty_store import HeldReads, faulty_disk
@@ -23,10 +23,12 @@ from tests.faulty_store import HeldReads, faulty_disk
 #: Far longer than a wake-up takes, and than the test runner's patience is short.
 WAIT_MS = 20_000
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse") as found:
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
         found.topic(partitions=4)
         yield found
 
@@ -72,7 +74,7 @@ def test_pop_15_arrivals_wake_every_group(queue: Queue) -> None:
 def test_pop_15_a_commit_of_another_process_wakes(queue: Queue) -> None:
     waiting = Waiting(queue.consumer("billing"))
     warehouse = Warehouse.open(str(queue.folder), clock=queue.clock)
-    log = warehouse.open_partition(PartitionRef(Space.TOPICS, "orders", "orders@broker-b"))
+    log = warehouse.open_partition(queue.api.hosted("orders", "orders@broker-b").ref)
     log.append([Batch(pa.RecordBatch.from_pydict({"body": [b"a"]}, schema=pa.schema([INGEST_SCHEMA.field("body")])))])
     warehouse.close()
     assert waiting.result().bodies == ["a"]

@@ -13,6 +13,8 @@ from tests.api.routes.test_groups import group_path, put_group
 from tests.api.running import Api, config_for, running
 from tests.api.static_queues import StaticTopic
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
 def filled(api: Api, topic: str) -> str:

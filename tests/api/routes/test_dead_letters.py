@@ -21,6 +21,8 @@ from tests.api.routes.test_groups import group_path, pop, put_group
 from tests.api.running import Api, Reply, config_for, running
 from tests.faulty_store import faulty_disk
 
+pytestmark = pytest.mark.static_too
+
 
 def bury(api: Api, group: str, *letters: dict[str, Any], broker: str = "broker-a") -> str:
     """Append dead letters, as the revive job does; returns their partition."""

@@ -21,6 +21,8 @@ from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA
 from tests.api.running import ARROW, JSON, Api, arrow_stream, config_for, running, until
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
 def ten(api: Api, topic: str) -> tuple[str, str]:
@@ -96,7 +98,7 @@ def test_cons_03_filtered_messages_count_as_consumed(
 )
 def test_accept_is_read_as_http_says(api: Api, ten: tuple[str, str], accept: str, kind: str) -> None:
     topic, partition = ten
-    path = f"/v1/topics/{topic}/partitions/{partition}/messages"
+    path = api.messages_path(topic, partition)
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
     with contextlib.closing(connection):
         connection.request("GET", path, headers={"Accept": accept})

@@ -12,6 +12,8 @@ from tests.api.exclusive import Member, exclusive_group
 from tests.api.routes.test_sse import stream
 from tests.api.running import ARROW, Api, until
 
+pytestmark = pytest.mark.static_too
+
 
 @pytest.fixture
 def ten(api: Api, topic: str) -> tuple[str, str]:

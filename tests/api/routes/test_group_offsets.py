@@ -16,6 +16,8 @@ from tables.queue.recovery import recover
 from tests.api.routes.test_groups import group_path, pop, progress, put_group, store_again
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
 
+pytestmark = pytest.mark.static_too
+
 A, B = "orders@broker-a", "orders@broker-b"
 
 
@@ -260,6 +262,7 @@ def test_pop_18_a_reset_goes_anywhere_in_a_new_epoch(api: Api, filled: tuple[str
     assert [m["body"] for m in pop(api, group, topic)] == ["b7", "b8", "b9"], "the other partition is as it was"
 
 
+@pytest.mark.plain_only("a logical queue does not show when it was last written")
 def test_pop_18_a_reset_to_a_time_goes_to_the_first_message_since(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     api.send(topic, "old")

@@ -18,6 +18,8 @@ from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 from tests.set_clock import SetClock
 
+pytestmark = pytest.mark.static_too
+
 BROKER = "broker-a"
 
 

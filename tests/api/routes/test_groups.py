@@ -27,6 +27,8 @@ from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
 from tests.faulty_store import failing, faulty_disk
 from tests.set_clock import SetClock
 
+pytestmark = pytest.mark.static_too
+
 #: What a retried or dead message is stored with, whoever stored it.
 ROW = {"body": b"again", "message_id": "m", "reconsume_times": 1}
 

@@ -12,6 +12,8 @@ import pytest
 from mq.routing import logical_partition
 from tests.api.running import ARROW, JSON, NDJSON, Api, arrow_stream
 
+pytestmark = pytest.mark.static_too
+
 
 def test_an_answer_says_where_each_message_is(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
@@ -125,6 +127,7 @@ def test_a_topic_sets_what_an_answer_waits_for(api: Api, topic: str) -> None:
 # Routes -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.plain_only("no message creates a static topic")
 def test_route_02_an_unknown_topic_gets_two_brokers_with_partitions_named_like_it(api: Api, topic: str) -> None:
     assert api.send(topic, "a").status == 200
     assert list(api.partitions(topic)) == [f"{topic}@broker-a", f"{topic}@broker-b"]
@@ -211,6 +214,7 @@ def test_expected_offset_may_be_in_the_query(api: Api, topic: str) -> None:
 # A topic that is made for its first request ---------------------------------------------------------------------
 
 
+@pytest.mark.plain_only("no message creates a static topic")
 @pytest.mark.parametrize(
     ("body", "kind", "query", "told"),
     [

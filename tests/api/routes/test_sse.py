@@ -7,9 +7,12 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from urllib.parse import quote
+
+import pytest
 
 from tests.api.running import Api, config_for, running
+
+pytestmark = pytest.mark.static_too
 
 EVENTS = "text/event-stream"
 
@@ -17,7 +20,7 @@ EVENTS = "text/event-stream"
 @contextmanager
 def stream(api: Api, topic: str, query: str = "", **headers: str) -> Iterator[Iterator[dict[str, str]]]:
     """The events of partition broker-a, each as its fields; comments are passed over."""
-    path = f"/v1/topics/{topic}/partitions/{quote(f'{topic}@broker-a', safe='')}/messages{query}"
+    path = api.messages_path(topic, f"{topic}@broker-a") + query
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
     with closing(connection):
         connection.request(
@@ -45,7 +48,8 @@ def test_events_carry_messages_as_they_are_committed(api: Api, topic: str) -> No
     api.send(topic, "a", "b")
     with stream(api, topic, "?offset=1") as events:
         first = next(events)
-        assert first["id"] == f"{topic}@broker-a:1" and json.loads(first["data"])["body"] == "b"
+        place = api.service_name(topic, f"{topic}@broker-a")
+        assert first["id"] == f"{place}:1" and json.loads(first["data"])["body"] == "b"
         api.send(topic, "line\nbreak")
         assert json.loads(next(events)["data"])["body"] == "line\nbreak"
 
@@ -53,7 +57,8 @@ def test_events_carry_messages_as_they_are_committed(api: Api, topic: str) -> No
 def test_a_stream_is_resumed_after_the_last_event(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     api.send(topic, *[{"body": str(i), "tag": "even" if i % 2 == 0 else "odd"} for i in range(6)])
-    with stream(api, topic, "?tags=even", Last_Event_ID=f"{topic}@broker-a:2") as events:
+    last = f"{api.service_name(topic, f'{topic}@broker-a')}:2"
+    with stream(api, topic, "?tags=even", Last_Event_ID=last) as events:
         assert json.loads(next(events)["data"])["body"] == "4"
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jobs.read.options import Mode, parse_options
 from jobs.stream.followed import FollowedTopics
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from tests.api.running import Api, config_for, running, until
+
+pytestmark = pytest.mark.static_too
 
 GROUP, PATH = "dashboard", "/v1/groups/dashboard/topics/orders/offsets"
 
