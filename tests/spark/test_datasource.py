@@ -17,6 +17,7 @@ from jobs.read.offset_range import resolve
 from jobs.read.options import parse_options
 from jobs.read.range_reader import RangePartition, read_range
 from jobs.read.row_format import schema_of
+from jobs.read.topics import Catalog
 from jobs.spark.datasource import MessageReader, PushdownReader
 from jobs.sql.reader import read_topic
 from jobs.tasks.warehouse_files import storage
@@ -274,7 +275,7 @@ def test_without_pushdown_the_session_is_not_asked_for_it() -> None:
 def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Path) -> None:
     filled = Filled(tmp_path, rollup_files=3)
     log = [filled.append("orders", A, *[b"x"] * 5) for _ in range(3)][-1]
-    planned = resolve(storage(filled.uri), parse_options({"topic": "orders"}, warehouse=filled.uri))[0]
+    planned = resolve(Catalog(storage(filled.uri)), parse_options({"topic": "orders"}, warehouse=filled.uri))[0]
     reading = read_range(filled.uri, planned, ["offset", "body"])
     seen = next(reading).column("offset").to_pylist()
     while log.maintain():
@@ -291,7 +292,7 @@ def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Pat
 
 def test_rows_that_retention_took_during_a_read_are_an_error(orders: Filled) -> None:
     options = parse_options({"topic": "orders"}, warehouse=orders.uri)
-    planned = resolve(storage(orders.uri), options)[0]
+    planned = resolve(Catalog(storage(orders.uri)), options)[0]
     Path(orders.uri, planned.partition.ref.folder, planned.files[0].path).unlink()
     with pytest.raises(Corrupt):
         list(read_range(orders.uri, planned, ["offset", "key"]))
