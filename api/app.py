@@ -12,7 +12,7 @@ from api.front import Front, HotCalls
 from api.openapi import describe
 from api.order import Gates
 from api.ports import REAL, Ports
-from api.reading import PartitionReader, QueueReader
+from api.reading import GlobalReader, PartitionReader, QueueReader
 from api.routes import (
     ROUTERS,
     FetchEndpoint,
@@ -21,7 +21,7 @@ from api.routes import (
     PopForwarder,
     ProduceEndpoint,
 )
-from api.sending import RequestAppender
+from api.sending import GlobalSender, RequestAppender
 from api.service import Service
 from api.wire import Receive, Scope, Send, install
 from mq.errors import DeltaMQError
@@ -107,6 +107,7 @@ def _hot_calls(service: Service) -> HotCalls:
         sealer=service.sealer,
         flush=service.config.log.flush,
     )
+    global_sender = GlobalSender(appender, service.global_topics)
     produce = ProduceEndpoint(
         service.topics,
         appender,
@@ -116,14 +117,17 @@ def _hot_calls(service: Service) -> HotCalls:
         bytes_max=settings.request_bytes_max,
         within_ms=settings.request_ms,
         now_ms=service.now_ms,
+        global_sender=global_sender,
     )
     reader = PartitionReader(service.partitions, service.hosting, refresh_s=settings.refresh_ms / 1000)
+    queues = QueueReader(reader, service.topics, service.meta, service.partitions)
     fetch = FetchEndpoint(
         service.topics,
         service.groups,
         reader,
-        QueueReader(reader, service.topics, service.meta, service.partitions),
+        queues,
         Gates(service.locks, service.lanes, service.moved, service.statistics),
+        GlobalReader(queues, service.global_topics),
         peers=service.peers,
         partitions=service.partitions,
         metrics=service.metrics,

@@ -40,6 +40,8 @@ ARROW_BATCHES_MAX: Final = 4_096
 JSON_DEPTH_MAX: Final = 32
 # Largest body of a call that changes settings; real ones are far smaller.
 ADMIN_BYTES_MAX: Final = 1 * MIB
+# Stays of all queues of a global topic together: clusters send each other all of them in one body (SPEC STATIC-19).
+GLOBAL_STAYS_MAX: Final = 6_000
 
 # One commit of the service. Requests beyond this wait for the next commit, which bounds the time of each commit.
 COMMIT_BYTES_MAX: Final = 64 * MIB

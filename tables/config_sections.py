@@ -95,6 +95,10 @@ class ServiceSettings:
     address: str = ""
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
+    #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.
+    clusters: tuple[str, ...] = ()
+    #: Interval at which copies of global topics are compared with their homes', in milliseconds.
+    clusters_refresh_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 5_000
     #: Duration of a process's lease, in milliseconds; if it expires, other processes take over its brokers.
     lease_ms: Annotated[int, Meta(ge=500, le=600_000)] = LEASE_MS_DEFAULT
     #: Interval at which a process renews its lease, in milliseconds.
@@ -135,6 +139,14 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
             raise SettingsDisagree("must name at least one broker, and none twice", "service.brokers")
+        for one in self.clusters:
+            name, _, url = one.partition("=")
+            try:
+                check_broker(name)
+            except Refused as error:
+                raise SettingsDisagree(f"must be NAME=URL: {error.detail}", "service.clusters") from None
+            if not url.startswith(("http://", "https://")) or "/" in url.partition("://")[2]:
+                raise SettingsDisagree("must be NAME=URL, with a URL without a path", "service.clusters")
         if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
             parts = ("service.lease_renew_ms", "service.lease_margin_ms")
             rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer_copy, newer_copy, unknown_here
 from api.host.fencing import Fencing, passes
+from api.host.global_topics import GlobalTopics, RememberedNumbers, refuse_global
 from api.host.hosted_group import Groups
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
 from api.host.hosting import Hosting, LeaseTimes
 from api.host.owners import Owners, Relayed, failed_of, together
-from api.host.peers import Call, Peer, Peers, is_forwarded, meta_offset_of
+from api.host.peers import Call, Peer, Peers, as_response, is_forwarded, meta_offset_of
 from api.host.producers import draw_of
-from api.host.queue_states import queue_states
+from api.host.queue_states import QueueState, queue_states
 from api.host.sealing import Sealer
 from api.host.static_topics import StaticTopics
 
 __all__ = [
     "GONE",
     "Call",
+    "Clusters",
     "Fencing",
+    "GlobalTopics",
     "Groups",
     "HostedMeta",
     "HostedTopic",
@@ -26,15 +30,24 @@ __all__ = [
     "Owners",
     "Peer",
     "Peers",
+    "QueueState",
     "Relayed",
+    "RememberedNumbers",
     "Sealer",
     "StaticTopics",
     "Topics",
+    "as_response",
     "draw_of",
     "failed_of",
+    "from_cluster",
+    "global_epoch_of",
+    "has_newer_copy",
     "is_forwarded",
     "meta_offset_of",
+    "newer_copy",
     "passes",
     "queue_states",
+    "refuse_global",
     "together",
+    "unknown_here",
 ]

@@ -44,6 +44,12 @@ _OWN: Final = frozenset(
 )
 
 
+class NotConnected(Unavailable):
+    """There was no connection to the other process, so nothing was sent to it."""
+
+    code = "broker_unavailable"
+
+
 class Peer(NamedTuple):
     """Another process."""
 
@@ -177,8 +183,12 @@ class Peers:
         headers: Collection[Header],
         body: bytes,
         timeout_s: float,
+        *,
+        in_cluster: bool = True,
     ) -> Answer:
         """Send one request to `address`, a URL without a path, and return its whole answer.
+
+        `in_cluster` says whether a process of this warehouse is asked, which may be dead if it does not answer.
 
         Raises
         ------
@@ -200,9 +210,11 @@ class Peers:
         except httpx.PoolTimeout:
             raise Overloaded("too many requests wait for other processes; try again", code="queue_full") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            self._hosting.suspect()
+            if in_cluster:
+                self._hosting.suspect()
             detail = f"the process that serves this cannot be reached: {type(error).__name__}; ask again"
-            raise Unavailable(detail, code="broker_unavailable") from None
+            kind = NotConnected if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)) else Unavailable
+            raise kind(detail, code="broker_unavailable") from None
         own = [(name.lower(), value) for name, value in answer.headers.raw]
         length = [] if answer.status_code in _EMPTY else [(b"content-length", b"%d" % len(answer.content))]
         return Answer(

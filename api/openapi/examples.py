@@ -177,12 +177,42 @@ _CLUSTER: Final[Json] = {
     "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
 }
 
+_WORLD: Final[Json] = {
+    "id": _TOPIC["id"],
+    "home": "east",
+    "here": "west",
+    "epoch": 1_356_998_400_000,
+    "clusters": ["east", "west"],
+    "queues": [
+        [
+            {
+                "cluster": "west",
+                "local_start": 0,
+                "logic_offset": 0,
+                "local_end": -1,
+                "at_once": False,
+                "start_ms": 1_356_998_400_000,
+                "end_ms": -1,
+            }
+        ]
+    ],
+    "held_by": ["east", "west"],
+}
+_STATE: Final[Json] = {"cluster": "west", "id": _TOPIC["id"], "epoch": 1_356_998_400_000, "ends": {"1": 400}}
+_COPY: Final[Json] = {
+    "world": _WORLD,
+    "settings": {"order_strategy": "best_tried", "retention_ms": 604_800_000, "message_type": "normal", "flush": None},
+}
+
 _EXAMPLES: Final[Json] = {
     "TopicList": {"topics": ["flights"], "next": "flights"},
     "TopicView": _TOPIC,
     "RemappedView": _REMAPPED,
     "CheckView": _CHECKED,
     "RepairedView": {"topic": "orders", "plan": True, "faults": [_FAULT], "repaired": ["broker-a", "broker-b"]},
+    "ToldView": {"held": _COPY, "state": _STATE},
+    "StateView": _STATE,
+    "NumbersView": {"numbers": [7]},
     "OffsetsByTime": _BY_TIME,
     "GroupList": {"groups": ["billing"], "next": "billing"},
     "GroupView": _GROUP,

@@ -54,6 +54,11 @@ class QueueReader:
         self._loop = partitions.loop
         meta.follow(self._follow)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the service stops, so that no reader waits any longer."""
+        return self._reader.stopping
+
     async def read(
         self, topic: HostedTopic, name: str, query: FetchQuery, client: Client, gate: Gate | None = None
     ) -> Fetched:

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
 
+from api.host import refuse_global
 from api.routes.topics import Running, TopicName
 from api.wire import problems
 from mq.errors import NotFound
@@ -41,6 +42,7 @@ MessageId = Annotated[
 )
 async def cancel_message(topic: TopicName, message_id: MessageId, service: Running) -> None:
     hosted = await service.topics.require(check_client_topic(topic))
+    refuse_global(hosted.topic, "a delay")
     found = await service.waiting.find(hosted.topic, message_id, service.now_ms())
     if not found:
         raise NotFound(f"no delayed message {message_id!r} waits", code="message_not_found", field="message_id")

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
+from api.host import refuse_global
 from api.queue import Dying, Lanes
 from api.routes.groups import GroupName
 from api.routes.order_request import check_client
@@ -72,6 +73,7 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     check_client(asked.client_id)
     reason = _REASON if asked.reason is None else check_reason(asked.reason)
     found = (await service.topics.require(topic)).topic
+    refuse_global(found, "sending back")
     its_group = await service.groups.require(group)
     queue = _check_allowed(its_group, found, service.topics.queues_of(found), asked)
     broker = broker_of(asked.partition if queue is None else queue.leader.partition)

@@ -14,11 +14,12 @@ from typing import Final
 
 import msgspec
 
-from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics
+from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics, from_cluster, refuse_global, unknown_here
 from api.log import Metrics, Partitions
 from api.order import Gate, Gates
-from api.reading import EVENTS_TYPE, FetchQuery, PartitionReader, QueueReader, stream_events
+from api.reading import EVENTS_TYPE, FetchQuery, GlobalReader, PartitionReader, QueueReader, stream_events
 from api.routes.order_request import check_client
+from api.sending import local_name
 from api.wire import (
     Admission,
     Answer,
@@ -27,6 +28,7 @@ from api.wire import (
     Receive,
     Scope,
     Send,
+    Ticket,
     accepts,
     header_text,
     headers_of,
@@ -45,6 +47,7 @@ from mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
+from mq.static import queue_index
 from mq.wire import FetchAnswer
 from tables.log import Fetched
 
@@ -78,6 +81,7 @@ class FetchEndpoint:
         reader: PartitionReader,
         queues: QueueReader,
         gates: Gates,
+        global_reader: GlobalReader,
         *,
         peers: Peers,
         partitions: Partitions,
@@ -90,6 +94,7 @@ class FetchEndpoint:
         self._reader = reader
         self._queues = queues
         self._gates = gates
+        self._global = global_reader
         self._peers = peers
         self._partitions = partitions
         self._metrics = metrics
@@ -111,7 +116,16 @@ class FetchEndpoint:
         began = time.perf_counter()
         parameters = parse_query(scope["query_string"], _PARAMETERS)
         query = _parse(parameters)
-        topic = await self._topics.require(topic_name)
+        topic = self._topics.find(topic_name)
+        if topic is None and from_cluster(scope["headers"]):
+            raise unknown_here(topic_name)
+        topic = topic or await self._topics.require(topic_name)
+        if topic.topic.world is not None:
+            call, client = Call.of(scope, wait_ms=query.wait_ms), Client(scope, receive)
+            try:
+                return await self._of_global(topic, partition_name, parameters, query, call, client, ticket)
+            finally:
+                client.close()
         if topic.topic.static is not None:
             self._topics.require_queue(topic, partition_name, "partition")
         elif partition_name not in topic.route.partitions:
@@ -145,6 +159,36 @@ class FetchEndpoint:
         self._metrics.fetched_messages[topic_name] += found.rows.num_rows
         self._metrics.fetched_bytes[topic_name] += answer.size
         self._metrics.fetch_seconds.observe(time.perf_counter() - began)
+        return answer
+
+    async def _of_global(
+        self,
+        topic: HostedTopic,
+        name: str,
+        parameters: dict[str, str],
+        query: FetchQuery,
+        call: Call,
+        client: Client,
+        ticket: Ticket,
+    ) -> Answer:
+        """Answer a fetch from a queue of a global topic, which may lie in another cluster (SPEC STATIC-19)."""
+        if "group" in parameters:
+            refuse_global(topic.topic, "a fetch for a group")
+        if accepts(dict(call.headers), EVENTS_TYPE):
+            refuse_global(topic.topic, "an event stream")
+        queue = queue_index(local_name(topic, name))
+        assert queue is not None, "the name was checked"
+        try:
+            found = await self._global.read(topic, queue, query, call, client)
+        except GONE as error:
+            raise await self._topics.explained(topic, error) from error
+        if isinstance(found, Answer):
+            ticket.grow(found.size)
+            return found
+        ticket.grow(found.rows.nbytes)
+        answer = await self._encoded(found, arrow=accepts(dict(call.headers), ARROW_TYPE))
+        self._metrics.fetched_messages[topic.name] += found.rows.num_rows
+        self._metrics.fetched_bytes[topic.name] += answer.size
         return answer
 
     def _read(

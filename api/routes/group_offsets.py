@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from api.host import Call, Groups, HostedMeta, Owners, Peer, Topics, is_forwarded, together
+from api.host import Call, Groups, HostedMeta, Owners, Peer, Topics, is_forwarded, refuse_global, together
 from api.progress import check_offset
 from api.queue import Lanes, begin, bounds_at
 from api.routes.groups import ReaderName
@@ -77,6 +77,7 @@ class ResetOffsets(BaseModel):
 async def show_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     await service.groups.reader(group)
     found = (await service.topics.require(topic)).topic
+    refuse_global(found, "a group's progress")
     call = Call.of(request.scope)
     others = None
     if not is_forwarded(call.headers):
@@ -168,6 +169,7 @@ def _check_not_broadcast(group: Group) -> None:
 async def _topic_meant(topics: Topics, meta: HostedMeta, name: str, topic_id: str | None) -> Topic:
     """Return the topic, checked against `topic_id` if one is given."""
     found = (await topics.require(name)).topic
+    refuse_global(found, "a group's progress")
     if topic_id in (None, found.id):
         return found
     await meta.refresh()
@@ -274,6 +276,7 @@ async def reset_offsets(group: ReaderName, topic: TopicName, service: Running, r
     target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
     _check_not_broadcast(await service.groups.reader(group))
     found = (await service.topics.require(topic)).topic
+    refuse_global(found, "a group's progress")
     if found.static is not None:
         await service.meta.refresh()  # the newest segments count
     offsets, shown = await _targets(service, group, found, target)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.host import refuse_global
 from api.order import Beat
 from api.routes.groups import GroupName
 from api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
@@ -83,6 +84,10 @@ async def heartbeat(
     check_client(client_id)
     check_wait(wait_ms)
     subscriptions, online = heartbeat_of(await HEARTBEAT.read(request))
+    for name in subscriptions:
+        subscribed = service.topics.find(name)
+        if subscribed is not None:
+            refuse_global(subscribed.topic, "a subscription")
     elsewhere = await service.peers.elsewhere_as_response(META_ROLE, request, wait_ms=wait_ms)
     if elsewhere is not None:
         return elsewhere

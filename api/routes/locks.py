@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
-from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded
+from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, refuse_global
 from api.order import LockRequest, Locks, LocksTaken
 from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
@@ -126,6 +126,7 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
 async def _exclusive(topics: Topics, groups: Groups, meta: HostedMeta, group: str, topic: str) -> tuple[Group, Topic]:
     """Return group and topic; refuse a group that is not exclusive, since it has no pull locks."""
     hosted = await topics.require(topic)
+    refuse_global(hosted.topic, "a pull lock")
     found = await groups.require(group)
     if found.settings.consume_strategy != "exclusive":
         found = (await meta.refresh()).groups.group(group)

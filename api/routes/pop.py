@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from api.host import GONE, Call, Groups, HostedTopic, Hosting, Peer, Topics
+from api.host import GONE, Call, Groups, HostedTopic, Hosting, Peer, Topics, refuse_global
 from api.log import Metrics, Partitions
 from api.queue import (
     ARROW_TYPE,
@@ -118,6 +118,7 @@ class PopEndpoint:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
             request = decode_pop(headers, body)
         topic = self._topics.find(topic_name) or await self._topics.require(check_topic(topic_name))
+        refuse_global(topic.topic, "pop")
         group = await self._groups.for_use(group_name)
         queues = self._topics.queues(topic)
         wanted = _checked(topic.topic, queues, group, request, self._invisible)

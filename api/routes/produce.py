@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from api.host import GONE, Topics
+from api.host import GONE, Call, Topics, from_cluster, unknown_here
 from api.log import Metrics, Partitions
-from api.sending import INLINE_BYTES, RequestAppender, StoreRequest, check_new
+from api.sending import INLINE_BYTES, GlobalSender, RequestAppender, StoreRequest, check_new
 from api.wire import (
     Admission,
     Answer,
@@ -74,6 +74,7 @@ class ProduceEndpoint:
         bytes_max: int,
         within_ms: int,
         now_ms: Callable[[], int],
+        global_sender: GlobalSender,
     ) -> None:
         """`bytes_max` bounds a body, which must be there `within_ms`; delays count from `now_ms`."""
         self._topics = topics
@@ -84,6 +85,7 @@ class ProduceEndpoint:
         self._bytes_max = bytes_max
         self._within_ms = within_ms
         self._now_ms = now_ms
+        self._global = global_sender
 
     async def answer(self, topic_segment: bytes, scope: Scope, receive: Receive) -> Answer:
         """Answer one produce request."""
@@ -94,16 +96,22 @@ class ProduceEndpoint:
             want_ids = one_of(query, "ids", ("true", "false")) == "true"
             flush = one_of(query, "flush", ("sync", "async"))
             expected = integer(query, "expected_offset", 0, 0, OFFSET_MAX) if "expected_offset" in query else None
-            body = await self._decoded(headers_of(scope), receive, ticket, now_ms)
+            raw, body = await self._decoded(headers_of(scope), receive, ticket, now_ms)
             began = time.perf_counter()
             expected = _agreed(expected, body.expected_offset)
             named = _named(query.get("partition"), expected, body)
             request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids)
             topic = self._topics.find(topic_name)
+            if topic is None and from_cluster(scope["headers"]):
+                raise unknown_here(topic_name)
             if topic is None:
                 topic = await self._topics.for_produce(topic_name, partial(check_new, topic_name, request))
+            elsewhere: Answer | None = None
             try:
-                answer = await self._appender.append(topic, request)
+                if topic.topic.world is not None:
+                    elsewhere = await self._global.append(topic, request, Call.of(scope, raw))
+                else:
+                    answer = await self._appender.append(topic, request)
             except GONE as error:
                 raise await self._topics.explained(topic, error) from error
             metrics = self._metrics
@@ -111,10 +119,12 @@ class ProduceEndpoint:
             metrics.produced_messages[topic_name] += body.rows.count
             metrics.produced_bytes[topic_name] += body.rows.nbytes
         failpoint("ack.before_respond")
-        return _answer(answer)
+        return _answer(answer) if elsewhere is None else elsewhere
 
-    async def _decoded(self, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int) -> Decoded:
-        """Read and decode the body, with the producer that headers name; delays count from `now_ms`."""
+    async def _decoded(
+        self, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int
+    ) -> tuple[bytes | bytearray, Decoded]:
+        """Return the body, as it is and decoded, with the producer that headers name; delays count from `now_ms`."""
         kind = media_type(headers)
         decode = _DECODERS.get(kind)
         if decode is None:
@@ -131,7 +141,7 @@ class ProduceEndpoint:
             if decoded.producer is not None:
                 raise Refused("producer: given in the body and in headers", field="producer")
             decoded.producer = header_producer
-        return decoded
+        return body, decoded
 
 
 def _answer(answer: ProduceAnswer) -> Answer:

@@ -1,4 +1,7 @@
-"""Static topics over REST: move queues to other brokers, check the mappings, repair them (SPEC STATIC-5 to 11)."""
+"""Static topics over REST: move queues to other brokers, check the mappings, repair them (SPEC STATIC-5 to 11).
+
+The calls below `/global` are those of clusters among each other (SPEC STATIC-19); users need none of them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel, Field
 
-from api.routes.topics import Running, TopicName
+from api.host import Call, as_response, from_cluster, global_epoch_of
+from api.routes.topics import Running, StayView, TopicName
+from api.service import Service
 from api.wire import JsonBody, problems
-from mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX
-from mq.meta import RemapMode
-from mq.static import MappingFault
+from mq.errors import Refused, Unprocessable
+from mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
+from mq.meta import GlobalCopy, RemapMode, TopicSettings, require_world
+from mq.static import GlobalQueues, MappingFault
 
 __all__ = ["router"]
 
@@ -27,7 +34,11 @@ _Queue = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": PARTITI
 class RemapRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Which brokers shall lead the logical queues; as few queues move as can be, evenly."""
 
-    brokers: Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)]
+    brokers: Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None = None
+    clusters: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None,
+        Meta(description="In place of brokers, of a global topic: the clusters that take all messages, evenly."),
+    ] = None
     mode: Annotated[
         RemapMode,
         Meta(
@@ -59,10 +70,10 @@ class MovedQueueView(BaseModel):
     """
 
     queue: int
-    source: str = Field(alias="from", description="The broker that led the queue.")
-    target: str = Field(alias="to", description="The broker that leads it now.")
-    old_partition: str
-    new_partition: str
+    source: str = Field(alias="from", description="The broker that led the queue, or its cluster.")
+    target: str = Field(alias="to", description="The broker that leads it now, or its cluster.")
+    old_partition: str | None = None
+    new_partition: str | None = None
     end_offset: int | None = None
     logic_offset: int | None = None
 
@@ -125,6 +136,14 @@ class RepairedView(BaseModel):
 )
 async def remap(topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _REMAP.read(request)
+    if asked.brokers is None and asked.clusters is None:
+        detail = "brokers: name the brokers, or the clusters of a global topic"
+        raise Refused(detail, code="missing_field", field="brokers")
+    if asked.brokers is not None and asked.clusters is not None:
+        raise Unprocessable("clusters: name either the brokers or the clusters", field="clusters")
+    if asked.clusters is not None:
+        return await _remap_clusters(topic, service, request, asked, asked.clusters)
+    assert asked.brokers is not None, "one of both is given"
     change = service.static_topics.plan_remap if asked.plan else service.static_topics.remap
     found = await change(topic, asked.brokers, asked.mode, asked.queues)
     moved = [
@@ -142,6 +161,32 @@ async def remap(topic: TopicName, service: Running, request: Request) -> Any:
     return {"topic": topic, "plan": asked.plan, "mode": asked.mode, "moved": moved, "seal_ms": found.seal_ms}
 
 
+async def _remap_clusters(
+    topic: str, service: Service, request: Request, asked: RemapRequest, clusters: list[str]
+) -> Any:
+    """Move queues of a global topic between clusters; its home does it, whatever cluster is asked."""
+    elsewhere = await _at_home(topic, service, request)
+    if elsewhere is not None:
+        return elsewhere
+    if asked.plan:
+        found = await service.global_topics.plan_remap(topic, clusters, asked.queues)
+    else:
+        found = await service.global_topics.remap(topic, clusters, asked.mode, asked.queues)
+    moved = [
+        {"queue": one.queue, "from": one.source, "to": one.target, "logic_offset": one.logic_offset} for one in found
+    ]
+    return {"topic": topic, "plan": asked.plan, "mode": asked.mode, "moved": moved}
+
+
+async def _at_home(topic: str, service: Service, request: Request) -> Response | None:
+    """Return the answer of a global topic's home; None if it is this cluster."""
+    world = require_world((await service.topics.require(topic)).topic)
+    if world.home == service.global_topics.clusters.here or from_cluster(request.scope["headers"]):
+        return None
+    call = Call.of(request.scope, await request.body())
+    return as_response(await service.global_topics.clusters.ask(world.home, call, epoch=world.epoch))
+
+
 @router.post(
     "/{topic}/check",
     summary="Check the mappings of a static topic",
@@ -150,12 +195,14 @@ async def remap(topic: TopicName, service: Running, request: Request) -> Any:
 )
 async def check(topic: TopicName, service: Running) -> Any:
     checked = await service.static_topics.check(topic)
+    found = (await service.topics.require(topic)).topic
+    between = [] if found.world is None else await service.global_topics.faults(found)
     return {
         "topic": topic,
         "epoch": checked.static.epoch,
         "total_queues": checked.static.total,
-        "complete": not checked.faults,
-        "faults": _faults(checked.faults),
+        "complete": not checked.faults and not between,
+        "faults": _faults([*checked.faults, *between]),
         "mappings": [
             {
                 "broker": holder,
@@ -180,10 +227,14 @@ async def repair(topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _REPAIR.read(request)
     change = service.static_topics.plan_repair if asked.plan else service.static_topics.repair
     repaired = await change(topic)
+    found = (await service.topics.require(topic)).topic
+    between = [] if found.world is None else await service.global_topics.faults(found)
+    if between and not asked.plan:
+        await service.global_topics.repair(topic)
     return {
         "topic": topic,
         "plan": asked.plan,
-        "faults": _faults(repaired.faults),
+        "faults": _faults([*repaired.faults, *between]),
         "repaired": list(repaired.brokers),
     }
 
@@ -192,3 +243,120 @@ def _faults(faults: Sequence[MappingFault]) -> list[dict[str, object]]:
     return [
         {"kind": fault.kind, "broker": fault.broker, "queue": fault.queue, "detail": fault.detail} for fault in faults
     ]
+
+
+# Between clusters ----------------------------------------------------------------------------------------------------
+
+
+ProducerName = Annotated[str, PathParameter(min_length=1, max_length=PRODUCER_ID_LENGTH_MAX)]
+
+
+class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A copy of a global topic: where its queues are, and its settings."""
+
+    world: GlobalQueues
+    settings: TopicSettings
+
+
+_COPY: Final = JsonBody(
+    CopyRequest,
+    {
+        "world": {
+            "id": "5f6c",
+            "home": "east",
+            "here": "east",
+            "epoch": 1,
+            "clusters": ["east", "west"],
+            "queues": [[{"cluster": "west", "local_start": 0, "logic_offset": 0}]],
+        },
+        "settings": {"order_strategy": "best_tried"},
+    },
+)
+
+
+class WorldView(BaseModel):
+    """Where the queues of a global topic are, as the copy of the cluster `here` says."""
+
+    id: str
+    home: str
+    here: str
+    epoch: int
+    clusters: list[str]
+    queues: list[list[StayView]]
+    held_by: list[str]
+
+
+class SettingsView(BaseModel):
+    """The settings of a global topic, the same in all its clusters."""
+
+    order_strategy: str
+    retention_ms: int
+    message_type: str
+    flush: str | None = None
+
+
+class CopyView(BaseModel):
+    """A copy of a global topic."""
+
+    world: WorldView
+    settings: SettingsView
+
+
+class StateView(BaseModel):
+    """What a cluster tells of its part: `ends` are its own offsets at which queues that are elsewhere were closed."""
+
+    cluster: str
+    id: str
+    epoch: int
+    ends: dict[str, int]
+
+
+class ToldView(BaseModel):
+    """A cluster's copy of a global topic, and its state."""
+
+    held: CopyView
+    state: StateView
+
+
+class NumbersView(BaseModel):
+    """The numbers of a producer's requests that are stored in this cluster."""
+
+    numbers: list[int]
+
+
+@router.get(
+    "/{topic}/global",
+    summary="This cluster's copy of a global topic",
+    response_model=None,
+    responses={200: {"model": ToldView}, **problems(400, 404, 409, 500)},
+)
+async def show_copy(topic: TopicName, service: Running) -> Any:
+    return _json(await service.global_topics.told(topic))
+
+
+@router.put(
+    "/{topic}/global",
+    summary="Take over a copy of a global topic, if it is newer",
+    response_model=None,
+    responses={200: {"model": StateView}, **problems(400, 409, 413, 415, 422, 500, 503, 507)},
+    openapi_extra=_COPY.described,
+)
+async def put_copy(topic: TopicName, service: Running, request: Request) -> Any:
+    asked = await _COPY.read(request)
+    state = await service.global_topics.adopt(topic, GlobalCopy(world=asked.world, settings=asked.settings))
+    return _json(msgspec.json.encode(state))
+
+
+@router.get(
+    "/{topic}/global/producers/{producer_id}",
+    summary="The requests of an idempotent producer that this cluster remembers",
+    response_model=None,
+    responses={200: {"model": NumbersView}, **problems(400, 404, 409, 422, 500, 503)},
+)
+async def show_numbers(topic: TopicName, producer_id: ProducerName, service: Running, request: Request) -> Any:
+    epoch = global_epoch_of(request.scope["headers"])
+    return _json(msgspec.json.encode(await service.global_topics.remembered(topic, producer_id, epoch)))
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

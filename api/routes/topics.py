@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,7 +14,7 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
-from api.host import HostedTopic, queue_states
+from api.host import HostedTopic, QueueState, from_cluster, queue_states, refuse_global
 from api.log import Partition
 from api.service import Service
 from api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
@@ -29,9 +29,10 @@ from mq.limits import (
 )
 from mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest, TopicRequest
 from mq.names import broker_of, check_client_topic
+from mq.static import GlobalQueues, global_queue_name
 from tables.log import PartitionLog, Warehouse
 
-__all__ = ["brought_up", "router", "service_of"]
+__all__ = ["StayView", "brought_up", "router", "service_of"]
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 
@@ -73,6 +74,14 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
         Meta(description="Number of logical queues of a static topic; it can only grow."),
     ] = None
+    scope: Annotated[
+        Literal["cluster", "global"] | None,
+        Meta(description="With `static`: whether the topic is of this cluster alone, or covers several clusters."),
+    ] = None
+    clusters: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None,
+        Meta(description="With `scope: global`: the clusters that get the queues, evenly."),
+    ] = None
     brokers: Annotated[
         Annotated[list[str], Meta(min_length=1, max_length=BROKERS_NAMED_MAX)] | None,
         Meta(description="The brokers for new logical queues; by default those that have some, or all."),
@@ -102,7 +111,8 @@ def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
     """Return the request for a static topic; None if it is one for a plain topic."""
     wanted = _wanted_of(asked)
     if not asked.static:
-        for name, value in (("total_queues", asked.total_queues), ("brokers", asked.brokers)):
+        for name in ("total_queues", "brokers", "scope", "clusters"):
+            value = getattr(asked, name)
             if value is not None:
                 raise Unprocessable(f"{name} is for static topics: give `static: true` with it", field=name)
         return None
@@ -111,6 +121,10 @@ def _static_of(asked: TopicPutRequest) -> StaticRequest | None:
             raise Unprocessable(f"{name}: a static topic has total_queues instead", field=name)
     if asked.total_queues is None:
         raise Unprocessable("total_queues: a static topic is changed together with it", field="total_queues")
+    if (asked.scope == "global") != (asked.clusters is not None):
+        raise Unprocessable("clusters: a topic of scope global names its clusters, and no other does", field="clusters")
+    if asked.clusters is not None and asked.brokers is not None:
+        raise Unprocessable("brokers: each cluster of a global topic spreads its queues itself", field="brokers")
     brokers = None if asked.brokers is None else tuple(asked.brokers)
     return StaticRequest(total_queues=asked.total_queues, brokers=brokers, settings=wanted)
 
@@ -152,11 +166,27 @@ class SegmentView(BaseModel):
     state: str
 
 
+class StayView(BaseModel):
+    """A global topic's queue in one cluster: its own offsets `local_start` to `local_end`, from `logic_offset` on.
+
+    -1 stands for what is not decided yet.
+    """
+
+    cluster: str
+    local_start: int
+    logic_offset: int
+    local_end: int
+    at_once: bool
+    start_ms: int
+    end_ms: int
+
+
 class LogicalQueueView(BaseModel):
     """One logical queue in logical offsets; `holes` counts those between its segments that no message has.
 
     `state` is `serving`, or the code of the error that stopped one of its partitions; of a queue that cannot be had it
-    is `queue_unserved`, and the values are null.
+    is `queue_unserved`, and the values are null. Of a global topic's queue, `cluster` takes its messages, `stays` say
+    where they lie, and what another cluster would have to tell is null; `segments` are those of this cluster.
     """
 
     queue: int
@@ -169,6 +199,8 @@ class LogicalQueueView(BaseModel):
     holes: int | None = None
     epoch: int | None = None
     segments: list[SegmentView] = []
+    cluster: str | None = None
+    stays: list[StayView] | None = None
 
 
 class TopicView(BaseModel):
@@ -188,6 +220,9 @@ class TopicView(BaseModel):
     logical_partitions: int
     static: bool = False
     total_queues: int | None = None
+    scope: str | None = None
+    home: str | None = None
+    clusters: list[str] | None = None
     partitions: list[PartitionView]
     logical_queues: list[LogicalQueueView] | None = None
 
@@ -248,6 +283,8 @@ async def put_topic(topic: TopicName, service: Running, request: Request, respon
     if static is None:
         hosted, created = await service.topics.put(topic, _wanted_of(asked))
         await service.sealer.seal(hosted)
+    elif asked.clusters is not None:
+        hosted, created = await service.global_topics.create(topic, static, list(dict.fromkeys(asked.clusters)))
     else:
         hosted, created = await service.static_topics.put(topic, static)
     response.status_code = 201 if created else 200
@@ -258,11 +295,11 @@ async def put_topic(topic: TopicName, service: Running, request: Request, respon
     "/{topic}",
     summary="Delete a topic with its routes and data",
     status_code=204,
-    responses=problems(400, 404, 500, 507),
+    responses=problems(400, 404, 409, 500, 503, 507),
 )
-async def delete_topic(topic: TopicName, service: Running) -> None:
+async def delete_topic(topic: TopicName, service: Running, request: Request) -> None:
     check_client_topic(topic)
-    await service.delete_topic(topic)
+    await service.delete_topic(topic, by_cluster=from_cluster(request.scope["headers"]))
 
 
 @router.get(
@@ -285,6 +322,7 @@ async def offsets_by_time(
 ) -> Any:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
+    refuse_global(hosted.topic, "a search by time")
     if hosted.topic.static is not None:
         offsets = await _queue_offsets(service, hosted, time_us)
         return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
@@ -318,6 +356,24 @@ async def brought_up(hosted: HostedTopic, refresh_ms: int) -> Mapping[str, Parti
     return logs
 
 
+def _queue_view(queue: QueueState, world: GlobalQueues | None) -> dict[str, object]:
+    """Return a queue as it is shown; one of a global topic in global offsets, with its stays."""
+    view = asdict(queue)
+    if world is None:
+        return view
+    index, stays = queue.queue, world.queues[queue.queue]
+    begins, ends = stays[0].cluster == world.here, world.taker(index) == world.here
+    return view | {
+        "partition": global_queue_name(index),
+        "min_offset": world.shown(index, queue.min_offset) if begins and queue.min_offset is not None else None,
+        "max_offset": world.shown(index, queue.max_offset) if ends and queue.max_offset is not None else None,
+        "messages": queue.messages if begins and len(stays) == 1 else None,
+        "holes": queue.holes if begins and len(stays) == 1 else None,
+        "cluster": world.taker(index),
+        "stays": [asdict(stay) for stay in stays],
+    }
+
+
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
     topic = hosted.topic
     await brought_up(hosted, service.settings.refresh_ms)
@@ -335,7 +391,10 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
         "static": topic.static is not None,
         "total_queues": None if topic.static is None else topic.static.total,
         "partitions": _partition_views(hosted, service.warehouse, service.topics.access),
-        "logical_queues": None if queues is None else [asdict(queue) for queue in queues],
+        "scope": None if topic.static is None else "cluster" if topic.world is None else "global",
+        "home": None if topic.world is None else topic.world.home,
+        "clusters": None if topic.world is None else list(topic.world.clusters),
+        "logical_queues": None if queues is None else [_queue_view(queue, topic.world) for queue in queues],
     }
 
 

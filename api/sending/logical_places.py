@@ -16,14 +16,15 @@ import pyarrow as pa
 from api.host import HostedTopic
 from api.log import RequestPart
 from api.wire import Share
-from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
+from mq.errors import DeltaMQError, OffsetMismatch, Unavailable, Unprocessable
 from mq.meta import not_writable
 from mq.producer import Part
-from mq.static import TopicQueues, queue_name
+from mq.static import TopicQueues, global_queue_name, queue_name
 from tables.log import Appended
 from tables.queue import Placement
 
 __all__ = [
+    "LedElsewhere",
     "expected_offset",
     "repeated",
     "sealed_parts",
@@ -35,6 +36,19 @@ __all__ = [
 ]
 
 _NO_IDS: Final = pa.array([], pa.string())
+
+
+class LedElsewhere(Unavailable):
+    """The messages go to a queue of a global topic that takes none in this cluster; nothing of them is stored here."""
+
+    code = "queue_unserved"
+
+    def __init__(self, topic: str, queue: int, cluster: str | None) -> None:
+        """`cluster` takes the queue's messages; None while it moves, and no cluster does."""
+        name = global_queue_name(queue)
+        where = "is moving between clusters" if cluster is None else f"is in cluster {cluster}"
+        super().__init__(f"topic {topic}: queue {name} {where}; ask again", extra={"cluster": cluster})
+        self.cluster = cluster
 
 
 def served(
@@ -52,6 +66,8 @@ def served(
     """
     if not places.avoided:
         return shares
+    if places.away:
+        _check_here(topic, places, shares, stored)
     refused = {places.partitions[number]: number for number in places.avoided}
     for share in shares:
         number = refused.get(share.partition)
@@ -68,6 +84,30 @@ def served(
         error = not_writable(what, places.closed[number])
         raise Unavailable(error.detail, extra=error.extra) if stored else error
     return shares
+
+
+def _check_here(
+    topic: HostedTopic, places: Placement, shares: Sequence[Share], stored: Mapping[str, Sequence[Part]]
+) -> None:
+    """Raise `LedElsewhere` if all messages go to another cluster; refuse those for several clusters.
+
+    A share that is stored here already, in whole, is told as it is.
+    """
+    world = topic.topic.world
+    assert world is not None, "queues of global topics alone are away"
+    queue_at = {places.partitions[number]: queue for number, queue in places.away.items()}
+    away = [share for share in shares if share.partition in queue_at and share.partition not in stored]
+    if not away:
+        return
+    takers = {world.taker(queue_at[share.partition]) for share in away}
+    if len(away) < len(shares) or len(takers) > 1:
+        raise Unprocessable(
+            f"topic {topic.name}: the messages of this request go to queues in several clusters; send those of one"
+            " queue in a request",
+            code="several_clusters",
+            field="messages",
+        )
+    raise LedElsewhere(topic.name, queue_at[away[0].partition], takers.pop())
 
 
 def unserved(topic: HostedTopic, what: str) -> Unavailable:

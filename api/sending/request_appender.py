@@ -26,6 +26,7 @@ from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, 
 from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.queue import Delays, split_shares
 from api.sending.logical_places import (
+    LedElsewhere,
     expected_offset,
     repeated,
     sealed_parts,
@@ -90,6 +91,27 @@ class RequestAppender:
         self._sealer = sealer
         self._flush = flush
         self._loop = partitions.loop
+
+    def queues_of(self, topic: HostedTopic, request: StoreRequest) -> set[int]:
+        """Return the logical queues to which an idempotent request's messages go now; raises what `append` does."""
+        producer, places = request.body.producer, self._topics.placement(topic)
+        assert producer is not None and places.queues is not None, "it has a number, and the topic is static"
+        found = [places.queues.of_partition(one.partition) for one in routed(topic, request, places, draw_of(producer))]
+        return {place.queue.index for place in found if place is not None}
+
+    async def stored(self, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer | None:
+        """Return where the messages of an idempotent request are, if all of them are in closed queues; else None."""
+        producer = request.body.producer
+        assert producer is not None, "only requests with a number are repeated"
+        await topic.gate.turn(producer)
+        with topic.gate.claim(producer):
+            try:
+                found = await self._found(topic, request, producer, in_order=False)
+            except LedElsewhere:
+                return None
+            if any(share.partition not in found.kept for share in found.shares):
+                return None
+            return await self._commit(topic, request, found, draw_of(producer))
 
     async def append(self, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer:
         """Route the request, wait for its commits, and return where its messages are."""
@@ -213,7 +235,12 @@ class RequestAppender:
                 return await self._placed(topic, request, stored)
             until = until or self._loop.time() + _FENCED_S
             places = await self._caught_up(topic, refused, until)
-            by = await self._again(topic, request, places, refused, [share for share, _ in stored], draw)
+            try:
+                by = await self._again(topic, request, places, refused, [share for share, _ in stored], draw)
+            except LedElsewhere as error:
+                if stored:
+                    raise Unavailable(error.detail, extra=error.extra) from error  # a part of the request is stored
+                raise
 
     async def _again(
         self,

@@ -12,7 +12,20 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
-from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, StaticTopics, Topics
+from api.host import (
+    Clusters,
+    Fencing,
+    GlobalTopics,
+    Groups,
+    HostedMeta,
+    Hosting,
+    LeaseTimes,
+    Owners,
+    Peers,
+    Sealer,
+    StaticTopics,
+    Topics,
+)
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
@@ -76,6 +89,15 @@ class Service:
             now_ms=self.now_ms,
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
+        others = [(name, url) for name, _, url in (one.partition("=") for one in settings.clusters)]
+        self.global_topics = GlobalTopics(
+            self.meta,
+            self.topics,
+            self.sealer,
+            Clusters(cluster, others, self.peers),
+            refresh_s=settings.clusters_refresh_ms / 1000,
+            now_ms=self.now_ms,
+        )
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
 
         self.statistics = GroupStatistics(
@@ -154,6 +176,7 @@ class Service:
             raise
         service._watch.start()
         service.online.start()
+        service.global_topics.start()
         return service
 
     @property
@@ -165,8 +188,11 @@ class Service:
         """Return the time for messages and records, in milliseconds since 1970."""
         return self.warehouse.clock.wall_us() // 1000
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic, and the groups' retry partitions for it."""
+    async def delete_topic(self, name: str, *, by_cluster: bool = False) -> None:
+        """Delete a topic, and the groups' retry partitions for it; a global one first in all other clusters."""
+        topic = (await self.topics.require(name)).topic
+        if topic.world is not None and not by_cluster:
+            await self.global_topics.delete_elsewhere(topic)
         await self.groups.drop_retries(await self.topics.delete(name))
 
     def begin_stop(self) -> None:
@@ -189,6 +215,7 @@ class Service:
         self.begin_stop()
         await self._watch.stop()
         await self.online.stop()
+        await self.global_topics.stop()
         await self.sealer.stop()
         await self.lanes.stop()
         await self.statistics.stop()

@@ -43,6 +43,7 @@ from mq.static import (
 __all__ = [
     "RemapMode",
     "StaticRequest",
+    "closing_events",
     "decide_drop_segments",
     "decide_put_static",
     "decide_remap",
@@ -114,6 +115,11 @@ def decide_put_static(
         refuse_other_case(meta.topics, name)
         return _created(meta, name, request, available, new_id, now_ms)
     static = _static(present)
+    if static.world is not None:
+        raise Conflict(
+            f"topic {name} is global: its queues, clusters and settings stay as they are; remap moves its queues",
+            code="global_topic_fixed",
+        )
     if request.total_queues < static.total:
         raise Conflict(
             f"topic {name} has {static.total} logical queues and cannot have fewer",
@@ -208,20 +214,52 @@ def decide_remap(
     moving = plan_remap({index: queue.leader.broker for index, queue in present.items()}, targets, queues)
     if not moving:
         return ()
+    _check_segments(meta, topic, len(moving))
+    return _moving(meta, topic, present, moving, mode, now_ms)
+
+
+def closing_events(
+    meta: Meta, topic: Topic, changed: Topic, leaving: Collection[int], now_ms: int
+) -> tuple[AnyEvent, ...]:
+    """Return the events that close queues of a global topic in this cluster, and make the topic `changed`.
+
+    Each gets a new segment on the broker that it has. Sealing the old one, as in a `strict` remapping, tells where the
+    queue ends here; nothing is sent to the new one as long as the queue is away (SPEC STATIC-19).
+
+    Raises
+    ------
+    Conflict
+        `mapping_incomplete`, `remap_in_progress`, `too_many_segments`.
+    """
+    queues = _sound(meta, topic)
+    _check_segments(meta, topic, len(leaving))
+    return _moving(meta, changed, queues, {index: queues[index].leader.broker for index in leaving}, "strict", now_ms)
+
+
+def _check_segments(meta: Meta, topic: Topic, more: int) -> None:
+    """Refuse to give queues new leaders while old ones wait for their seal, or if the topic has too many segments."""
     if meta.moved_keys(topic.id).waiting:
         raise Conflict(
-            f"topic {name}: an earlier remapping or expansion is not sealed yet; ask again", code="remap_in_progress"
+            f"topic {topic.name}: an earlier remapping or expansion is not sealed yet; ask again",
+            code="remap_in_progress",
         )
-    if len(topic.route.partitions) + len(moving) > _PARTITIONS_KEPT_MAX:
+    if len(topic.route.partitions) + more > _PARTITIONS_KEPT_MAX:
         raise Conflict(
-            f"topic {name} has {len(topic.route.partitions)} segments; wait until retention drops the oldest",
+            f"topic {topic.name} has {len(topic.route.partitions)} segments; wait until retention drops the oldest",
             code="too_many_segments",
         )
+
+
+def _moving(
+    meta: Meta, topic: Topic, queues: dict[int, LogicalQueue], moving: Mapping[int, str], mode: RemapMode, now_ms: int
+) -> tuple[AnyEvent, ...]:
+    """Return the events that give queues new leaders on these brokers; `queues` are all of the topic."""
+    static = _static(topic)
     partitions = [*topic.route.partitions]
     for number, (index, broker) in enumerate(sorted(moving.items()), start=static.made):
         partitions.append(_partition(topic.name, number, broker))
-        present[index] = _with_leader(present[index], partitions[-1], now_ms)
-    changed = _changed(meta, topic, present, tuple(partitions), static.owners, now_ms)
+        queues[index] = _with_leader(queues[index], partitions[-1], now_ms)
+    changed = _changed(meta, topic, queues, tuple(partitions), static.owners, now_ms)
     moves = moves_between(topic.route, changed.topic.route, remaps=True, at_once=mode == "available")
     return changed.events(KeysMoved(topic_id=topic.id, moves=moves))
 
@@ -344,7 +382,8 @@ def _changed(
     changed = replace(
         topic,
         route=route,
-        static=StaticQueues(
+        static=replace(
+            static,
             owners=owners,
             epoch=epoch,
             brokers=tuple(mappings),

@@ -30,7 +30,7 @@ from mq.routing import (
     new_route,
     route_by_hand,
 )
-from mq.static import queue_names
+from mq.static import GlobalQueues, global_queue_names, queue_names
 from mq.stored_json import Form, form, forms_of
 
 __all__ = [
@@ -63,6 +63,8 @@ class StaticQueues:
     brokers: tuple[str, ...]
     #: How many partitions the topic has ever had; it numbers the next one, so that no name is used twice.
     made: int
+    #: Of a topic that covers several clusters: where its queues are; None if all of it is in this cluster (STATIC-19).
+    world: GlobalQueues | None = None
 
     @property
     def total(self) -> int:
@@ -90,7 +92,14 @@ class Topic:
     @property
     def client_partitions(self) -> tuple[str, ...]:
         """The partitions as clients see them: those of the route in its order, or all logical queues (STATIC-2)."""
-        return self.route.partitions if self.static is None else queue_names(self.static.total)
+        if self.static is None:
+            return self.route.partitions
+        return queue_names(self.static.total) if self.world is None else global_queue_names(self.static.total)
+
+    @property
+    def world(self) -> GlobalQueues | None:
+        """Where its queues are, if it covers several clusters."""
+        return None if self.static is None else self.static.world
 
     def leaders(self) -> dict[int, str]:
         """Return the partition that the route sends each logical queue's messages to; empty for a plain topic."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.logical_queue import LOGICAL_BROKER, LogicalQueue, is_queue_name, queue_name, queue_names
+from mq.static.global_queues import GlobalQueues, Stay, global_queue_index, global_queue_name, global_queue_names
+from mq.static.logical_queue import LOGICAL_BROKER, LogicalQueue, is_queue_name, queue_index, queue_name, queue_names
 from mq.static.placement import plan_remap, spread_queues
 from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps, unfinished
 from mq.static.queue_mapping import QueueMapping, mappings_of
@@ -18,6 +19,7 @@ __all__ = [
     "NO_MAPPINGS",
     "UNDECIDED",
     "Found",
+    "GlobalQueues",
     "LogicalQueue",
     "MappingFault",
     "Place",
@@ -25,12 +27,16 @@ __all__ = [
     "Sealed",
     "Segment",
     "SegmentOf",
+    "Stay",
     "StoredOffsets",
     "Stretch",
     "TopicMappings",
     "TopicQueues",
     "commit_steps",
     "faults_of",
+    "global_queue_index",
+    "global_queue_name",
+    "global_queue_names",
     "is_queue_name",
     "mappings_of",
     "next_after",
@@ -38,6 +44,7 @@ __all__ = [
     "place_of",
     "plan_remap",
     "position_of",
+    "queue_index",
     "queue_name",
     "queue_names",
     "reset_steps",

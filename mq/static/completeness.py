@@ -15,7 +15,9 @@ from mq.static.queue_mapping import MAPPING_VERSION, QueueMapping
 
 __all__ = ["FaultKind", "MappingFault", "faults_of", "served_queues", "surviving_queues"]
 
-FaultKind = Literal["missing", "copied", "version", "epoch", "total_queues", "foreign", "torn", "unled", "led_twice"]
+FaultKind = Literal[
+    "missing", "copied", "version", "epoch", "total_queues", "foreign", "torn", "unled", "led_twice", "between"
+]
 
 
 @dataclass(frozen=True, slots=True)

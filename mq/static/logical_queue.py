@@ -20,10 +20,20 @@ from mq.limits import PARTITIONS_MAX
 from mq.static.jump import jump_above
 from mq.static.segment import Segment
 
-__all__ = ["LOGICAL_BROKER", "LogicalQueue", "is_queue_name", "queue_index", "queue_name", "queue_names"]
+__all__ = [
+    "GLOBAL_BROKER",
+    "LOGICAL_BROKER",
+    "LogicalQueue",
+    "is_queue_name",
+    "queue_index",
+    "queue_name",
+    "queue_names",
+]
 
 #: The broker of every logical queue's name; no process serves it.
 LOGICAL_BROKER: Final = "__logical_queue_broker__"
+#: The same for queues of topics that cover several clusters: the name tells the scope (SPEC STATIC-19).
+GLOBAL_BROKER: Final = "__global_logical_queue_broker__"
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{LOGICAL_BROKER}")
 
 
@@ -46,8 +56,8 @@ def queue_index(name: str) -> int | None:
 
 
 def is_queue_name(name: str) -> bool:
-    """Return whether the name is written as a logical queue's."""
-    return name.endswith(f"@{LOGICAL_BROKER}")
+    """Return whether the name is written as a logical queue's, of a topic of one cluster or of several."""
+    return name.endswith((f"@{LOGICAL_BROKER}", f"@{GLOBAL_BROKER}"))
 
 
 # Without slots, because `cached_property` needs an instance dictionary.

@@ -45,6 +45,8 @@ class Placement:
     queues: TopicQueues | None = None
     #: The numbers of partitions whose logical queue cannot be had: nothing is sent there (SPEC STATIC-22).
     unserved: frozenset[int] = frozenset()
+    #: Of those, the ones of a global topic's queues that take no messages in this cluster, with the queue's number.
+    away: Mapping[int, int] = field(default_factory=dict)
     #: Partitions that get messages before the old leader of their queue is sealed, each with the old one (STATIC-9).
     ahead: Mapping[str, str] = field(default_factory=dict)
     #: The access of the partitions that may not be written to, by number (SPEC ROUTE-9).
@@ -78,16 +80,21 @@ class Placement:
         queues = TopicQueues(topic.static.total, queues_of(meta, topic))
         places = {index: moved.behind.get(leader, leader) for index, leader in topic.leaders().items()}
         at = {index: route.index_of[partition] for index, partition in places.items()}
-        unserved = frozenset(at[index] for index in at.keys() - queues.served.keys())
+        world = topic.world
+        away = {} if world is None else {at[index]: index for index in world.away & queues.served.keys()}
+        unserved = frozenset(at[index] for index in at.keys() - queues.served.keys()).union(away)
+        served = sorted(at[index] for index in queues.served)
         return cls(
             route.partitions,
             table,
             fence_epochs,
             ends,
-            targets=tuple(sorted(at[index] for index in queues.served)),
+            # If all queues are away, the clusters where they are place messages without a key.
+            targets=tuple(number for number in served if number not in away) or tuple(served),
             names={queue.name: at[index] for index, queue in queues.served.items()},
             queues=queues,
             unserved=unserved,
+            away=away,
             ahead=moved.ahead,
             avoided=unserved,
         )
@@ -152,6 +159,8 @@ class Placement:
         found = None if self.queues is None else self.queues.of_partition(partition)
         name = partition if found is None else found.queue.name
         if name in self.names:
+            if self.names[name] in self.away:
+                raise _unserved(topic, partition)
             return self.partitions[self.names[name]]
         if self.queues is not None and is_queue_name(name):
             self.queues.require(name, topic)

@@ -86,6 +86,8 @@ def test_static_07_create_spreads_the_queues_and_shows_them_beside_their_partiti
         "partition": name_of(0),
         "state": "serving",
         "logical_partitions": [[0, 256]],
+        "cluster": None,
+        "stays": None,
         "min_offset": 0,
         "max_offset": 0,
         "messages": 0,
@@ -473,6 +475,8 @@ def test_static_22_a_queue_that_cannot_be_had_keeps_its_place(torn: StaticTopic)
         "partition": name_of(1),
         "state": "queue_unserved",
         "logical_partitions": [[256, 512]],
+        "cluster": None,
+        "stays": None,
         **dict.fromkeys(("min_offset", "max_offset", "messages", "holes", "epoch")),
         "segments": [],
     }

@@ -34,6 +34,7 @@ from mq.queue.retry import Exponential, Fixed
 from mq.queue.revive import LostReason
 from mq.queue.revive_record import Ack, Done, record_from_json, record_to_json
 from mq.routing import Route, expand, new_route
+from mq.static.global_queues import GlobalQueues, Stay
 from mq.static.queue_mapping import QueueMapping
 from mq.static.segment import Segment
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
@@ -133,6 +134,21 @@ CHAIN = (
 )
 MAPPING = QueueMapping(broker="B", epoch=6, total_queues=2, hosted={0: CHAIN}, copies={1: CHAIN[1:]})
 STATIC = StaticQueues(owners=((0, 512, 0), (512, 1024, 1)), epoch=6, brokers=("A", "B"), made=3)
+WORLD = GlobalQueues(
+    id="w",
+    home="east",
+    here="west",
+    epoch=8,
+    clusters=("east", "west"),
+    queues=(
+        (
+            Stay(cluster="east", local_start=0, logic_offset=0, local_end=7, start_ms=1, end_ms=8),
+            Stay(cluster="west", local_start=3, logic_offset=-1, at_once=True, start_ms=8),
+        ),
+        (Stay(cluster="west", local_start=0, logic_offset=0, start_ms=1),),
+    ),
+    held_by=("east", "west"),
+)
 REMAPPED = Route(2, ("orders@A", "orders#1@B", "orders#2@B"), ((0, 512, 2), (512, 1024, 1)), retired=(0,))
 TWO_QUEUES = Route(1, ("orders@A", "orders#1@B"), ((0, 512, 0), (512, 1024, 1)))
 
@@ -159,6 +175,7 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a reset of nothing": (META, OffsetsReset(group="billing", topic="orders", epoch=5, offsets=())),
     "a beginning": (META, GroupBegan(group="billing", topics=(("id-1", 2), ("id-2", 1)))),
     "a static topic": (META, TopicPut(topic=replace(TOPIC, route=REMAPPED, static=STATIC))),
+    "a global topic": (META, TopicPut(topic=replace(TOPIC, route=REMAPPED, static=replace(STATIC, world=WORLD)))),
     "a mapping": (META, MappingPut(topic_id="id-1", holder="B", mapping=MAPPING)),
     "a mapping that is gone": (META, MappingRemoved(topic_id="id-1", holder="B")),
     "dropped segments": (META, SegmentsDropped(topic_id="id-1", partitions=("orders@A",), indexes=(0,))),
@@ -230,7 +247,8 @@ STORED: Mapping[str, tuple[str, Any]] = {
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
     *("machine", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
-    # without static topics
+    # without static or global topics
+    *("world", "held_by", "local_end", "at_once"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
@@ -239,7 +257,7 @@ OPTIONAL = {
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"flush", "d", "rp", "dr", "static", "filter"}
+NULLABLE = {"flush", "d", "rp", "dr", "static", "world", "filter"}
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
 NAMES_ANYWHERE = {"told"}

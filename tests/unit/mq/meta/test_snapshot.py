@@ -223,7 +223,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
         (Access, {"readable", "writable", "reason", "until_ms"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
         (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static"}),
-        (StaticQueues, {"owners", "epoch", "brokers", "made"}),
+        (StaticQueues, {"owners", "epoch", "brokers", "made", "world"}),
         (GroupsState, {"groups", "resets", "epoch", "began", "forgotten"}),
         (Group, {"name", "epoch", "settings", "created_ms"}),
         (BrokersState, {"hosts", "roles", "epoch"}),

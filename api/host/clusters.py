@@ -1,0 +1,132 @@
+"""The other clusters that share global topics with this one, and calls to them (SPEC STATIC-19).
+
+    client --> process of east --(Mq-Cluster: east, Mq-Global-Epoch: 7)--> any process of west
+           <--                 <------------------------------------------
+
+Clusters share nothing but REST. A call that was forwarded between clusters is not forwarded again: two clusters with
+different copies would send it in circles. Instead the receiver reads the home's newest copy if the sender's is newer,
+and tells the sender to do so if its own is (`global_epoch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from api.host.owners import Relayed
+from api.host.peers import FORWARDED, META_OFFSET, Call, NotConnected, Peers
+from api.wire import Answer, Header
+from mq.errors import Unavailable, Unprocessable
+
+__all__ = ["Clusters", "from_cluster", "global_epoch_of", "has_newer_copy", "newer_copy", "unknown_here"]
+
+#: The cluster that forwarded a call, and the epoch of the topic's copy by which it did.
+CLUSTER: Final = b"mq-cluster"
+GLOBAL_EPOCH: Final = b"mq-global-epoch"
+_EPOCH_DIGITS: Final = 20
+_NEWER: Final = "global_epoch"
+#: Statuses from here on are problems.
+_NOT_DONE: Final = 300
+_OWN: Final = (FORWARDED, META_OFFSET, CLUSTER, GLOBAL_EPOCH)
+
+
+def from_cluster(headers: Collection[Header]) -> bool:
+    """Whether another cluster forwarded the request."""
+    return any(name == CLUSTER for name, _ in headers)
+
+
+def global_epoch_of(headers: Collection[Header]) -> int:
+    """Return the epoch of the copy by which another cluster forwarded the request; 0 if none did."""
+    value = next((value for name, value in headers if name == GLOBAL_EPOCH), b"0")
+    return int(value) if value.isdigit() and len(value) < _EPOCH_DIGITS else 0
+
+
+def unknown_here(topic: str) -> Unavailable:
+    """Return the error for a call that another cluster forwarded, and whose topic has no copy here yet."""
+    return Unavailable(f"topic {topic}: this cluster has no copy of it yet; ask again", code="queue_unserved")
+
+
+def newer_copy(topic: str, detail: str) -> Unavailable:
+    """Return the error for a call that another cluster forwarded by an older copy than this cluster's."""
+    return Unavailable(f"topic {topic}: {detail}", code=_NEWER)
+
+
+def has_newer_copy(answer: Answer) -> bool:
+    """Whether a cluster answered that its copy is newer: read the home's, and ask again."""
+    return (
+        answer.status == Unavailable.status
+        and isinstance(answer.body, bytes)
+        and msgspec.json.decode(answer.body).get("code") == _NEWER
+    )
+
+
+class Clusters:
+    """The other clusters, by the settings of this process."""
+
+    def __init__(self, here: str, addresses: Sequence[tuple[str, str]], peers: Peers) -> None:
+        """`here` is this cluster's name; `addresses` are names and URLs of the others, several for one if it has."""
+        self.here = here
+        self._peers = peers
+        self._urls: dict[str, list[str]] = {}
+        for name, url in addresses:
+            self._urls.setdefault(name, []).append(url)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All clusters that this process knows, its own first."""
+        return (self.here, *self._urls)
+
+    def require(self, names: Collection[str]) -> None:
+        """Refuse clusters that the settings of this process do not name."""
+        unknown = sorted(set(names).difference(self.names))
+        if unknown:
+            raise Unprocessable(
+                f"clusters: {unknown[0]} is not known here; name it in the setting service.clusters, as NAME=URL",
+                code="unknown_cluster",
+                field="clusters",
+            )
+
+    async def ask(self, cluster: str, call: Call, *, epoch: int = 0) -> Answer:
+        """Return the answer of any process of another cluster.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: no process of the cluster could be reached, and nothing was sent.
+            `broker_unavailable`: the connection was lost; what was sent may have been applied.
+        Unknown
+            There was no answer in time.
+        """
+        urls = self._urls.get(cluster)
+        if not urls:
+            raise _away(cluster, "the setting service.clusters does not name it")
+        headers = [one for one in call.headers if one[0] not in _OWN]
+        headers += [(CLUSTER, self.here.encode()), (GLOBAL_EPOCH, b"%d" % epoch)]
+        for url in tuple(urls):
+            try:
+                return await self._peers.forward(
+                    url, call.method, call.target, headers, call.body, call.timeout_s, in_cluster=False
+                )
+            except NotConnected as error:
+                reason = error.detail
+                if len(urls) > 1 and urls[0] == url:
+                    urls.append(urls.pop(0))  # the next call begins with another process
+        raise _away(cluster, reason)
+
+    async def told(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
+        """Return the body of another cluster's answer; raise the problem that it answered with."""
+        answer = await self.ask(cluster, call, epoch=epoch)
+        assert isinstance(answer.body, bytes), "answers of other clusters are whole"
+        if answer.status >= _NOT_DONE:
+            raise Relayed.of(answer)
+        return answer.body
+
+
+def _away(cluster: str, reason: str) -> Unavailable:
+    return Unavailable(
+        f"cluster {cluster} cannot be reached: {reason}; its queues keep their places, ask again",
+        code="queue_unserved",
+        extra={"cluster": cluster},
+    )

@@ -1,0 +1,138 @@
+"""Reading a global topic's queue: here, or in the cluster where the offset lies (SPEC STATIC-13, 14, 19).
+
+    global offset --stay--> this cluster: a read of the cluster's own queue, answered in global offsets
+                        --> another one:  the same fetch there, whose answer is passed on
+
+One answer never crosses a stay, as it never crosses a segment. At the end of a stay `next_offset` leads to the next.
+Where other clusters' messages begin and end is told as far as the copy says it: `min_offset` and `max_offset` are exact
+if the queue begins and ends in the cluster that answers, else bounds that the queue is known to reach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pyarrow.compute as pc
+
+from api.host import (
+    Call,
+    Clusters,
+    GlobalTopics,
+    HostedTopic,
+    from_cluster,
+    global_epoch_of,
+    has_newer_copy,
+    newer_copy,
+)
+from api.reading.partition_reader import FetchQuery
+from api.reading.queue_reader import QueueReader
+from api.wire import Answer, Client
+from mq.errors import Unavailable
+from mq.static import GlobalQueues, Stay, queue_name
+from tables.log import Fetched, FetchStatus
+from tables.schema import MESSAGE_SCHEMA
+
+__all__ = ["GlobalReader"]
+
+#: Most milliseconds for which a read waits before it looks whether its queue has moved.
+_LOOK_MS: Final = 500
+#: Tries to agree with another cluster about where the offset lies.
+_TRIES: Final = 3
+
+
+class GlobalReader:
+    """Reads the queues of global topics; used on the event loop."""
+
+    def __init__(self, queues: QueueReader, globals_: GlobalTopics) -> None:
+        self._queues = queues
+        self._globals = globals_
+        self._clusters: Clusters = globals_.clusters
+
+    async def read(
+        self, topic: HostedTopic, queue: int, query: FetchQuery, call: Call, client: Client
+    ) -> Fetched | Answer:
+        """Read the queue from the global offset `query.offset` on; an `Answer` is that of another cluster.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: the cluster where the offset lies cannot be reached. Nothing is skipped.
+        """
+        if from_cluster(call.headers):
+            await self._globals.caught_up(topic.name, global_epoch_of(call.headers))
+        deadline = self._globals.time() + query.wait_ms / 1000
+        tries = 0
+        while True:
+            world = self._globals.world(topic)
+            stay, _ = world.place(queue, query.offset)
+            if stay.cluster != world.here:
+                tries += 1
+                found = await self._elsewhere(topic, world, stay, query, call, tries)
+                if found is not None:
+                    return found
+                continue
+            left_ms = max(0, int((deadline - self._globals.time()) * 1000))
+            read = await self._here(topic, queue, replace(query, wait_ms=min(left_ms, _LOOK_MS)), client)
+            if read.status is not FetchStatus.NO_NEW_MESSAGE or left_ms <= _LOOK_MS or self._queues.stopping:
+                return read
+            query = replace(query, offset=read.next_offset)
+
+    async def _elsewhere(
+        self, topic: HostedTopic, world: GlobalQueues, stay: Stay, query: FetchQuery, call: Call, tries: int
+    ) -> Answer | None:
+        """Return the answer of the cluster of a stay; None if that has a newer copy, which is known here then."""
+        where = f"the offset {query.offset} is in cluster {stay.cluster}"
+        if from_cluster(call.headers):
+            raise newer_copy(topic.name, f"{where}; ask there")
+        answer = await self._clusters.ask(stay.cluster, call, epoch=world.epoch)
+        if not has_newer_copy(answer):
+            return answer
+        if tries >= _TRIES:
+            raise Unavailable(
+                f"topic {topic.name}: {where}, which has a newer copy of the topic; ask again",
+                code="queue_unserved",
+                extra={"cluster": stay.cluster},
+            )
+        await self._globals.caught_up(topic.name)
+        return None
+
+    async def _here(self, topic: HostedTopic, queue: int, query: FetchQuery, client: Client) -> Fetched:
+        """Read the stay of an offset in this cluster."""
+        world = self._globals.world(topic)
+        stay, local = world.place(queue, query.offset)
+        if stay.is_ended and local >= stay.local_end:  # the next stay has no offsets yet
+            end = stay.logic_end
+            status = FetchStatus.OFFSET_TOO_LARGE if query.offset > end else FetchStatus.NO_NEW_MESSAGE
+            return Fetched(status, MESSAGE_SCHEMA.empty_table(), end, _begin(world, queue), end)
+        found = await self._queues.read(topic, queue_name(queue), replace(query, offset=local), client)
+        # The queue may have left meanwhile.
+        return shown(self._globals.world(topic), queue, stay, found)
+
+
+def _begin(world: GlobalQueues, queue: int) -> int:
+    return world.queues[queue][0].logic_offset
+
+
+def shown(world: GlobalQueues, queue: int, stay: Stay, found: Fetched) -> Fetched:
+    """Return what was found in a stay of this cluster, in global offsets."""
+    stay = next(one for one in world.queues[queue] if (one.cluster, one.start_ms) == (stay.cluster, stay.start_ms))
+    rows, at, status = found.rows, found.next_offset, found.status
+    if stay.is_ended:
+        rows, at = rows.filter(pc.less(rows.column("offset"), stay.local_end)), min(at, stay.local_end)
+    following = world.after(queue, stay) if stay.is_ended and at >= stay.local_end else None
+    first, newest = world.queues[queue][0], world.readable(queue)[-1]
+    low = first.shown(found.min_offset) if first.cluster == world.here else first.logic_offset
+    if status is FetchStatus.OFFSET_TOO_SMALL and stay is not first:
+        status = FetchStatus.NO_NEW_MESSAGE  # only the earliest stay answers that (SPEC STATIC-14)
+    elif status is FetchStatus.FOUND and not rows.num_rows:
+        status = FetchStatus.NO_NEW_MESSAGE
+    rows = rows.set_column(
+        rows.schema.get_field_index("offset"),
+        rows.schema.field("offset"),
+        pc.add(rows.column("offset"), stay.logic_offset - stay.local_start),
+    )
+    end = newest.shown(found.max_offset) if newest.cluster == world.here else newest.logic_offset
+    if newest.is_ended:
+        end = newest.logic_end
+    return Fetched(status, rows, stay.shown(at) if following is None else following.logic_offset, low, end)

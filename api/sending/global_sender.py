@@ -1,0 +1,217 @@
+"""Sends to global topics: here, or forwarded to the cluster that takes the queue's messages (SPEC STATIC-19, 21, 22).
+
+    request --queue is here--> RequestAppender, by the cluster's own names and offsets --> answer in global offsets
+            --is elsewhere---> the same request to that cluster, whose answer is passed on
+            --moves `strict`-> wait for the home's decision, then as above
+
+A cluster that a queue has left remembers the requests that it stored. So a repeated request of an idempotent producer
+is looked for there before it is stored anew: which numbers that cluster remembers is asked once, since it stores no
+more of that queue.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+
+from api.host import (
+    Call,
+    Clusters,
+    GlobalTopics,
+    HostedTopic,
+    RememberedNumbers,
+    from_cluster,
+    global_epoch_of,
+    has_newer_copy,
+    newer_copy,
+)
+from api.sending.logical_places import LedElsewhere
+from api.sending.request_appender import RequestAppender
+from api.sending.store_request import StoreRequest
+from api.wire import Answer, Named
+from mq.backoff import Backoff
+from mq.errors import NotFound, Unavailable, Unprocessable
+from mq.limits import PRODUCERS_MAX
+from mq.meta import require_world
+from mq.static import GlobalQueues, global_queue_index, global_queue_name, queue_index, queue_name
+from mq.wire import ProduceAnswer, Producer
+from tables.log import REMEMBERED_MS
+
+__all__ = ["STORED_ONLY", "GlobalSender"]
+
+#: Asks a cluster that a queue has left where a request is stored; it stores nothing.
+STORED_ONLY: Final = b"mq-stored-only"
+#: Seconds to wait for a queue that moves.
+_MOVING_S: Final = 15.0
+_AGAIN_S: Final = Backoff(0.01, 0.25)
+
+
+class GlobalSender:
+    """Stores the requests of global topics; used on the event loop."""
+
+    def __init__(self, appender: RequestAppender, globals_: GlobalTopics) -> None:
+        self._appender = appender
+        self._globals = globals_
+        self._clusters: Clusters = globals_.clusters
+        #: The numbers that a cluster remembers of a producer: by topic, cluster, producer, and start of the stay.
+        self._remembered: OrderedDict[tuple[str, str, str, int], frozenset[int]] = OrderedDict()
+
+    async def append(self, topic: HostedTopic, request: StoreRequest, call: Call) -> Answer:
+        """Store a request in the clusters that take its messages, and return the answer with global offsets.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: the cluster that takes the messages cannot be reached, or, if a cluster forwarded the
+            request, they are not taken here. `logic_offset_undecided`: a queue is still moving.
+        """
+        local = _local(topic, request)
+        forwarded = from_cluster(call.headers)
+        if forwarded:
+            await self._globals.caught_up(topic.name, global_epoch_of(call.headers))
+        if any(name == STORED_ONLY for name, _ in call.headers):
+            return await self._stored(topic, local)
+        deadline, failures = self._globals.time() + _MOVING_S, 0
+        while True:
+            found, reason = await self._tried(topic, local, call, forwarded=forwarded)
+            if found is not None:
+                return found
+            if self._globals.time() >= deadline:
+                raise reason
+            failures += 1
+            await self._globals.wait(_AGAIN_S.after(failures))
+            await self._globals.caught_up(topic.name)
+
+    async def _tried(
+        self, topic: HostedTopic, request: StoreRequest, call: Call, *, forwarded: bool
+    ) -> tuple[Answer | None, Unavailable]:
+        """Return the answer; or none, and why: the queue moves, or this cluster's copy is old."""
+        try:
+            if request.body.producer is not None:
+                answer = await self._repeated(topic, request, request.body.producer, call)
+                if answer is not None:
+                    return answer, _MOVES
+            return self._answer(topic, await self._appender.append(topic, request)), _MOVES
+        except LedElsewhere as error:
+            if error.cluster is None:
+                return None, error
+            if forwarded:
+                raise newer_copy(topic.name, error.detail) from error
+            world = self._globals.world(topic)
+            answer = await self._clusters.ask(error.cluster, call, epoch=world.epoch)
+            return (None if has_newer_copy(answer) else answer), error
+
+    async def _repeated(
+        self, topic: HostedTopic, request: StoreRequest, producer: Producer, call: Call
+    ) -> Answer | None:
+        """Return the first answer to a repeated request that a cluster stored before its queue came here.
+
+        Raises
+        ------
+        LedElsewhere
+            As `append` does; also while it is not known what the cluster that a queue leaves still stores.
+        """
+        world = self._globals.world(topic)
+        if all(len(stays) == 1 for stays in world.queues):
+            return None
+        for queue in sorted(self._appender.queues_of(topic, request)):
+            if not world.queues[queue][-1].is_decided:
+                raise LedElsewhere(topic.name, queue, None)
+            for cluster in world.earlier(queue, request.now_ms - REMEMBERED_MS):
+                key = (world.id, cluster, producer.id, world.queues[queue][-1].start_ms)
+                if producer.seq in await self._numbers(topic.name, world, key):
+                    asked = call._replace(headers=[*call.headers, (STORED_ONLY, b"1")])
+                    answer = await self._clusters.ask(cluster, asked, epoch=world.epoch)
+                    if answer.status != NotFound.status:
+                        return answer
+        return None
+
+    async def _numbers(self, topic: str, world: GlobalQueues, key: tuple[str, str, str, int]) -> frozenset[int]:
+        """Return the numbers of a producer's requests that a cluster remembers."""
+        known = self._remembered.get(key)
+        if known is None:
+            _, cluster, producer_id, _ = key
+            path = f"/v1/topics/{quote(topic, safe='')}/global/producers/{quote(producer_id, safe='')}"
+            body = await self._clusters.told(cluster, Call("GET", path.encode("ascii"), (), b""), epoch=world.epoch)
+            known = self._remembered[key] = frozenset(msgspec.json.decode(body, type=RememberedNumbers).numbers)
+            if len(self._remembered) > PRODUCERS_MAX:
+                self._remembered.popitem(last=False)
+        return known
+
+    async def _stored(self, topic: HostedTopic, request: StoreRequest) -> Answer:
+        """Return where a request is stored here; raise `NotFound` if it is not."""
+        if request.body.producer is None:
+            raise Unprocessable("producer: only an idempotent request can be looked for", field="producer")
+        found = await self._appender.stored(topic, request)
+        if found is None:
+            raise NotFound("this request is not stored here", code="request_not_found")
+        return self._answer(topic, found)
+
+    def _answer(self, topic: HostedTopic, answer: ProduceAnswer) -> Answer:
+        """Return the answer with global names and offsets."""
+        world = self._globals.world(topic)
+        for one in answer.ranges:
+            index = queue_index(one.partition)
+            assert index is not None, "the ranges of a static topic are of its queues"
+            one.partition = global_queue_name(index)
+            if one.base_offset >= 0:
+                one.base_offset = world.shown(index, one.base_offset)
+        return Answer.of_json(msgspec.json.encode(answer))
+
+
+_MOVES: Final = Unavailable("a queue is moving between clusters; ask again", code="logic_offset_undecided")
+
+
+def _local(topic: HostedTopic, request: StoreRequest) -> StoreRequest:
+    """Return the request with the cluster's own names of queues; refuse what works within one cluster alone."""
+    if request.body.times is not None:
+        raise _unsupported(topic, "a delay", "deliver_time")
+    if request.expected_offset is not None:
+        raise _unsupported(topic, "expected_offset", "expected_offset")
+    return replace(request, named=_named(topic, request.named))
+
+
+def _unsupported(topic: HostedTopic, what: str, field: str) -> Unprocessable:
+    detail = f"topic {topic.name} is global, that is of several clusters: there is no {what}"
+    return Unprocessable(detail, code="global_unsupported", field=field)
+
+
+def _named(topic: HostedTopic, named: Named) -> Named:
+    if named is None:
+        return None
+    if isinstance(named, str):
+        return local_name(topic, named)
+    names = named.to_pylist() if isinstance(named, pa.Array) else named
+    return [None if name is None else local_name(topic, name) for name in names]
+
+
+def local_name(topic: HostedTopic, name: str) -> str:
+    """Return the cluster's own name of a global topic's queue.
+
+    Raises
+    ------
+    NotFound
+        `partition_not_found`: the topic has no such queue.
+    Unprocessable
+        `physical_partition`: a cluster's own queue or partition was named.
+    """
+    index, total = global_queue_index(name), len(require_world(topic.topic).queues)
+    if index is not None and index < total:
+        return queue_name(index)
+    own = queue_index(name)
+    if own is not None and own < total:
+        raise Unprocessable(
+            f"partition: topic {topic.name} is global, and {name!r} is its queue in one cluster alone; name"
+            f" {global_queue_name(own)}",
+            code="physical_partition",
+            field="partition",
+            extra={"partition": global_queue_name(own)},
+        )
+    raise NotFound(
+        f"partition: topic {topic.name} has no partition {name!r}", code="partition_not_found", field="partition"
+    )

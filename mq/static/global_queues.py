@@ -1,0 +1,236 @@
+"""Global topics: logical queues that stay in one cluster after another (SPEC STATIC-19).
+
+    3@__global_logical_queue_broker__   [0 ......... 400)   [400 ... 520)     hole      [10000 ...
+    stays, oldest first                  east             west                         east, the newest
+    the queue's offsets in that cluster  [0 ......... 400)   [0 .... 120)               [400 ...
+
+In each cluster the queue is a logical queue of an ordinary static topic, with offsets of its own, here called local. A
+*stay* is a range of local offsets of one cluster, with the global offset at which it begins. One cluster, the topic's
+*home*, decides about stays; the others have copies, of which the one with the higher epoch counts. Where a queue's
+messages lie inside a cluster is that cluster's own matter, and no other one needs to know it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+from mq.limits import PARTITIONS_MAX
+from mq.static.jump import jump_above
+from mq.static.logical_queue import GLOBAL_BROKER
+from mq.static.segment import UNDECIDED
+
+__all__ = ["GlobalQueues", "Stay", "global_queue_index", "global_queue_name", "global_queue_names"]
+
+_NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
+
+
+def global_queue_name(index: int) -> str:
+    """Return the name under which clients see a queue of a global topic."""
+    assert 0 <= index < PARTITIONS_MAX, "a topic has at most 1,024 logical queues"
+    return f"{index}@{GLOBAL_BROKER}"
+
+
+@lru_cache(maxsize=64)
+def global_queue_names(total: int) -> tuple[str, ...]:
+    """Return the names of the queues of a global topic with `total` of them, in order."""
+    return tuple(map(global_queue_name, range(total)))
+
+
+def global_queue_index(name: str) -> int | None:
+    """Return the number of the global topic's queue with this name; None if it is not the name of one."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """Local offsets `[local_start, local_end)` of one cluster, which begin at the global offset `logic_offset`."""
+
+    cluster: str
+    local_start: int
+    #: UNDECIDED until the stay before has ended.
+    logic_offset: int
+    #: UNDECIDED until the queue has left the cluster.
+    local_end: int = UNDECIDED
+    #: Whether the cluster takes messages before the stay's beginning is decided (an `available` remapping).
+    at_once: bool = False
+    #: When the home decided that the queue comes here, and when it recorded that it has left.
+    start_ms: int
+    end_ms: int = UNDECIDED
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its messages have global offsets."""
+        return self.logic_offset >= 0
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it has got its last message."""
+        return self.local_end >= 0
+
+    @property
+    def takes(self) -> bool:
+        """Whether messages go here."""
+        return not self.is_ended and (self.is_decided or self.at_once)
+
+    @property
+    def logic_end(self) -> int:
+        """The global offset behind the last message of a stay that has ended."""
+        assert self.is_ended and self.is_decided, "an open stay has no end"
+        return self.shown(self.local_end)
+
+    def shown(self, local: int) -> int:
+        """Return the global offset of a local one; UNDECIDED while the stay is."""
+        return self.logic_offset + max(local - self.local_start, 0) if self.is_decided else UNDECIDED
+
+    def local(self, offset: int) -> int:
+        """Return the local offset of a global one."""
+        assert self.is_decided, "nothing is computed with an undecided offset"
+        return self.local_start + max(offset - self.logic_offset, 0)
+
+
+Stays = tuple[Stay, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalQueues:
+    """The stays of all queues of one global topic, as one cluster stores them. Immutable."""
+
+    #: Tells the topic from earlier and later ones of the same name, in all clusters.
+    id: str
+    #: The cluster that decides.
+    home: str
+    #: The cluster for which this copy was written.
+    here: str
+    #: Grows with each decision of the home; of two copies the one with the higher epoch counts.
+    epoch: int
+    #: All clusters that hold a copy, the home included.
+    clusters: tuple[str, ...]
+    #: The stays of each queue, oldest first; at least one.
+    queues: tuple[Stays, ...]
+    #: The clusters that have got a copy. One of them without a copy has lost its part: it does not make a new one.
+    held_by: tuple[str, ...] = ()
+
+    def at(self, cluster: str) -> GlobalQueues:
+        """Return the copy for a cluster."""
+        return replace(self, here=cluster)
+
+    def taker(self, queue: int) -> str | None:
+        """Return the cluster that takes the queue's messages; None while the queue moves `strict`."""
+        newest = self.queues[queue][-1]
+        return newest.cluster if newest.takes else None
+
+    def leaders(self) -> dict[int, str]:
+        """Return the cluster in which each queue's newest stay is."""
+        return {index: stays[-1].cluster for index, stays in enumerate(self.queues)}
+
+    @property
+    def away(self) -> frozenset[int]:
+        """The queues whose messages are not taken in this cluster."""
+        return frozenset(index for index in range(len(self.queues)) if self.taker(index) != self.here)
+
+    @property
+    def moving(self) -> dict[int, tuple[str, str]]:
+        """The queues whose newest stay is undecided, each with the cluster that it leaves and the new one."""
+        return {
+            index: (stays[-2].cluster, stays[-1].cluster)
+            for index, stays in enumerate(self.queues)
+            if not stays[-1].is_decided
+        }
+
+    def readable(self, queue: int) -> Stays:
+        """Return the stays of a queue that have global offsets, oldest first."""
+        return tuple(stay for stay in self.queues[queue] if stay.is_decided)
+
+    def place(self, queue: int, offset: int) -> tuple[Stay, int]:
+        """Return where to read a global offset: the stay, and the local offset there.
+
+        An offset in a hole, or behind the end of a stay, goes on in the next stay that has global offsets.
+        """
+        readable = self.readable(queue)
+        at = max([0, *(number for number, stay in enumerate(readable) if stay.logic_offset <= offset)])
+        while readable[at].is_ended and offset >= readable[at].logic_end and at + 1 < len(readable):
+            at += 1
+        return readable[at], readable[at].local(offset)
+
+    def after(self, queue: int, stay: Stay) -> Stay | None:
+        """Return the next stay with global offsets; None behind the newest one."""
+        readable = self.readable(queue)
+        at = readable.index(stay) + 1
+        return readable[at] if at < len(readable) else None
+
+    def shown(self, queue: int, local: int) -> int:
+        """Return the global offset of a message at a local offset of this cluster; UNDECIDED while it has none."""
+        for stay in reversed(self.queues[queue]):
+            if stay.cluster == self.here and stay.local_start <= local:
+                return stay.shown(local)
+        return UNDECIDED
+
+    def earlier(self, queue: int, since_ms: int) -> tuple[str, ...]:
+        """Return the other clusters in which the queue was since a time, newest first: they may remember requests."""
+        was = [stay.cluster for stay in self.queues[queue][:-1] if not stay.is_ended or stay.end_ms >= since_ms]
+        return tuple(dict.fromkeys(cluster for cluster in reversed(was) if cluster != self.here))
+
+    def moved(
+        self, targets: Mapping[int, str], starts: Mapping[int, int], now_ms: int, *, at_once: bool
+    ) -> GlobalQueues:
+        """Return the queues after a decision to move some to other clusters.
+
+        `starts` are the local offsets at which these begin there. What is undecided must be settled first.
+        """
+        assert not self.moving, "one remapping at a time"
+        queues = list(self.queues)
+        for index, cluster in targets.items():
+            stay = Stay(
+                cluster=cluster,
+                local_start=starts[index],
+                logic_offset=UNDECIDED,
+                at_once=at_once,
+                start_ms=now_ms,
+            )
+            queues[index] = (*queues[index], stay)
+        return replace(self, epoch=self._next_epoch(now_ms), queues=tuple(queues))
+
+    def settled(self, ends: Mapping[int, int], now_ms: int) -> GlobalQueues:
+        """Return the queues after the clusters that moving ones leave have closed them at these local offsets.
+
+        The new stay begins at the end of the old one, or, if it took messages at once, at the next block. A queue that
+        does not move, and one whose end is not given, stays as it is.
+        """
+        queues = list(self.queues)
+        for index in self.moving.keys() & ends.keys():
+            *before, old, new = queues[index]
+            old = replace(old, local_end=ends[index], end_ms=now_ms)
+            begin = jump_above(old.logic_end) if new.at_once else old.logic_end
+            queues[index] = (*before, old, replace(new, logic_offset=begin))
+        if tuple(queues) == self.queues:
+            return self
+        return replace(self, epoch=self._next_epoch(now_ms), queues=tuple(queues))
+
+    def held(self, now_ms: int) -> GlobalQueues:
+        """Return the queues after all clusters have got a copy."""
+        if self.held_by == self.clusters:
+            return self
+        return replace(self, epoch=self._next_epoch(now_ms), held_by=self.clusters)
+
+    def _next_epoch(self, now_ms: int) -> int:
+        return max(self.epoch + 1, now_ms)
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the stays."""
+        for index, stays in enumerate(self.queues):
+            name = global_queue_name(index)
+            for old, new in pairwise(stays):
+                if new.is_decided and not (old.is_decided and old.is_ended):
+                    yield f"queue {name} begins in {new.cluster} before it has ended in {old.cluster}"
+                elif new.is_decided and new.logic_offset < old.logic_end:
+                    yield f"queue {name}: {old.cluster} and {new.cluster} have the same offsets"
+                if old.cluster == new.cluster:
+                    yield f"queue {name} moves from {old.cluster} to itself"
+            if unknown := {stay.cluster for stay in stays}.difference(self.clusters):
+                yield f"queue {name} is in {min(unknown)}, which is no cluster of the topic"

@@ -1,0 +1,199 @@
+"""Global topics over two clusters whose processes are killed in the middle of remappings (SPEC STATIC-11, 19, I15)."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mq import Producer
+from tests.api.two_clusters import free_port, name_of
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.test_two_brokers import Reply, call, until
+
+TOPIC = "orders"
+NAMES = ("east", "west")
+
+
+@dataclass
+class Killable:
+    """East and west as processes; one may have a failpoint at which it dies."""
+
+    folder: Path
+    env: pytest.MonkeyPatch
+    ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in NAMES})
+    processes: dict[str, ServiceProcess] = field(default_factory=dict)
+
+    def start(self, name: str, failpoint: str = "") -> None:
+        (other,) = set(NAMES) - {name}
+        self.env.setenv("DELTAMQ_WAREHOUSE_CLUSTER", name)
+        self.env.setenv("DELTAMQ_SERVICE_CLUSTERS", f"{other}=http://127.0.0.1:{self.ports[other]}")
+        self.env.setenv("DELTAMQ_SERVICE_PORT", str(self.ports[name]))
+        self.env.setenv("DELTAMQ_FAILPOINTS", failpoint)
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        self.processes[name] = ServiceProcess(folder / "warehouse", "--port", str(self.ports[name]))
+        self.env.delenv("DELTAMQ_FAILPOINTS")
+
+    def restart(self, name: str, failpoint: str = "") -> None:
+        self.processes[name].close()
+        self.start(name, failpoint)
+
+    def call(self, name: str, method: str, path: str = "", body: object = None) -> Reply:
+        return call(self.processes[name].url, method, f"/v1/topics/{TOPIC}{path}", body, 60.0)
+
+    def read(self, name: str, queue: int) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        offset = 0
+        while True:
+            path = f"/partitions/{queue}%40__global_logical_queue_broker__/messages?offset={offset}"
+            answer: Any = self.call(name, "GET", path).json
+            found += [(one["offset"], one["body"]) for one in answer["messages"]]
+            if not answer["messages"] and answer["next_offset"] == offset:
+                return found
+            offset = answer["next_offset"]
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.close()
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killable]:
+    both = Killable(tmp_path, monkeypatch)
+    try:
+        for name in NAMES:
+            both.start(name)
+        asked = {"static": True, "scope": "global", "clusters": list(NAMES), "total_queues": 2}
+        assert both.call("east", "PUT", "", asked).status == 201
+        yield both
+    finally:
+        both.close()
+
+
+class Sender:
+    """An idempotent producer that repeats each request, to one cluster after the other, until it has an answer."""
+
+    def __init__(self, clusters: Killable, queue: int) -> None:
+        self._clusters = clusters
+        self._queue = queue
+        self._stop = threading.Event()
+        self.sent: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            body = f"{self._queue}-{len(self.sent)}"
+            message = {"body": body, "partition": name_of(self._queue)}
+            request = {"messages": [message], "producer": {"id": f"p{self._queue}", "seq": len(self.sent)}}
+            attempt = 0
+            while not self._accepted(NAMES[attempt % 2], request):
+                attempt += 1
+            self.sent.append(body)
+
+    def _accepted(self, name: str, request: object) -> bool:
+        try:
+            reply = self._clusters.call(name, "POST", "/messages", request)
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+        assert reply.status in (200, 503), reply
+        return reply.status == 200
+
+    def more(self, count: int = 5) -> None:
+        """Wait for some more messages."""
+        begin = len(self.sent)
+        until(lambda: len(self.sent) >= begin + count)
+
+    def stop(self) -> list[str]:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.sent
+
+
+#: Which of the two dies, and where, while queue 0 moves from east, the home, to west, or back.
+DEATHS = [("east", "global.after_move", "west"), ("west", "global.after_adopt@2", "west")]
+DEATHS += [("west", "seal.after_fence", "east")]
+#: The same, for `make faults`.
+MORE_DEATHS = [
+    *[("east", point, "west") for point in ("seal.after_fence", "seal.after_event", "global.after_settle")],
+    *[("east", point, "west") for point in ("global.after_hand_out@1", "global.after_hand_out@2")],
+    ("west", "global.after_adopt@1", "west"),
+    ("west", "global.after_adopt@2", "east"),
+    ("west", "seal.after_event", "east"),
+]
+
+
+@pytest.mark.parametrize("mode", ["strict", "available"])
+@pytest.mark.parametrize(
+    ("dying", "point", "target"),
+    [*DEATHS, *(pytest.param(*death, marks=pytest.mark.long) for death in MORE_DEATHS)],
+)
+def test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_doubles_nothing(
+    clusters: Killable, dying: str, point: str, target: str, mode: str
+) -> None:
+    (source,) = set(NAMES) - {target}
+    wanted = {"clusters": [target], "mode": mode}
+    if target == "east":
+        assert clusters.call("west", "POST", "/remap", {"clusters": ["west"]}).status == 200
+    at, _, nth = point.partition("@")
+    clusters.restart(dying, f"{at}=kill{'@' + nth if nth else ''}")
+    sender = Sender(clusters, 0)
+    try:
+        sender.more()
+        try:
+            reply = clusters.call("east", "POST", "/remap", wanted)
+            assert reply.status in (409, 503), reply
+        except (OSError, http.client.HTTPException):
+            assert dying == "east"
+        clusters.processes[dying].wait()
+        clusters.restart(dying)
+        finished = clusters.call(source, "POST", "/remap", wanted)
+        assert finished.status == 200, finished
+        sender.more()
+    finally:
+        sent = sender.stop()
+    checked: Any = clusters.call("east", "POST", "/check").json
+    assert checked["complete"], checked
+    found = clusters.read("east", 0)
+    assert [body for _, body in found] == sent, "each message once, in order"
+    offsets = [offset for offset, _ in found]
+    assert offsets == sorted(set(offsets)) and found == clusters.read("west", 0)
+    if mode == "strict":
+        assert offsets == list(range(len(offsets))), "no hole"
+
+
+@pytest.mark.parametrize("point", ["global.after_create", "global.after_hand_out@1", "global.after_held"])
+def test_static_19_a_creation_that_was_killed_is_finished_by_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    clusters = Killable(tmp_path, monkeypatch)
+    at, _, nth = point.partition("@")
+    asked = {"static": True, "scope": "global", "clusters": list(NAMES), "total_queues": 2}
+    try:
+        clusters.start("west")
+        clusters.start("east", f"{at}=kill{'@' + nth if nth else ''}")
+        with pytest.raises((OSError, http.client.HTTPException)):
+            clusters.call("east", "PUT", "", asked)
+        clusters.processes["east"].wait()
+        clusters.restart("east")
+        assert clusters.call("east", "PUT", "", asked).status == 200
+        checked: Any = clusters.call("west", "POST", "/check").json
+        assert checked["complete"], checked
+    finally:
+        clusters.close()
+
+
+def test_static_19_the_sdk_sends_keys_through_one_cluster_to_queues_of_both(clusters: Killable) -> None:
+    with Producer(clusters.processes["west"].url) as producer:
+        for number in range(40):
+            producer.send(TOPIC, f"m{number}", key=f"k{number % 8}")
+    found = [body for queue in (0, 1) for _, body in clusters.read("east", queue)]
+    assert sorted(found) == sorted(f"m{number}" for number in range(40))
+    assert all(clusters.read("west", queue) for queue in (0, 1)), "both clusters have some"

@@ -1,0 +1,128 @@
+"""Global queues: stays in clusters, and the global offsets of what lies there (SPEC STATIC-3, 8, 9, 19)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mq.static import (
+    UNDECIDED,
+    GlobalQueues,
+    Stay,
+    global_queue_index,
+    global_queue_name,
+    is_queue_name,
+    queue_name,
+)
+
+CLUSTERS = ("east", "west", "north")
+
+
+def stay(cluster: str, local_start: int, logic_offset: int, local_end: int = UNDECIDED) -> Stay:
+    return Stay(cluster=cluster, local_start=local_start, logic_offset=logic_offset, local_end=local_end, start_ms=0)
+
+
+def world(*stays: Stay, here: str = "east") -> GlobalQueues:
+    return GlobalQueues(id="w", home="east", here=here, epoch=1, clusters=CLUSTERS, queues=(stays,))
+
+
+@dataclass
+class Played:
+    """One queue that moves from cluster to cluster while messages come; the truth about each message."""
+
+    queues: GlobalQueues
+    #: How many messages the queue has in each cluster.
+    ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLUSTERS, 0))
+    #: Cluster and local offset of each message, in the order in which they were stored.
+    sent: list[tuple[str, int]] = field(default_factory=list)
+
+    def send(self, cluster: str, count: int) -> None:
+        for _ in range(count):
+            self.sent.append((cluster, self.ends[cluster]))
+            self.ends[cluster] += 1
+
+    def move(self, cluster: str, *, at_once: bool, late: int, now_ms: int) -> None:
+        """Move the queue; `late` messages reach the old cluster before it closes."""
+        old = self.queues.queues[0][-1].cluster
+        if old == cluster:
+            return
+        self.queues = self.queues.moved({0: cluster}, {0: self.ends[cluster]}, now_ms, at_once=at_once)
+        assert self.queues.taker(0) == (cluster if at_once else None)
+        waiting = [(cluster, self.ends[cluster])] if at_once else []
+        self.ends[cluster] += len(waiting)
+        self.send(old, late)
+        self.sent += waiting
+        self.queues = self.queues.settled({0: self.ends[old]}, now_ms + 1)
+
+
+MOVES = st.lists(st.tuples(st.sampled_from(CLUSTERS), st.booleans(), st.integers(0, 3), st.integers(0, 4)), max_size=8)
+
+
+@given(MOVES)
+def test_static_19_global_offsets_only_grow_over_clusters_and_lead_back_to_each_message(
+    moves: list[tuple[str, bool, int, int]],
+) -> None:
+    played = Played(world(stay(cluster="east", local_start=0, logic_offset=0)))
+    for now_ms, (cluster, at_once, late, more) in enumerate(moves, start=10):
+        played.move(cluster, at_once=at_once, late=late, now_ms=now_ms * 10)
+        played.send(cluster, more)
+    queues = played.queues
+    assert list(queues.faults()) == [] and queues.taker(0) == queues.leaders()[0]
+    offsets = [queues.at(cluster).shown(0, local) for cluster, local in played.sent]
+    assert offsets == sorted(set(offsets)), "offsets grow strictly, in the order of the stays"
+    for (cluster, local), offset in zip(played.sent, offsets, strict=True):
+        found, at = queues.place(0, offset)
+        assert (found.cluster, at) == (cluster, local)
+    if not any(at_once for _, at_once, _, _ in moves):
+        assert offsets == list(range(len(offsets))), "strict moves leave no hole"
+
+
+def test_static_19_the_name_of_the_virtual_broker_tells_the_scope() -> None:
+    assert global_queue_name(3) == "3@__global_logical_queue_broker__"
+    assert is_queue_name(global_queue_name(3)) and is_queue_name(queue_name(3))
+    assert global_queue_index(global_queue_name(3)) == 3
+    assert global_queue_index(queue_name(3)) is None
+
+
+def test_static_19_a_strict_move_has_no_taker_until_the_old_cluster_has_closed() -> None:
+    before = world(stay(cluster="east", local_start=0, logic_offset=0))
+    moving = before.moved({0: "west"}, {0: 0}, 20, at_once=False)
+    assert moving.epoch > before.epoch and moving.moving == {0: ("east", "west")}
+    assert moving.away == {0} and moving.at("west").away == {0}
+    assert moving.settled({}, 30) is moving, "without the end nothing is decided"
+    settled = moving.settled({0: 7}, 30)
+    assert settled.epoch > moving.epoch and settled.taker(0) == "west" and not settled.at("west").away
+    assert settled.settled({0: 9}, 40) is settled, "the first end counts"
+
+
+def test_static_19_an_available_move_takes_messages_without_offsets_and_jumps() -> None:
+    moving = world(stay(cluster="east", local_start=0, logic_offset=0)).moved({0: "west"}, {0: 5}, 20, at_once=True)
+    assert moving.taker(0) == "west" and moving.at("west").shown(0, 5) == UNDECIDED
+    settled = moving.settled({0: 7}, 30).at("west")
+    assert settled.shown(0, 5) == 10_000
+    assert settled.place(0, 7)[0].cluster == "west", "an offset in the hole goes on behind it"
+
+
+def test_static_21_clusters_that_a_queue_left_lately_are_asked_for_repeated_requests() -> None:
+    queues = world(stay(cluster="east", local_start=0, logic_offset=0))
+    for now_ms, cluster in ((100, "west"), (200, "north")):
+        queues = queues.moved({0: cluster}, {0: 0}, now_ms, at_once=False).settled({0: 1}, now_ms + 1)
+    north = queues.at("north")
+    assert north.earlier(0, 0) == ("west", "east")
+    assert north.earlier(0, 150) == ("west",)
+    assert north.earlier(0, 300) == ()
+
+
+def test_static_19_a_torn_copy_is_told() -> None:
+    whole = stay(cluster="east", local_start=0, logic_offset=0, local_end=7)
+    assert list(world(whole, stay(cluster="west", local_start=0, logic_offset=7)).faults()) == []
+    for following in (
+        stay(cluster="west", local_start=0, logic_offset=6),
+        stay(cluster="east", local_start=7, logic_offset=7),
+        stay(cluster="south", local_start=0, logic_offset=7),
+    ):
+        assert len(list(world(whole, following).faults())) == 1
+    open_stay = stay(cluster="east", local_start=0, logic_offset=0)
+    assert len(list(world(open_stay, stay(cluster="west", local_start=0, logic_offset=7)).faults())) == 1
