@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -51,6 +51,8 @@ __all__ = ["ClusterState", "GlobalTopics", "MovedTo", "RememberedNumbers", "refu
 
 log = logging.getLogger("deltamq.api")
 
+#: Seconds to wait for another cluster's part of what is shown.
+_LOOK_S: Final = 5.0
 _JSON: Final = [(b"content-type", b"application/json")]
 
 
@@ -430,6 +432,15 @@ class GlobalTopics:
             detail = f"queue {index} moves from cluster {old} to {new}, where its beginning is not decided yet"
             found.append(MappingFault("between", None, index, detail))
         return found
+
+    async def views(self, topic: Topic) -> list[dict[str, Any] | None]:
+        """Return how each other cluster shows its part of the topic; None for one that is away."""
+        world = require_world(topic)
+        call = Call("GET", _path(topic.name), (), b"", timeout_s=_LOOK_S)
+        others = [one for one in world.clusters if one != self.clusters.here]
+        asked = [self.clusters.told(one, call, epoch=world.epoch) for one in others]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [None if isinstance(one, BaseException) else msgspec.json.decode(one) for one in answers]
 
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
         """Return what is wrong with another cluster's copy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final, Literal
@@ -186,7 +186,7 @@ class LogicalQueueView(BaseModel):
 
     `state` is `serving`, or the code of the error that stopped one of its partitions; of a queue that cannot be had it
     is `queue_unserved`, and the values are null. Of a global topic's queue, `cluster` takes its messages, `stays` say
-    where they lie, and what another cluster would have to tell is null; `segments` are those of this cluster.
+    where they lie, and `segments` are those of this cluster; what a cluster would have to tell that is away is null.
     """
 
     queue: int
@@ -262,8 +262,12 @@ async def list_topics(service: Running, limit: Limit = None, after: After = None
 
 
 @router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
-async def show_topic(topic: TopicName, service: Running) -> Any:
-    return await _view(service, await service.topics.require(topic))
+async def show_topic(topic: TopicName, service: Running, request: Request) -> Any:
+    hosted = await service.topics.require(topic)
+    view = await _view(service, hosted)
+    if hosted.topic.world is not None and not from_cluster(request.scope["headers"]):
+        _add_parts(view, await service.global_topics.views(hosted.topic))
+    return view
 
 
 @router.put(
@@ -367,11 +371,23 @@ def _queue_view(queue: QueueState, world: GlobalQueues | None) -> dict[str, obje
         "partition": global_queue_name(index),
         "min_offset": world.shown(index, queue.min_offset) if begins and queue.min_offset is not None else None,
         "max_offset": world.shown(index, queue.max_offset) if ends and queue.max_offset is not None else None,
-        "messages": queue.messages if begins and len(stays) == 1 else None,
-        "holes": queue.holes if begins and len(stays) == 1 else None,
+        "holes": None,
         "cluster": world.taker(index),
         "stays": [asdict(stay) for stay in stays],
     }
+
+
+def _add_parts(view: dict[str, Any], others: Sequence[Mapping[str, Any] | None]) -> None:
+    """Add what other clusters say of their parts of a global topic's queues; None stands for one that is away."""
+    for at, queue in enumerate(view["logical_queues"]):
+        for other in others:
+            part = {} if other is None else other["logical_queues"][at]
+            for name in ("min_offset", "max_offset"):
+                queue[name] = part.get(name) if queue[name] is None else queue[name]
+            counted = (queue["messages"], part.get("messages"))
+            queue["messages"] = None if None in counted else sum(counted)
+        if queue["max_offset"] is None:
+            queue["state"] = "queue_unserved"
 
 
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:

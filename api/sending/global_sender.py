@@ -121,7 +121,7 @@ class GlobalSender:
             return None
         for queue in sorted(self._appender.queues_of(topic, request)):
             if not world.queues[queue][-1].is_decided:
-                raise LedElsewhere(topic.name, queue, None)
+                raise LedElsewhere.of(topic.name, queue, None)
             for cluster in world.earlier(queue, request.now_ms - REMEMBERED_MS):
                 key = (world.id, cluster, producer.id, world.queues[queue][-1].start_ms)
                 if producer.seq in await self._numbers(topic.name, world, key):

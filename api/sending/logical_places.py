@@ -9,7 +9,7 @@ For a plain topic nothing is translated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -42,13 +42,17 @@ class LedElsewhere(Unavailable):
     """The messages go to a queue of a global topic that takes none in this cluster; nothing of them is stored here."""
 
     code = "queue_unserved"
+    #: The cluster that takes the queue's messages; None while it moves, and no cluster does.
+    cluster: str | None = None
 
-    def __init__(self, topic: str, queue: int, cluster: str | None) -> None:
-        """`cluster` takes the queue's messages; None while it moves, and no cluster does."""
-        name = global_queue_name(queue)
+    @classmethod
+    def of(cls, topic: str, queue: int, cluster: str | None) -> Self:
+        """Return the error for a queue that `cluster` takes messages of."""
         where = "is moving between clusters" if cluster is None else f"is in cluster {cluster}"
-        super().__init__(f"topic {topic}: queue {name} {where}; ask again", extra={"cluster": cluster})
-        self.cluster = cluster
+        detail = f"topic {topic}: queue {global_queue_name(queue)} {where}; ask again"
+        error = cls(detail, extra={"cluster": cluster})
+        error.cluster = cluster
+        return error
 
 
 def served(
@@ -107,7 +111,7 @@ def _check_here(
             code="several_clusters",
             field="messages",
         )
-    raise LedElsewhere(topic.name, queue_at[away[0].partition], takers.pop())
+    raise LedElsewhere.of(topic.name, queue_at[away[0].partition], takers.pop())
 
 
 def unserved(topic: HostedTopic, what: str) -> Unavailable:

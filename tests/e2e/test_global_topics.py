@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ import pytest
 
 from mq import Producer
 from tests.api.two_clusters import free_port, name_of
-from tests.e2e.service_process import ServiceProcess
+from tests.e2e.service_process import DELTAMQ, ServiceProcess
 from tests.e2e.test_two_brokers import Reply, call, until
 
 TOPIC = "orders"
@@ -197,3 +199,30 @@ def test_static_19_the_sdk_sends_keys_through_one_cluster_to_queues_of_both(clus
     found = [body for queue in (0, 1) for _, body in clusters.read("east", queue)]
     assert sorted(found) == sorted(f"m{number}" for number in range(40))
     assert all(clusters.read("west", queue) for queue in (0, 1)), "both clusters have some"
+
+
+def test_static_19_the_command_line_creates_moves_checks_and_shows_a_global_topic(clusters: Killable) -> None:
+    def run(name: str, *arguments: str, status: int = 0, stdin: str = "") -> str:
+        command = [*DELTAMQ, *arguments, "--url", clusters.processes[name].url]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, (done.stdout, done.stderr)
+        return done.stdout
+
+    wide = ("--static", "--queues", "2", "--global", "--cluster", "east", "--cluster", "west")
+    assert "2 logical queues in clusters west, east, home west" in run("west", "topic", "create", "receipts", *wide)
+    run("east", "topic", "create", "receipts", "--static", "--queues", "2", "--global", status=2)
+    lines = "".join(f'{{"body": "{number}", "key": "k{number % 5}"}}\n' for number in range(20))
+    run("east", "produce", "receipts", stdin=lines)
+    planned = json.loads(run("east", "topic", "remap", "receipts", "--cluster", "east", "--plan", "--json"))
+    assert [(one["queue"], one["from"], one["to"]) for one in planned["moved"]] == [(1, "west", "east")]
+    moved = run("east", "topic", "remap", "receipts", "--cluster", "east")
+    assert "1 logical queue to move" in moved and "1 logical queue moved" in moved
+    assert "no queue to move" in run("west", "topic", "remap", "receipts", "--cluster", "east")
+    shown = run("west", "topic", "show", "receipts")
+    assert name_of(1) in shown and "home west" in shown
+    assert "complete" in run("west", "topic", "check", "receipts")
+    consumed = [json.loads(line)["body"] for line in run("west", "consume", "receipts", "--json").splitlines()]
+    assert sorted(map(int, consumed)) == list(range(20))
+    clusters.processes["east"].stop()
+    assert "cluster east" in run("west", "topic", "check", "receipts", status=1)
+    assert json.loads(run("west", "topic", "repair", "receipts", "--plan", "--json"))["faults"]

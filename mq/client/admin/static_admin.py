@@ -33,14 +33,15 @@ class MovedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A logical queue that moved, or would move, from one broker to another.
 
     `end_offset` is the physical offset at which its old partition was sealed, `logic_offset` the logical one at which
-    the new partition begins; both are None in a plan and until the old partition is sealed.
+    the new partition begins; both are None in a plan and until the old partition is sealed. Between clusters, `source`
+    and `target` are clusters, and no partitions are named.
     """
 
     queue: int
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
-    old_partition: str
-    new_partition: str
+    old_partition: str | None = None
+    new_partition: str | None = None
     end_offset: int | None = None
     logic_offset: int | None = None
 
@@ -105,6 +106,7 @@ class StaticAdmin(Calls):
         total_queues: int,
         *,
         brokers: Sequence[str] | None = None,
+        clusters: Sequence[str] | None = None,
         order_strategy: Literal["best_tried", "strict"] | None = None,
         retention_ms: int | None = None,
         message_type: str | None = None,
@@ -118,11 +120,14 @@ class StaticAdmin(Calls):
             The number of logical queues; it can only grow. Settings change only together with it (STATIC-23).
         brokers
             The brokers that get the new queues, evenly; by default those that lead queues now, or all.
+        clusters
+            The clusters that get the queues, evenly: the topic is global then, and has no brokers to name (STATIC-19).
         """
         return self.put_static_topic(
             topic,
             total_queues,
             brokers=brokers,
+            clusters=clusters,
             order_strategy=order_strategy,
             retention_ms=retention_ms,
             message_type=message_type,
@@ -130,12 +135,20 @@ class StaticAdmin(Calls):
         )[0]
 
     def put_static_topic(
-        self, topic: str, total_queues: int, *, brokers: Sequence[str] | None = None, **settings: str | int | None
+        self,
+        topic: str,
+        total_queues: int,
+        *,
+        brokers: Sequence[str] | None = None,
+        clusters: Sequence[str] | None = None,
+        **settings: str | int | None,
     ) -> tuple[TopicInfo, bool]:
         """Do the same as `create_static_topic`, and also return whether the topic is new."""
         request: dict[str, object] = {"static": True, "total_queues": total_queues}
         if brokers is not None:
             request["brokers"] = list(brokers)
+        if clusters is not None:
+            request |= {"scope": "global", "clusters": list(clusters)}
         request |= {name: value for name, value in settings.items() if value is not None}
         answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=msgspec.json.encode(request))
         return topic_info(answer.body), answer.status == _CREATED
@@ -163,7 +176,23 @@ class StaticAdmin(Calls):
         plan
             Only tell what would move.
         """
-        request: dict[str, object] = {"brokers": list(brokers), "mode": mode}
+        return self._remap(topic, {"brokers": list(brokers), "mode": mode}, queues, plan=plan)
+
+    def remap_clusters(
+        self,
+        topic: str,
+        clusters: Sequence[str],
+        *,
+        mode: RemapMode = "strict",
+        queues: Collection[int] | None = None,
+        plan: bool = False,
+    ) -> Remapping:
+        """Move queues of a global topic so that `clusters` take all messages, evenly; else as `remap` (STATIC-19)."""
+        return self._remap(topic, {"clusters": list(clusters), "mode": mode}, queues, plan=plan)
+
+    def _remap(
+        self, topic: str, request: dict[str, object], queues: Collection[int] | None, *, plan: bool
+    ) -> Remapping:
         if queues is not None:
             request["queues"] = sorted(queues)
         if plan:

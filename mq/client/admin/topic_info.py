@@ -13,7 +13,7 @@ from datetime import datetime
 from mq.client.http import decoded
 from mq.errors import Corrupt, Unavailable
 
-__all__ = ["PartitionInfo", "QueueInfo", "SegmentInfo", "TopicInfo", "topic_info"]
+__all__ = ["PartitionInfo", "QueueInfo", "SegmentInfo", "StayInfo", "TopicInfo", "topic_info"]
 
 _SERVING = "serving"
 
@@ -72,6 +72,19 @@ class SegmentInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StayInfo:
+    """A global topic's queue in one cluster, from `local_start` to `local_end` of the cluster's own offsets.
+
+    The first of them is `logic_offset` of the queue. -1 stands for what is not decided yet.
+    """
+
+    cluster: str
+    local_start: int
+    logic_offset: int
+    local_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
     """One logical queue of a static topic, in logical offsets; `messages` does not count the `holes` between them.
 
@@ -90,6 +103,9 @@ class QueueInfo:
     logical_partitions: tuple[tuple[int, int], ...] = ()
     #: Oldest first; the last one is the leader, to which messages are sent.
     segments: tuple[SegmentInfo, ...] = ()
+    #: Of a global topic: the cluster that takes messages (None while the queue moves), and where messages lie.
+    cluster: str | None = None
+    stays: tuple[StayInfo, ...] | None = None
 
     @property
     def leader(self) -> SegmentInfo | None:
@@ -122,6 +138,10 @@ class TopicInfo:
     static: bool = False
     total_queues: int | None = None
     logical_queues: tuple[QueueInfo, ...] | None = None
+    #: Of a static topic `cluster` or `global`; of a global one the cluster that decides, and all that have a part.
+    scope: str | None = None
+    home: str | None = None
+    clusters: tuple[str, ...] | None = None
 
     @property
     def queues(self) -> tuple[QueueInfo, ...]:

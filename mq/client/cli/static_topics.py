@@ -54,8 +54,12 @@ _MODES: Final = {
 
 @click.command()
 @click.argument("name")
+@click.option("--broker", "brokers", multiple=True, help="A broker that is to lead queues; may be repeated.")
 @click.option(
-    "--broker", "brokers", multiple=True, required=True, help="A broker that is to lead queues; may be repeated."
+    "--cluster",
+    "clusters",
+    multiple=True,
+    help="Of a global topic: a cluster that is to take messages; may be repeated.",
 )
 @click.option(
     "--mode",
@@ -70,6 +74,7 @@ _MODES: Final = {
 def remap(
     name: str,
     brokers: tuple[str, ...],
+    clusters: tuple[str, ...],
     mode: RemapMode,
     queues: tuple[int, ...],
     plan: bool,
@@ -80,7 +85,13 @@ def remap(
     """Move logical queues of static topic NAME, so that the named brokers lead them, evenly.
 
     Clients go on under the same names and offsets. A remapping that was cut short is finished by running it again.
+    Queues of a global topic move between the named clusters, or, within the asked one, between the named brokers.
     """
+    if bool(brokers) == bool(clusters):
+        raise click.UsageError("name the brokers that are to lead queues, or the clusters of a global topic")
+    if clusters:
+        _remap_clusters(Admin(url, token=token, patience=LONG_PATIENCE), name, clusters, mode, queues, plan, as_json)
+        return
     with Admin(url, token=token, patience=LONG_PATIENCE) as admin:
         planned = admin.remap(name, brokers, mode=mode, queues=queues or None, plan=True)
         if not as_json:
@@ -97,12 +108,44 @@ def remap(
         _print_outcome(outcome)
 
 
+def _remap_clusters(
+    admin: Admin,
+    name: str,
+    clusters: tuple[str, ...],
+    mode: RemapMode,
+    queues: tuple[int, ...],
+    plan: bool,
+    as_json: bool,
+) -> None:
+    """Move queues of a global topic between clusters: print the plan, then what was done."""
+    with admin:
+        planned = admin.remap_clusters(name, clusters, mode=mode, queues=queues or None, plan=True)
+        if not as_json:
+            _print_cluster_moves(planned, "to move")
+        # Also if nothing is to be moved: this settles what an earlier remapping left open.
+        outcome = planned if plan else admin.remap_clusters(name, clusters, mode=mode, queues=queues or None)
+    if as_json:
+        print_json(outcome)
+    elif not plan:
+        _print_cluster_moves(outcome, "moved")
+
+
+def _print_cluster_moves(moves: Remapping, what: str) -> None:
+    if not moves.moved:
+        click.echo(f"{moves.topic}: no queue {what}")
+        return
+    click.echo(f"{moves.topic}: {_queues(len(moves.moved))} {what} ({_MODES[moves.mode]})")
+    rows = [(one.queue, one.source, one.target, _or_dash(one.logic_offset)) for one in moves.moved]
+    columns = ("queue", "from cluster", "to cluster", "begins at offset")
+    print_table(columns, rows, right=("queue", "begins at offset"))
+
+
 def _print_plan(planned: Remapping) -> None:
     if not planned.moved:
         click.echo(f"{planned.topic}: every queue is where it belongs, nothing moves")
         return
     click.echo(f"{planned.topic}: {_queues(len(planned.moved))} to move ({_MODES[planned.mode]})")
-    rows = [(one.queue, one.source, one.target, one.old_partition) for one in planned.moved]
+    rows = [(one.queue, one.source, one.target, one.old_partition or "-") for one in planned.moved]
     print_table(("queue", "from", "to", "partition until now"), rows, right=("queue",))
 
 
@@ -113,9 +156,9 @@ def _print_outcome(done: Remapping) -> None:
     rows = [
         (
             one.queue,
-            one.old_partition,
+            one.old_partition or "-",
             _or_dash(one.end_offset),
-            one.new_partition,
+            one.new_partition or "-",
             _or_dash(one.logic_offset),
         )
         for one in done.moved
@@ -224,13 +267,17 @@ def repair(name: str, plan: bool, url: str, token: str | None, as_json: bool) ->
 
 
 def static_line(info: TopicInfo) -> str:
-    """Return a static topic in one line: its queues and the brokers that lead them."""
+    """Return a static topic in one line: its queues and the brokers, or the clusters, that lead them."""
+    if info.clusters is not None:
+        return f"{_queues(len(info.queues))} in clusters {', '.join(info.clusters)}, home {info.home}"
     brokers = sorted({one.broker for one in info.queues if one.broker is not None})
     return f"{_queues(len(info.queues))} on {', '.join(brokers) or 'no broker'}"
 
 
 def print_static_topic(info: TopicInfo) -> None:
     """Print the logical queues of a static topic, then its physical partitions beside them (SPEC STATIC-18)."""
+    if info.clusters is not None:
+        _print_stays(info)
     rows = [
         (
             queue.partition,
@@ -256,6 +303,24 @@ def print_static_topic(info: TopicInfo) -> None:
         [_partition_row(*row) for row in shown],
         right=("queue", "gen", *_PHYSICAL[1:]),
     )
+
+
+def _print_stays(info: TopicInfo) -> None:
+    """Print where the queues of a global topic lie (SPEC STATIC-19)."""
+    click.echo(f"clusters {', '.join(info.clusters or ())}, home {info.home}")
+    rows = [
+        (
+            queue.partition,
+            stay.cluster,
+            "undecided" if stay.logic_offset < 0 else stay.logic_offset,
+            stay.local_start,
+            "-" if stay.local_end < 0 else stay.local_end,
+        )
+        for queue in info.queues
+        for stay in queue.stays or ()
+    ]
+    columns = ("global queue", "cluster", "begins at offset", "there from", "to")
+    print_table(columns, rows, right=columns[2:])
 
 
 def _partition_row(one: PartitionInfo, queue: QueueInfo | None, segment: SegmentInfo | None) -> tuple[object, ...]:

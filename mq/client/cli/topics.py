@@ -31,6 +31,8 @@ for command in (remap, check, repair):
 @click.option("--static", is_flag=True, help="A static topic: logical queues that stay when brokers come and go.")
 @click.option("--queues", type=click.IntRange(1), help="With --static: number of logical queues; can only grow.")
 @click.option("--broker", "brokers", multiple=True, help="With --static: a broker for new queues; may be repeated.")
+@click.option("--global", "is_global", is_flag=True, help="With --static: over several clusters, named by --cluster.")
+@click.option("--cluster", "clusters", multiple=True, help="With --global: a cluster for queues; may be repeated.")
 @click.option(
     "--order-strategy", type=click.Choice(["best_tried", "strict"]), help="What a failed send does to later ones."
 )
@@ -45,6 +47,8 @@ def create(
     static: bool,
     queues: int | None,
     brokers: tuple[str, ...],
+    is_global: bool,
+    clusters: tuple[str, ...],
     order_strategy: str | None,
     retention_ms: int | None,
     message_type: str | None,
@@ -61,6 +65,8 @@ def create(
         raise click.UsageError("a static topic needs its number of queues: --static --queues N")
     if brokers and not static:
         raise click.UsageError("--broker goes with --static: a plain topic spreads its partitions itself")
+    if is_global != bool(clusters) or (is_global and (brokers or not static)):
+        raise click.UsageError("a global topic names its clusters: --static --queues N --global --cluster C")
     if routes and (static or partitions is not None):
         raise click.UsageError("--route gives all partitions: it goes neither with --partitions nor with --static")
     if static and partitions is not None:
@@ -75,7 +81,9 @@ def create(
         if queues is None:
             info, created = admin.put_topic(name, partitions=partitions, routes=routes or None, **settings)
         else:
-            info, created = admin.put_static_topic(name, queues, brokers=brokers or None, **settings)
+            info, created = admin.put_static_topic(
+                name, queues, brokers=brokers or None, clusters=clusters or None, **settings
+            )
     if as_json:
         print_json({"created": created, "topic": info})
         return

@@ -43,6 +43,9 @@ def test_static_19_sends_and_fetches_reach_a_queue_through_either_cluster(cluste
     west = topic.at(clusters.west)
     assert topic.send_to(queue, "a", "b") == [0, 1]
     assert west.send_to(queue, "c") == [2]
+    for one in (topic, west):
+        shown = one.ask("GET").json["logical_queues"][queue]
+        assert (shown["min_offset"], shown["max_offset"], shown["messages"]) == (0, 3, 3)
     expected = [(0, "a"), (1, "b"), (2, "c")]
     assert topic.read(queue) == expected == west.read(queue)
 
@@ -162,6 +165,8 @@ def test_static_19_when_a_cluster_is_away_its_queues_fail_clearly_and_others_go_
         moved = topic.remap("east")
         assert (moved.status, moved.json["code"]) == (503, "queue_unserved")
         assert topic.clusters() == {0: "west", 1: "west", 2: "east", 3: "west"}, "nothing was changed"
+        states = [(one["state"], one["max_offset"]) for one in topic.ask("GET").json["logical_queues"]]
+        assert states == [("queue_unserved", None), ("queue_unserved", None), ("serving", 2), ("queue_unserved", None)]
         check = topic.ask("POST", "/check").json
         assert check["complete"] is False and "west" in check["faults"][0]["detail"]
         clusters.start("west")

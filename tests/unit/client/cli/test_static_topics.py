@@ -43,6 +43,9 @@ def test_static_07_a_static_topic_is_created_and_grows(run: Run, stub: StubServi
         ["--broker", A],
         ["--static", "--queues", "2", "--partitions", "2"],
         ["--static", "--queues", "0"],
+        ["--static", "--queues", "2", "--global"],
+        ["--static", "--queues", "2", "--cluster", "east"],
+        ["--global", "--cluster", "east"],
     ],
 )
 def test_wrong_usage_of_static_topics_is_status_2(run: Run, stub: StubService, wrong: list[str]) -> None:
