@@ -267,7 +267,7 @@ _COPY: Final = JsonBody(
             "here": "east",
             "epoch": 1,
             "clusters": ["east", "west"],
-            "queues": [[{"cluster": "west", "local_start": 0, "logic_offset": 0}]],
+            "queues": [[{"cluster": "west", "local_start": 0, "logic_offset": 0, "start_ms": 1}]],
         },
         "settings": {"order_strategy": "best_tried"},
     },

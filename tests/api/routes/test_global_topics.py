@@ -177,3 +177,34 @@ def test_static_19_when_a_cluster_is_away_its_queues_fail_clearly_and_others_go_
         reply = clusters.west.send("orders", {"body": "x", "partition": name_of(2)})
         assert (reply.status, reply.json["code"], reply.json["cluster"]) == (503, "queue_unserved", "east")
         assert west.remap("west").json["cluster"] == "east", "the home decides"
+
+
+def test_static_21_what_an_away_cluster_may_remember_is_not_stored_anew(tmp_path: Path) -> None:
+    with TwoClusters.running(tmp_path) as clusters:
+        topic = made(clusters, "orders", 2)
+        asked: dict[str, object] = {"id": "asked", "seq": 0}
+        assert topic.send_to(1, "old", producer=asked) == [0]
+        assert topic.remap("east").status == 200
+        assert topic.send_to(1, "new", producer={**asked, "seq": 1}) == [1]
+        clusters.stop("west")
+        unknown = {"producer": {"id": "unknown", "seq": 0}}
+        reply = clusters.east.send("orders", {"body": "x", "partition": name_of(1)}, **unknown)
+        assert (reply.status, reply.json["code"], reply.json["cluster"]) == (503, "queue_unserved", "west")
+        assert topic.send_to(1, "newer", producer={**asked, "seq": 2}) == [2], "west told what it knows of this one"
+        assert topic.send_to(1, "plain") == [3]
+        assert topic.fetch(1, 0).json["cluster"] == "west", "a read never skips what lies there"
+        assert topic.read(1, 1) == [(1, "new"), (2, "newer"), (3, "plain")]
+        clusters.start("west")
+        assert topic.send_to(1, "x", **unknown) == [4]
+        assert topic.send_to(1, "old", producer=asked) == [0]
+
+
+def test_static_8_each_cluster_moves_its_part_of_a_global_topic_between_its_own_brokers(clusters: TwoClusters) -> None:
+    topic = made(clusters, "within", 2)
+    topic.send_to(0, "a")
+    for brokers, body in ((["broker-b"], "b"), (["broker-a"], "c")):
+        moved = topic.ask("POST", "/remap", {"brokers": brokers, "mode": "strict"})
+        assert moved.status == 200 and moved.json["moved"], moved
+        topic.at(clusters.west).send_to(0, body)
+    assert topic.at(clusters.west).read(0) == [(0, "a"), (1, "b"), (2, "c")]
+    assert topic.ask("POST", "/check").json["complete"] is True
