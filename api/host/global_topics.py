@@ -198,13 +198,15 @@ class GlobalTopics:
                 field="topic",
                 extra={"cluster": world.home},
             )
-        for cluster in world.clusters:
-            if cluster != self.clusters.here:
-                answer = await self.clusters.ask(cluster, Call("DELETE", _path(topic.name), (), b""))
-                if answer.status not in (204, 404):
-                    raise Conflict(
-                        f"cluster {cluster} does not delete topic {topic.name}; ask again", code="cluster_refused"
-                    )
+        others = [one for one in world.clusters if one != self.clusters.here]
+        for cluster in others:  # each must be there before one deletes anything
+            await self.clusters.ask(cluster, Call("GET", _path(topic.name, "/global"), (), b""))
+        for cluster in others:
+            answer = await self.clusters.ask(cluster, Call("DELETE", _path(topic.name), (), b""))
+            if answer.status not in (204, 404):
+                raise Conflict(
+                    f"cluster {cluster} does not delete topic {topic.name}; ask again", code="cluster_refused"
+                )
 
     # Copies -----------------------------------------------------------------------------------------------------------
 

@@ -162,6 +162,8 @@ def test_static_19_when_a_cluster_is_away_its_queues_fail_clearly_and_others_go_
         assert topic.send_to(2, "here") == [0] and topic.read(2) == [(0, "here")]
         (placed,) = clusters.east.send("orders", "anywhere").json["ranges"]
         assert placed["partition"] == name_of(2), "messages without a key go to the queues that are here"
+        deleted = topic.ask("DELETE")
+        assert (deleted.status, deleted.json["code"]) == (503, "queue_unserved")
         moved = topic.remap("east")
         assert (moved.status, moved.json["code"]) == (503, "queue_unserved")
         assert topic.clusters() == {0: "west", 1: "west", 2: "east", 3: "west"}, "nothing was changed"
