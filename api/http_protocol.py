@@ -126,7 +126,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._left is None or self.cycle.response_complete or self.pipeline or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
-        self._left.set_result(None)
+        if not self._left.done():
+            self._left.set_result(None)
         return True
 
     def send_400_response(self, msg: str) -> None:

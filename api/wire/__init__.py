@@ -28,6 +28,7 @@ from api.wire.openapi_parts import (
 from api.wire.paging import After, Limit, page
 from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
 from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
+from api.wire.repeated_calls import RepeatedCalls
 from api.wire.request import (
     HALF_CLOSED,
     Admission,
@@ -86,6 +87,7 @@ __all__ = [
     "Limit",
     "Named",
     "Receive",
+    "RepeatedCalls",
     "Rows",
     "Scope",
     "Send",

@@ -73,6 +73,11 @@ class Client:
             self._watching = asyncio.ensure_future(self._watch(self._left))
         return self._left
 
+    def leave(self) -> None:
+        """Count the client as gone: it has repeated its call on another connection."""
+        if not self.gone.done():
+            self.gone.set_result(None)
+
     async def _watch(self, left: asyncio.Future[None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass

@@ -7,7 +7,8 @@
         client.ack([message.handle for message in batch.messages])
 
 A call is retried while the service is away. If the answer to a pop is lost, its messages are delivered again when their
-invisible time ends; no message is lost.
+invisible time ends; no message is lost. A pop that is asked for in order has an `attempt_id`, by which its retry gets
+the same messages at once.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class PopClient(Calls):
         )
 
     def _pop(self, ask: PopAsk) -> Answer:
+        ask = ask.repeatable()
         return self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
 
     # Settle messages --------------------------------------------------------------------------------------------
