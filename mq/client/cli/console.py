@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from mq.client.http import Patience
-from mq.errors import DeltaMQError, Overloaded, Unauthenticated, Unavailable, Unknown
+from mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table", "service_options"]
 
@@ -49,6 +49,8 @@ _REMEDIES: Final = {
     "broker_unavailable": "`deltamq cluster` shows the brokers, and which of them are served",
     "unknown_queue": "`deltamq topic show NAME` shows its logical queues",
     "physical_partition": "`deltamq topic show NAME` shows the logical queues, which are to be named",
+    "token_unavailable": "look whether what makes your tokens can be reached",
+    "token_refused": "check the client's id, secret and scope at the provider of tokens",
     "driver_missing": "install it: `pip install 'deltamq[postgres]'`",
     "outbox_not_found": "make it once, with `Outbox(table=...).create(connection)` and a commit, or name its --table",
     "database_not_found": "check the path: sqlite:///relative/path or sqlite:////absolute/path",
@@ -61,7 +63,11 @@ def service_options(command: Command) -> Command:
     """Add `--url`, `--token` and `--json` to a command."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
-        click.option("--token", envvar="DELTAMQ_CLIENT_TOKEN", help="Bearer token, if the service requires one."),
+        click.option(
+            "--token",
+            envvar="DELTAMQ_CLIENT_TOKEN",
+            help="Bearer token; better in the variable: others on this machine can read flags.",
+        ),
         click.option(
             "--url",
             envvar=["DELTAMQ_URL", "DELTAMQ_CLIENT_URL"],
@@ -89,7 +95,9 @@ def _remedy(error: DeltaMQError) -> str | None:
     if known is not None:
         return known
     if isinstance(error, Unauthenticated):
-        return "give a valid token with --token"
+        return "give a valid token in DELTAMQ_CLIENT_TOKEN, or with --token"
+    if isinstance(error, Forbidden):
+        return "ask an administrator for the right, or use another token"
     if isinstance(error, Unknown):
         return "the request may have been applied: check before repeating it"
     if isinstance(error, (Overloaded, Unavailable)):

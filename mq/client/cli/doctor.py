@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 
 __all__ = ["CHECKERS", "Check", "Checker", "Health", "Subject", "check_service", "examine", "installed_checkers"]
 
@@ -83,6 +83,15 @@ def check_service(subject: Subject) -> Iterator[Check]:
     with Admin(subject.url, token=subject.token, patience=Patience(retries=0, timeout_s=5.0)) as admin:
         try:
             ready = admin.ready()
+            cluster = admin.cluster() if ready else None
+        except (Unauthenticated, Forbidden) as error:
+            yield Check(
+                name="service",
+                health=Health.FAILED,
+                detail=f"{subject.url} is alive, and says: {error.detail}",
+                remedy="give a token that may describe the cluster, in DELTAMQ_CLIENT_TOKEN",
+            )
+            return
         except DeltaMQError as error:
             yield Check(
                 name="service",
@@ -91,7 +100,7 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 remedy="start it with `deltamq serve`, or name the right one with --url",
             )
             return
-        if not ready:
+        if cluster is None:
             yield Check(
                 name="service",
                 health=Health.WARNING,
@@ -99,7 +108,6 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 remedy="try again in a few seconds; its log says what it waits for",
             )
             return
-        cluster = admin.cluster()
         brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
         yield Check(name="service", health=Health.OK, detail=detail)

@@ -18,8 +18,9 @@ from mq.client.http.endpoint import (
 )
 from mq.client.http.hosts import META, Hosts
 from mq.client.http.inside import Inside
+from mq.client.http.oidc import OidcClientCredentials
 from mq.client.http.problems import error_of
-from mq.client.http.retries import Attempts, Patience, is_worth_retrying
+from mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
 from mq.client.http.typed_json import decode_as
 from mq.client.http.workers import Workers
 
@@ -38,9 +39,11 @@ __all__ = [
     "Endpoint",
     "Hosts",
     "Inside",
+    "OidcClientCredentials",
     "Patience",
     "Query",
     "Workers",
+    "asked_s",
     "certainly_not_applied",
     "decode_as",
     "decoded",

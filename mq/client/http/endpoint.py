@@ -25,8 +25,9 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
+from mq.client.http.credentials import Credentials
 from mq.client.http.problems import error_of
-from mq.errors import Refused, Unavailable, Unknown
+from mq.errors import Refused, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "path_of"]
 
@@ -70,7 +71,12 @@ class Endpoint:
     """One service process. Safe for any number of threads."""
 
     def __init__(
-        self, url: str, *, token: str | None = None, ssl_context: ssl.SSLContext | None = None, agent: str = "deltamq"
+        self,
+        url: str,
+        *,
+        credentials: Credentials | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        agent: str = "deltamq",
     ) -> None:
         parsed = _parse(url)
         self.url = url.rstrip("/")
@@ -79,14 +85,19 @@ class Endpoint:
         self.port: int = parsed.port or (443 if self.scheme == "https" else 80)
         self.prefix = (parsed.path or "").rstrip("/")
         self.ssl_context = ssl_context
-        self.headers: dict[str, str] = {"User-Agent": agent}
-        if token is not None:
-            self.headers["Authorization"] = f"Bearer {token}"
+        self.credentials = credentials if credentials is not None else Credentials("")
+        self._plain: Mapping[str, str] = {"User-Agent": agent}
         self._pool = self._make_pool()
 
     def __repr__(self) -> str:
         # The token stays out of logs and tracebacks.
         return f"Endpoint({self.url!r})"
+
+    def headers(self, token: str | None, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Return the headers of a request that is sent with this token: the client's own, and `more`."""
+        if token is None:
+            return {**self._plain, **more} if more else self._plain
+        return {**self._plain, "Authorization": f"Bearer {token}", **(more or {})}
 
     def _make_pool(self) -> urllib3.HTTPConnectionPool:
         # urllib3 sets TCP_NODELAY on every connection: a small request never waits for an acknowledgement.
@@ -114,13 +125,27 @@ class Endpoint:
             Seconds for connecting (at most three), and again for each wait for bytes: sockets have no limit for a
             whole attempt.
         """
+        target, token = self.target(path, query), self.credentials.token()
+        response = self._send(method, target, self.headers(token, headers), body, timeout_s)
+        if response.status == Unauthenticated.status and self.credentials.renew(token):
+            fresh = self.headers(self.credentials.token(), headers)
+            response = self._send(method, target, fresh, body, timeout_s)
+        if is_cut_short(response.status, response.headers):
+            raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
+        if response.status >= _OK_STATUS_END:
+            raise error_of(response.status, response.headers, response.data)
+        return Answer(response.status, response.headers, response.data)
+
+    def _send(
+        self, method: str, target: str, headers: Mapping[str, str], body: Body | None, timeout_s: float
+    ) -> urllib3.BaseHTTPResponse:
         try:
-            response = self._pool.urlopen(
+            return self._pool.urlopen(
                 method,
-                self.target(path, query),
+                target,
                 # urllib3 takes any buffer; its types only say bytes.
                 body=cast("bytes | None", body),
-                headers={**self.headers, **headers} if headers else self.headers,
+                headers=headers,
                 retries=False,
                 redirect=False,
                 timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
@@ -133,11 +158,6 @@ class Endpoint:
             raise Unknown(f"{self.url} did not answer within {timeout_s:.3g} s", code=NO_ANSWER) from error
         except (HTTPError, OSError) as error:
             raise Unknown(f"the connection to {self.url} was lost", code=CONNECTION_LOST) from error
-        if is_cut_short(response.status, response.headers):
-            raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
-        if response.status >= _OK_STATUS_END:
-            raise error_of(response.status, response.headers, response.data)
-        return Answer(response.status, response.headers, response.data)
 
     def connection(self, timeout_s: float) -> urllib3.connection.HTTPConnection:
         """Return a new connection outside the pool, for callers that wait for several answers at once."""

@@ -16,11 +16,12 @@ import threading
 from http.client import HTTPException
 from typing import Final
 
+from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Endpoint, Hosts, error_of, is_cut_short
 from mq.client.pop.wire import PopAsk
-from mq.errors import DeltaMQError, Unavailable, Unknown
+from mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["PopConnection"]
 
@@ -70,10 +71,21 @@ class PopConnection:
                 self._connection = wanted.connection(self._timeout_s)
 
     def _attempt(self, ask: PopAsk) -> Answer:
+        credentials = self._endpoint.credentials
+        token = credentials.token()
+        response, body = self._exchange(ask, token)
+        if response.status == Unauthenticated.status and credentials.renew(token):
+            response, body = self._exchange(ask, credentials.token())
+        if response.status != _OK:
+            raise error_of(response.status, response.headers, body)
+        return Answer(response.status, response.headers, body)
+
+    def _exchange(self, ask: PopAsk, token: str | None) -> tuple[BaseHTTPResponse, bytes]:
+        """Send the pop with this token and read the whole answer."""
         try:
             self._connect()
             self._set_timeout(self._timeout_s + ask.wait_ms / 1000)
-            headers = {**self._endpoint.headers, **ask.headers}
+            headers = self._endpoint.headers(token, ask.headers)
             target = self._endpoint.target(ask.path)
             self._connection.request(
                 "POST", target, body=ask.body(), headers=headers, preload_content=False, decode_content=False
@@ -92,9 +104,7 @@ class PopConnection:
         if is_cut_short(response.status, response.headers):
             self._connection.close()
             raise self._lost()
-        if response.status != _OK:
-            raise error_of(response.status, response.headers, body)
-        return Answer(response.status, response.headers, body)
+        return response, body
 
     def _lost(self) -> Unknown:
         return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
