@@ -26,6 +26,9 @@ class Access(TypedDict, total=False):
     """How every client reaches a cluster and tells who it is; see `Calls`."""
 
     token: Token | None
+    ca: str | None
+    cert: str | None
+    key: str | None
     ssl_context: ssl.SSLContext | None
 
 
@@ -40,6 +43,8 @@ class Calls(Closing):
         Sent as `Authorization: Bearer ...`, to the cluster's processes and nobody else: a text, or a function that
         gets one (`OidcClientCredentials`, say), which is asked again when the service refuses it. By default
         `DELTAMQ_CLIENT_TOKEN`; an empty text sends none.
+    ca, cert, key, ssl_context
+        What is trusted and shown at `https://` URLs: files in PEM, or a context of the caller's own; see `Tls`.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ import msgspec
 from mq.backoff import Backoff
 from mq.client.http.credentials import TOKEN_UNAVAILABLE, Credentials, Token
 from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from mq.client.http.tls import Tls
 from mq.client.http.typed_json import decode_as
 from mq.errors import DeltaMQError, Refused
 
@@ -78,6 +79,8 @@ class Hosts:
         One service process, or several, as a list or separated by commas; any of them is enough.
     token
         Sent with every request to these processes, and to those that they name as the cluster's; see `Credentials`.
+    ca, cert, key, ssl_context
+        What is trusted and shown at `https://` URLs; see `Tls`.
     """
 
     def __init__(
@@ -85,11 +88,14 @@ class Hosts:
         url: str | Sequence[str],
         *,
         token: Token | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
         ssl_context: SSLContext | None = None,
         agent: str = "deltamq",
     ) -> None:
-        self._credentials = Credentials(token)
-        self._endpoint_at = partial(Endpoint, credentials=self._credentials, ssl_context=ssl_context, agent=agent)
+        tls = Tls(ca, cert, key, ssl_context)
+        self._endpoint_at = partial(Endpoint, credentials=Credentials(token), tls=tls, agent=agent)
         self._seeds = [self._endpoint_at(one) for one in _urls(url)]
         self.url = self._seeds[0].url
         self._lock = threading.Lock()

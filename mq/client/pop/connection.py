@@ -4,14 +4,17 @@
                                                             └──► its answer, with what was popped by then, is read
 
 So a consumer that closes leaves no popped messages behind, which others would get only when their invisible time ends.
-TLS has no half of a connection: there, an answer that was not sent yet is lost.
+TLS has no half of a connection: there, the next request is sent behind the pop, which ends its wait, too. A proxy that
+holds that request back until the pop is answered only makes the close wait longer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
+import ssl
 import threading
 from http.client import HTTPException
 from typing import Final
@@ -19,7 +22,17 @@ from typing import Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Endpoint, Hosts, error_of, is_cut_short
+from mq.client.http import (
+    CONNECT_FAILED,
+    CONNECTION_LOST,
+    NO_ANSWER,
+    Answer,
+    Endpoint,
+    Hosts,
+    error_of,
+    is_cut_short,
+    lost_connection,
+)
 from mq.client.pop.wire import PopAsk
 from mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 
@@ -41,6 +54,8 @@ class PopConnection:
         # Reentrant: a signal handler may cancel the pop that it interrupts.
         self._lock = threading.RLock()
         self._cancelled = False
+        #: A byte arrives here when a pop over TLS is cancelled: two threads must not use one TLS connection at once.
+        self._bell, self._rope = socket.socketpair()
 
     def pop(self, ask: PopAsk) -> Answer:
         """Make one attempt; if the answer is lost, popped messages are delivered again after their invisible time.
@@ -90,6 +105,7 @@ class PopConnection:
             self._connection.request(
                 "POST", target, body=ask.body(), headers=headers, preload_content=False, decode_content=False
             )
+            self._wait_over_tls(self._timeout_s + ask.wait_ms / 1000)
             response = self._connection.getresponse()
             body = response.read()
         except (NewConnectionError, ConnectTimeoutError) as error:
@@ -100,7 +116,7 @@ class PopConnection:
             raise Unknown(f"{self._endpoint.url} did not answer in time", code=NO_ANSWER) from error
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             self._connection.close()
-            raise self._lost() from error
+            raise lost_connection(self._endpoint.url, error) from error
         if is_cut_short(response.status, response.headers):
             self._connection.close()
             raise self._lost()
@@ -127,8 +143,27 @@ class PopConnection:
         assert sock is not None, "connected just now"
         sock.settimeout(timeout_s)
 
+    def _wait_over_tls(self, timeout_s: float) -> None:
+        """Wait until the answer begins; if the pop is cancelled, send the next request, which ends its wait."""
+        sock = self._connection.sock
+        if not isinstance(sock, ssl.SSLSocket) or sock.pending():
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(timeout_s)]
+        if self._bell in ready and sock not in ready:
+            head = f"GET {self._endpoint.target('/healthz')} HTTP/1.1\r\nHost: {self._endpoint.host}\r\n"
+            sock.sendall(f"{head}Connection: close\r\n\r\n".encode())
+
     def cancel(self) -> None:
         """Cancel the open pop, and every later one."""
+        if self._endpoint.scheme == "https":
+            with self._lock:
+                self._cancelled = True
+                with contextlib.suppress(OSError):
+                    self._rope.send(b"!")
+            return
         self._shut(socket.SHUT_WR)
 
     def abort(self) -> None:
@@ -148,3 +183,6 @@ class PopConnection:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+        with self._lock:
+            self._bell.close()
+            self._rope.close()

@@ -16,7 +16,16 @@ import pyarrow as pa
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Endpoint, error_of, is_cut_short, path_of
+from mq.client.http import (
+    CONNECT_FAILED,
+    CONNECTION_LOST,
+    NO_ANSWER,
+    Endpoint,
+    error_of,
+    is_cut_short,
+    lost_connection,
+    path_of,
+)
 from mq.client.produce import ARROW
 from mq.errors import Unauthenticated, Unavailable, Unknown
 
@@ -94,7 +103,7 @@ class FetchConnection:
         except (NewConnectionError, ConnectTimeoutError) as error:
             raise Unavailable(f"cannot connect to {self.endpoint.url}", code=CONNECT_FAILED) from error
         except (HTTPError, HTTPException, OSError) as error:
-            raise self._lost() from error
+            raise lost_connection(self.endpoint.url, error) from error
         self.expires = time.monotonic() + ask.wait_ms / 1000 + self._timeout_s
 
     @property

@@ -61,8 +61,8 @@ def test_the_services_check_is_always_installed_and_comes_last() -> None:
 
 def test_sec_23_the_doctor_says_that_the_token_is_refused(stub: StubService) -> None:
     stub.valid_tokens = {"good"}
-    [check] = check_service(Subject(url=stub.url, token="bad"))
+    [check] = check_service(Subject(url=stub.url, access={"token": "bad"}))
     assert check.health is Health.FAILED
     assert "DELTAMQ_CLIENT_TOKEN" in (check.remedy or "") and "bad" not in check.detail
-    [check] = check_service(Subject(url=stub.url, token="good"))
+    [check] = check_service(Subject(url=stub.url, access={"token": "good"}))
     assert check.health is Health.OK
