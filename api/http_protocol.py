@@ -4,7 +4,9 @@ header section     at most HEADER_SECTION_BYTES_MAX, complete within header_sect
 connections        at most connections_max                                            -> closed
 not HTTP at all    problem+json like every other refusal                              -> 400
 small answers      head and body in one write: two cost a tenth of a produce request
-cancelled pops     answered, with what they have popped, when the client has closed its half of the connection
+cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or has
+                   sent its next request on it, as clients do over TLS, which has no half of a connection
+TLS                the scope's extension `tls` names the subject of the client's certificate
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from api.tls import TLS, TlsPeer, peer_of
 from api.wire import HALF_CLOSED, WRITE_WHOLE, Answer, answer_of
 from mq.errors import Refused
 
@@ -53,12 +56,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         #: Done when the client of the latest request, a pop, has closed its half of the connection.
         self._left: asyncio.Future[None] | None = None
+        self._peer: TlsPeer | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._connections_max:
             transport.abort()
             return
+        self._peer = peer_of(transport.get_extra_info("ssl_object"))
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -111,7 +116,11 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._headers_done()
         super().on_headers_complete()
-        extensions: dict[str, dict[object, object]] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
+        if self._left is not None and not self._left.done() and self.pipeline:
+            self._left.set_result(None)
+        extensions: dict[str, dict[Any, Any]] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
+        if self._peer is not None:
+            extensions[TLS] = self._peer.extension()
         self._left = None
         if self.scope["raw_path"].endswith(_POP):
             self._left = self.loop.create_future()
@@ -121,7 +130,7 @@ class HttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the client's other half open while a pop is not answered; every other request ends.
 
-        TLS has no half of a connection: asyncio would close it anyway.
+        TLS has no half of a connection: asyncio would close it anyway. Its clients send their next request instead.
         """
         if self._left is None or self.cycle.response_complete or self.pipeline or self.scheme == "https":
             return False

@@ -20,6 +20,11 @@ PRODUCER_ID_LENGTH_MAX: Final = 127
 # A topic's message type is a word that lists show.
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 
+# A bearer token: those of identity providers with many groups have a few KiB. The service takes 64 KiB of headers.
+TOKEN_BYTES_MAX: Final = 16 * KIB
+# Largest answer of an identity provider that a client reads.
+TOKEN_ANSWER_BYTES_MAX: Final = 64 * KIB
+
 # Brokers that one request may name: more than a cluster has.
 BROKERS_NAMED_MAX: Final = 1_024
 

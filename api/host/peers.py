@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -98,10 +99,11 @@ def as_response(answer: Answer) -> Response:
 class Peers:
     """The other processes of the warehouse, as this one reaches them."""
 
-    def __init__(self, hosting: Hosting) -> None:
+    def __init__(self, hosting: Hosting, tls: ssl.SSLContext) -> None:
+        """`tls` says whose certificates are trusted at addresses that begin with https."""
         self._hosting = hosting
         # No proxy of the environment stands between processes of one warehouse.
-        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False)
+        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False, verify=tls)
         #: Number of requests forwarded so far.
         self.asked = 0
 

@@ -22,6 +22,7 @@ from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
 from api.statistics import GroupStatistics
+from api.tls import peer_context
 from api.wire import Admission
 from mq.meta import InvisibleBounds
 from mq.names import broker_of
@@ -66,7 +67,7 @@ class Service:
             load=RequestRate(self.metrics),
         )
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
-        self.peers = Peers(self.hosting)
+        self.peers = Peers(self.hosting, peer_context(settings))
         self.owners = Owners(self.hosting, self.peers, keys)
         self.topics = Topics(
             self.meta,

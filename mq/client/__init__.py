@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         TopicRepair,
         TopicStatistics,
     )
-    from mq.client.http import Patience
+    from mq.client.http import OidcClientCredentials, Patience
     from mq.client.messages import (
         FailedHandle,
         Failure,
@@ -84,6 +84,7 @@ __all__ = [
     "Message",
     "MessageOrigin",
     "MovedQueue",
+    "OidcClientCredentials",
     "OrderedMessage",
     "OrderlyClosed",
     "OrderlyConsumer",
@@ -150,6 +151,7 @@ _ROOMS = {
     "Message": "messages",
     "MessageOrigin": "messages",
     "MovedQueue": "admin",
+    "OidcClientCredentials": "http",
     "OrderedMessage": "messages",
     "OrderlyClosed": "orderly",
     "OrderlyConsumer": "orderly",

@@ -141,10 +141,7 @@ class Poller:
             self._stop.set()
             return
         self._failures += 1
-        wait_s = self._patience.wait_s(self._failures, random.random())
-        asked_s = error.extra.get("retry_after_s")
-        if isinstance(asked_s, int):
-            wait_s = max(wait_s, float(asked_s))
+        wait_s = self._patience.wait_s(self._failures, random.random(), error)
         log.warning(
             "event=pop_failed topic=%s code=%s again_s=%.3f detail=%s",
             self._popping.ask.topic,

@@ -55,6 +55,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "Message",
         "MessageOrigin",
         "MovedQueue",
+        "OidcClientCredentials",
         "OrderedMessage",
         "OrderlyClosed",
         "OrderlyConsumer",
