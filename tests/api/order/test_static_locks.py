@@ -15,6 +15,7 @@ import pytest
 from api.ports import Ports
 from mq.order_limits import PULL_LOCK_SETTLE_MS
 from tests.api.exclusive import Member, exclusive_group
+from tests.api.queue_calls import queue_in
 from tests.api.routes.test_group_offsets import reset
 from tests.api.running import Api, Reply, config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
@@ -163,6 +164,21 @@ def test_static_13_a_waiting_pull_goes_on_when_its_queue_moves(made: StaticTopic
         assert bodies(waiting.result(10).json) == ["b0"]
 
 
+@pytest.mark.promise("GROUP-2")
+def test_cons_02_the_start_of_a_queue_at_its_end_is_durable_with_its_lock(tmp_path: Path) -> None:
+    # What is not stored before the answer is not stored by the crash.
+    with queue_in(tmp_path, static=True, commit_every_ms=60_000) as queue:
+        (partition,) = queue.topic(1)
+        exclusive_group(queue.api, "late", consume_from="last")
+        queue.send("a", "b")
+        for _ in range(2):
+            client = Member(queue.api, "late", "orders", "c0")
+            client.beat()
+            assert client.take(partition)["offsets"] == {partition: 2}
+            queue.send("c")
+            queue.crash()
+
+
 # Two processes --------------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +272,20 @@ def test_order_05_the_next_owner_waits_for_who_holds_the_queue_elsewhere(two: Tw
     assert old.commit(Q0, 2, locks=claimed).status == 200
     assert old.release(Q0, locks=claimed) == [Q0]
     assert new.take(Q0)["offsets"] == {Q0: 2}, "no message is heard by both"
+
+
+@pytest.mark.parametrize("start", ["first", "last"])
+def test_cons_02_taking_the_lock_of_a_queue_is_no_consumption_at_any_process(two: Two, start: str) -> None:
+    two.made.remap(A)
+    two.made.send(0, "a0")
+    exclusive_group(two.one, "billing", consume_from=start)
+    client = Member(two.one, "billing", "orders", "c0")
+    client.beat()
+    offset = 0 if start == "first" else 4
+    assert client.take(Q0)["offsets"] == {Q0: offset}
+    for api in (two.one, two.other):
+        view = api.call("GET", "/v1/groups/billing/topics/orders/offsets").json["partitions"][0]
+        assert (view["committed_offset"], view["last_consume_time"]) == (offset, None)
 
 
 def test_order_05_a_lock_that_is_handed_over_while_its_queue_moves_is_free_at_once(two: Two) -> None:
