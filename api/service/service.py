@@ -114,7 +114,7 @@ class Service:
             self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
         )
         self.locks = Locks(
-            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, clock=clock
+            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, self.peers, clock=clock
         )
 
         # Delayed messages.
