@@ -36,7 +36,7 @@ class App(Front):
     """The application that uvicorn runs. Its service exists from the lifespan's startup to its shutdown."""
 
     def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
-        super().__init__(fastapi)
+        super().__init__(fastapi, within_ms=config.service.request_ms)
         self.fastapi = fastapi
         self._config = config
         self.ports = ports

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, MutableMapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from api.host import HostedMeta, is_forwarded, meta_offset_of
@@ -30,6 +31,7 @@ from api.wire import (
     Send,
     answer_of,
     as_deltamq_error,
+    body_too_slow,
     method_not_allowed,
     send_answer,
 )
@@ -58,8 +60,10 @@ class HotCalls(NamedTuple):
 class Front:
     """Dispatches requests by path, and sends the answers of the hot calls."""
 
-    def __init__(self, others: ASGIApp) -> None:
+    def __init__(self, others: ASGIApp, *, within_ms: int) -> None:
+        """`within_ms` is the longest time in which the body of a call that is not hot must arrive."""
         self._others = others
+        self._within_ms = within_ms
         #: None until the service has started, and after it has stopped.
         self.calls: HotCalls | None = None
 
@@ -84,7 +88,9 @@ class Front:
             if len(path) == 5 and path[4] in CALLS:
                 await self._on_handles(path[3], path[4], scope, receive, send)
                 return
-        await self._others(scope, _bounded(receive), send)
+        # A client that goes in the middle of its request is nobody's fault and gets no answer.
+        with suppress(ClientDisconnect, ClientDisconnected):
+            await self._others(scope, _bounded(receive, self._within_ms), send)
 
     async def _catch_up(self, scope: Scope) -> None:
         """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""
@@ -164,13 +170,20 @@ async def _send_half(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Wrap `receive` so that it refuses a body over the limit of administrative calls."""
+def _bounded(receive: Receive, within_ms: int) -> Receive:
+    """Wrap `receive` so that it refuses a body over the limits of administrative calls, of bytes and of time."""
     received = 0
+    until: float | None = asyncio.get_running_loop().time() + within_ms / 1000
 
     async def counted() -> MutableMapping[str, Any]:
-        nonlocal received
-        message = await receive()
+        nonlocal received, until
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise body_too_slow(within_ms) from None
+        if not message.get("more_body", False):
+            until = None  # what is waited for now is the client's departure
         received += len(message.get("body", b""))
         if received > ADMIN_BYTES_MAX:
             detail = f"body: at most {ADMIN_BYTES_MAX} bytes are taken by this call"

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import ipaddress
 import logging
+import re
 import signal
 import socket
 import ssl
@@ -108,6 +109,7 @@ class Server(uvicorn.Server):
             HttpProtocol,
             connections_max=settings.connections_max,
             header_section_s=app.ports.header_section_s,
+            answer_look_s=app.ports.answer_look_s,
         )
         super().__init__(
             uvicorn.Config(
@@ -241,12 +243,16 @@ def _log_to_stderr() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
+#: What could end a line, move a terminal's cursor or turn text round: control characters, Unicode's among them.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
 class _Line(logging.Formatter):
-    """A formatter that keeps each record on one line."""
+    """A formatter that keeps each record on one line and escapes what is not to be seen."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
     converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], super().format(record))

@@ -47,7 +47,7 @@ def describe(app: FastAPI) -> Json:
 def _with_problems(responses: Json) -> Json:
     """Return the responses without FastAPI's own 422, which we never send, and with those that any call may give."""
     kept = {s: r for s, r in responses.items() if "HTTPValidationError" not in str(r)}
-    for status in (405, 431, 503):
+    for status in (405, 408, 431, 503):
         kept.setdefault(str(status), problem(status))
     return dict(sorted(kept.items()))
 

@@ -27,6 +27,7 @@ __all__ = [
     "Send",
     "Ticket",
     "accepts",
+    "body_too_slow",
     "check_encoding",
     "header_text",
     "headers_of",
@@ -236,9 +237,12 @@ async def read_body(
                 return await _read_declared(receive, body, declared)
             return await _read_chunked(receive, body, ticket, limit)
     except TimeoutError:
-        raise BodyTooSlow(
-            f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms}
-        ) from None
+        raise body_too_slow(within_ms) from None
+
+
+def body_too_slow(within_ms: int) -> BodyTooSlow:
+    """Return the refusal of a body that was not complete after `within_ms`."""
+    return BodyTooSlow(f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms})
 
 
 def _declared_length(headers: Headers) -> int:
