@@ -19,6 +19,8 @@ RULES_MAX: Final = 50_000
 # Random bytes of a key's secret, and of its id, which only has to be unique.
 SECRET_BYTES: Final = 32
 KEY_ID_BYTES: Final = 8
+# As many characters of text as a secret of 128 random bits has in hexadecimal digits.
+CLUSTER_SECRET_LENGTH_MIN: Final = 32
 # A token is far shorter; a longer header is refused unread.
 AUTHORIZATION_BYTES_MAX: Final = 8 * 1024
 

@@ -30,6 +30,8 @@ from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
 from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
 from api.wire.request import (
     HALF_CLOSED,
+    REFUSAL,
+    WATCH,
     Admission,
     Client,
     ClientDisconnected,
@@ -66,7 +68,9 @@ __all__ = [
     "HALF_CLOSED",
     "PROBLEM",
     "REF",
+    "REFUSAL",
     "TOPIC_PATTERN",
+    "WATCH",
     "WRITE_WHOLE",
     "AccessAsked",
     "AccessFields",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mq.auth.rule import CLUSTER, IMPLIED, AccessRule, Resource, Verb
+from mq.auth.rule import IMPLIED, VERBS, AccessRule, Resource, Verb
 from mq.auth_limits import DECISIONS_CACHED_MAX
 
 __all__ = ["Decisions"]
@@ -88,9 +88,10 @@ class Decisions:
         grants = self._of(principal, resource)
         return None if grants.on_all(verb) else lambda name: verb in grants.on(name)
 
-    def allows_cluster(self, principal: str, verb: Verb) -> bool:
-        """Whether a principal may do this to the cluster."""
-        return self.allows(principal, "cluster", CLUSTER, verb)
+    def has_grants(self, principal: str) -> bool:
+        """Whether any rule allows the principal anything."""
+        mine = (self._rules.get((principal, resource), ()) for resource in VERBS)
+        return any(rule.effect == "allow" for rules in mine for rule in rules)
 
     def _of(self, principal: str, resource: Resource) -> _Grants:
         whose = (principal, resource)

@@ -18,7 +18,7 @@ from typing import Final
 
 from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
 
-__all__ = ["Key", "digest_of", "is_right", "key_id_of", "token_of"]
+__all__ = ["Key", "digest_of", "is_right", "key_id_of", "new_key", "token_of"]
 
 _TOKEN: Final = re.compile(rf"mqk_([0-9a-f]{{{2 * KEY_ID_BYTES}}})_[A-Za-z0-9_\-]{{43}}")
 #: What a key that does not exist is compared with, so that the answer takes as long as for one that does.
@@ -46,6 +46,15 @@ def token_of(id_bytes: bytes, secret: bytes) -> str:
     """Return the key with this id and these random bytes, as its principal sends it."""
     assert len(id_bytes) == KEY_ID_BYTES and len(secret) == SECRET_BYTES, "keys are of fixed length"
     return f"mqk_{id_bytes.hex()}_{urlsafe_b64encode(secret).rstrip(b'=').decode()}"
+
+
+def new_key(
+    principal: str, id_bytes: bytes, secret: bytes, now_ms: int, until_ms: int | None = None
+) -> tuple[Key, str]:
+    """Return a key of a principal, and its text, which nobody can find out again."""
+    token = token_of(id_bytes, secret)
+    key = Key(id=id_bytes.hex(), principal=principal, digest=digest_of(token), created_ms=now_ms, until_ms=until_ms)
+    return key, token
 
 
 def key_id_of(token: str) -> str | None:

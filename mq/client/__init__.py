@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mq.client.admin import (
+        AclInfo,
         Admin,
         BrokerInfo,
         ClusterInfo,
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
         GroupStatistics,
         GroupTopic,
         HostInfo,
+        KeyInfo,
         MappingInfo,
         MovedQueue,
+        NewKey,
         PartitionInfo,
+        PrincipalInfo,
         QueueInfo,
         Remapping,
         SegmentInfo,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from mq.client.pull import BroadcastOffsets, FileOffsets, GroupOffsets, PullConsumer
 
 __all__ = [
+    "AclInfo",
     "Admin",
     "BroadcastOffsets",
     "BrokerInfo",
@@ -80,10 +85,12 @@ __all__ = [
     "GroupTopic",
     "HandlerEnd",
     "HostInfo",
+    "KeyInfo",
     "MappingInfo",
     "Message",
     "MessageOrigin",
     "MovedQueue",
+    "NewKey",
     "OrderedMessage",
     "OrderlyClosed",
     "OrderlyConsumer",
@@ -99,6 +106,7 @@ __all__ = [
     "PopConsumer",
     "PopTable",
     "PoppedMessage",
+    "PrincipalInfo",
     "Producer",
     "ProducerStats",
     "PullConsumer",
@@ -125,6 +133,7 @@ __all__ = [
 
 #: The room that each name is imported from.
 _ROOMS = {
+    "AclInfo": "admin",
     "Admin": "admin",
     "BrokerInfo": "admin",
     "Closed": "produce",
@@ -146,10 +155,12 @@ _ROOMS = {
     "GroupTopic": "admin",
     "HandlerEnd": "pop",
     "HostInfo": "admin",
+    "KeyInfo": "admin",
     "MappingInfo": "admin",
     "Message": "messages",
     "MessageOrigin": "messages",
     "MovedQueue": "admin",
+    "NewKey": "admin",
     "OrderedMessage": "messages",
     "OrderlyClosed": "orderly",
     "OrderlyConsumer": "orderly",
@@ -158,6 +169,7 @@ _ROOMS = {
     "OutboxRelay": "outbox",
     "OutboxStatus": "outbox",
     "PartitionInfo": "admin",
+    "PrincipalInfo": "admin",
     "PartlySent": "messages",
     "Patience": "http",
     "PopBatch": "messages",

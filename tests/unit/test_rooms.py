@@ -18,6 +18,7 @@ ROOMS = (
     *(
         f"api.{room}"
         for room in (
+            "auth",
             "host",
             "log",
             "openapi",

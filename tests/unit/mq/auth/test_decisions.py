@@ -70,6 +70,7 @@ def test_sec_02_decisions_are_what_the_rules_say(rules: list[AccessRule]) -> Non
     assert told(rules) == {asked: by_the_words(rules, *asked) for asked in told([])}
 
 
+@pytest.mark.promise("AUTH-2")
 @given(rules_of_all, any_rule(("deny",)))
 def test_sec_02_a_deny_that_is_added_never_allows_more(rules: list[AccessRule], denying: AccessRule) -> None:
     before, after = told(rules), told([*rules, denying])
