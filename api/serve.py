@@ -30,6 +30,7 @@ from api.http_protocol import HttpProtocol
 from api.tls import server_context
 from mq.errors import DeltaMQError, Refused
 from tables.config import Config, describe, load
+from tables.config_sections import ServiceSettings
 
 __all__ = ["Server", "bind", "serve_command"]
 
@@ -78,6 +79,7 @@ def serve_command(
     _log_to_stderr()
     for line in describe(config).splitlines():
         log.info("event=setting %s", line.replace(" = ", "=", 1))
+    _warn_of_open_access(config)
     sys.exit(run(config, listener, tls))
 
 
@@ -214,14 +216,36 @@ def _reachable(listener: socket.socket, scheme: str) -> str:
 
 
 def _check_open_access(config: Config) -> None:
-    """Refuse to listen for other machines without authentication, unless a setting allows it."""
-    if config.service.allow_open_access or _is_loopback(config.service.host):
+    """Refuse to listen for other machines without protection, unless a setting allows it (SPEC SEC-8)."""
+    settings = config.service
+    if settings.allow_open_access or _is_loopback(settings.host):
         return
-    raise Refused(
-        f"service.host {config.service.host} can be reached from elsewhere and there is no authentication: listen on "
-        "127.0.0.1, or set service.allow_open_access behind a proxy that authenticates",
-        field="service.host",
-    )
+    missing = _unprotected(settings)
+    if missing:
+        raise Refused(
+            f"service.host {settings.host} can be reached from elsewhere, and {'; '.join(missing)}. Or listen on "
+            "127.0.0.1, or set service.allow_open_access behind a proxy that protects it",
+            field="service.host",
+        )
+
+
+def _unprotected(settings: ServiceSettings) -> list[str]:
+    """Return what a service that others can reach lacks, each with its remedy."""
+    missing = []
+    if not settings.auth:
+        missing.append("there is no authentication: set service.auth")
+    return missing
+
+
+def _warn_of_open_access(config: Config) -> None:
+    settings = config.service
+    if not settings.auth:
+        log.warning("event=open_access detail='anyone who can reach this port may do everything: set service.auth'")
+    elif not settings.cluster_secret:
+        log.warning(
+            "event=cluster_secret_missing detail='processes of one warehouse cannot ask each other, and handles are"
+            " signed with a secret in the warehouse: set service.cluster_secret'"
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from mq.auth_limits import CLUSTER_SECRET_LENGTH_MIN
 from mq.errors import Refused
 from mq.limits import (
     FETCH_BYTES_MAX,
@@ -118,6 +119,10 @@ class ServiceSettings:
     auto_create_groups: bool = True
     #: Time for requests in flight to finish after SIGTERM, in milliseconds.
     drain_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
+    #: Whether each caller must send a key (`Authorization: Bearer mqk_...`), and may do what access rules grant.
+    auth: bool = False
+    #: Secret, at least 32 characters, by which processes of the cluster know each other; the same in all of them.
+    cluster_secret: Secret = field(default_factory=Secret)
     #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.
     allow_open_access: bool = False
     #: The service's certificate with its chain, a file in PEM; if empty, the service speaks HTTP without TLS. The files
@@ -159,6 +164,9 @@ class ServiceSettings:
             parts = ("service.lease_renew_ms", "service.lease_margin_ms")
             rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"
             raise SettingsDisagree(rule, "service.lease_ms", *parts)
+        if self.cluster_secret and len(self.cluster_secret.reveal()) < CLUSTER_SECRET_LENGTH_MIN:
+            rule = f"must have at least {CLUSTER_SECRET_LENGTH_MIN} characters, and be random"
+            raise SettingsDisagree(rule, "service.cluster_secret")
         if self.queue_bytes_max < self.request_bytes_max:
             keys = ("service.queue_bytes_max", "service.request_bytes_max")
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)

@@ -8,7 +8,7 @@ from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
 from api.host.hosting import Hosting, LeaseTimes
 from api.host.owners import Owners, Relayed, failed_of, together
-from api.host.peers import Call, Peer, Peers, is_forwarded, meta_offset_of
+from api.host.peers import Call, Peer, Peers, is_forwarded, is_proved, meta_offset_of
 from api.host.producers import draw_of
 from api.host.queue_states import queue_states
 from api.host.sealing import Sealer
@@ -33,6 +33,7 @@ __all__ = [
     "draw_of",
     "failed_of",
     "is_forwarded",
+    "is_proved",
     "meta_offset_of",
     "passes",
     "queue_states",

@@ -177,6 +177,29 @@ _CLUSTER: Final[Json] = {
     "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
 }
 
+_KEY: Final[Json] = {
+    "key_id": "9f86d081884c7d65",
+    "principal": "reports",
+    "created_time": "2026-01-01T00:00:00.000000Z",
+    "until_time": "2030-01-01T00:00:00.000000Z",
+    "live": True,
+}
+_ACL: Final[Json] = {
+    "acl_id": "5b1f0c2a9d3e4f60",
+    "principal": "reports",
+    "effect": "allow",
+    "resource": "topic",
+    "pattern": "orders.*",
+    "verbs": ["subscribe"],
+}
+_PRINCIPAL: Final[Json] = {
+    "principal": "reports",
+    "note": "nightly reports, team blue",
+    "created_time": "2026-01-01T00:00:00.000000Z",
+    "keys": [_KEY],
+    "acls": [_ACL],
+}
+
 _EXAMPLES: Final[Json] = {
     "TopicList": {"topics": ["flights"], "next": "flights"},
     "TopicView": _TOPIC,
@@ -221,6 +244,12 @@ _EXAMPLES: Final[Json] = {
     "ReplayAnswer": _REPLAYED,
     "ClusterView": _CLUSTER,
     "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
+    "PrincipalList": {"principals": ["reports"], "next": None},
+    "PrincipalView": _PRINCIPAL,
+    "KeyList": {"keys": [_KEY], "next": None},
+    "NewKeyView": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},
+    "AclList": {"acls": [_ACL], "next": None},
+    "AclView": _ACL,
     "PartitionAccessView": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
 }
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from api.routes import (
     access,
+    auth,
     cancel,
     cluster,
     dead_letters,
@@ -53,5 +54,6 @@ ROUTERS: Final = tuple(
         dead_letters,
         cluster,
         access,
+        auth,
     )
 )

@@ -168,7 +168,7 @@ class PopForwarder:
         if split.theirs:
             # A pop's path is that of its group, its topic and the call.
             target = b"/".join([*call.target.split(b"/")[:4], b"ack"])
-            ack = Call("POST", target, [(b"content-type", b"application/json")], b"")
+            ack = Call.on_behalf("POST", target.decode("ascii"), call.headers)
             refused += failed_of(await self._owners.ask_all(split.theirs, ack, {"handles": handles}))
         return [handles[at] for at in left], refused
 

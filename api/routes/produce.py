@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from api.auth import caller_of, permit_put
 from api.host import GONE, Topics
 from api.log import Metrics, Partitions
 from api.sending import INLINE_BYTES, RequestAppender, StoreRequest, check_new
@@ -101,7 +102,9 @@ class ProduceEndpoint:
             request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids)
             topic = self._topics.find(topic_name)
             if topic is None:
-                topic = await self._topics.for_produce(topic_name, partial(check_new, topic_name, request))
+                topic = await self._topics.for_produce(
+                    topic_name, partial(check_new, topic_name, request), permit_put(caller_of(scope), topic_name)
+                )
             try:
                 answer = await self._appender.append(topic, request)
             except GONE as error:

@@ -14,6 +14,7 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
+from api.auth import Caller, caller_of, permit_put
 from api.host import HostedTopic, queue_states
 from api.log import Partition
 from api.service import Service
@@ -31,7 +32,7 @@ from mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest
 from mq.names import broker_of, check_client_topic
 from tables.log import PartitionLog, Warehouse
 
-__all__ = ["brought_up", "router", "service_of"]
+__all__ = ["Asking", "Running", "TopicName", "brought_up", "router", "service_of"]
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 
@@ -47,6 +48,14 @@ async def service_of(request: Request) -> Service:
 
 
 Running = Annotated[Service, Depends(service_of)]
+
+
+async def asking(request: Request) -> Caller:
+    """Return who sent the request."""
+    return caller_of(request.scope)
+
+
+Asking = Annotated[Caller, Depends(asking)]
 
 
 class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -221,8 +230,8 @@ class OffsetsByTime(BaseModel):
     response_model_exclude_none=True,
     responses=problems(400, 422, 500),
 )
-async def list_topics(service: Running, limit: Limit = None, after: After = None) -> Any:
-    names, following = page(service.topics.state.topics, limit, after)
+async def list_topics(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Any:
+    names, following = page(filter(caller.filter("topic", "describe"), service.topics.state.topics), limit, after)
     return {"topics": names, "next": following}
 
 
@@ -241,15 +250,16 @@ async def show_topic(topic: TopicName, service: Running) -> Any:
     },
     openapi_extra=_PUT.described,
 )
-async def put_topic(topic: TopicName, service: Running, request: Request, response: Response) -> Any:
+async def put_topic(topic: TopicName, service: Running, caller: Asking, request: Request, response: Response) -> Any:
     check_client_topic(topic)
     asked = await _PUT.read(request)
     static = _static_of(asked)
+    permit = permit_put(caller, topic)
     if static is None:
-        hosted, created = await service.topics.put(topic, _wanted_of(asked))
+        hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit)
         await service.sealer.seal(hosted)
     else:
-        hosted, created = await service.static_topics.put(topic, static)
+        hosted, created = await service.static_topics.put(topic, static, permit)
     response.status_code = 201 if created else 200
     return await _view(service, hosted)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from api.sending.replay import Replayer
 from api.sending.request_appender import INLINE_BYTES, RequestAppender
 from api.sending.store_request import StoreRequest, check_new
 
-__all__ = ["INLINE_BYTES", "RequestAppender", "StoreRequest", "check_new"]
+__all__ = ["INLINE_BYTES", "Replayer", "RequestAppender", "StoreRequest", "check_new"]

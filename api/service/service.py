@@ -9,9 +9,11 @@ upkeep thread     roll-ups, checkpoints, clean-up
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 from functools import partial
 
+from api.auth import Gate, Prover, derived
 from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, StaticTopics, Topics
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
@@ -24,6 +26,7 @@ from api.service.watch import Watch
 from api.statistics import GroupStatistics
 from api.tls import peer_context
 from api.wire import Admission
+from mq.auth_limits import SECRET_BYTES
 from mq.meta import InvisibleBounds
 from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey
@@ -43,6 +46,7 @@ class Service:
         self, config: Config, warehouse: Warehouse, meta: MetaLog, keys: HandleKeys, address: str, ports: Ports
     ) -> None:
         settings, cluster, refresh_s = config.service, config.warehouse.cluster, config.service.refresh_ms / 1000
+        self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.config = config
         self.settings = settings
         self.warehouse = warehouse
@@ -57,6 +61,10 @@ class Service:
         self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
+        #: The check of all requests; None without authentication.
+        self.gate = Gate(lambda: self.meta.now.auth, self.now_ms) if settings.auth else None
+        if self.gate is not None:
+            self.meta.follow(self.gate.follow)
         self.hosting = Hosting(
             self.meta,
             HostLocks(warehouse.folder),
@@ -67,7 +75,8 @@ class Service:
             load=RequestRate(self.metrics),
         )
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
-        self.peers = Peers(self.hosting, peer_context(settings))
+        prover = None if self.gate is None else self.prover
+        self.peers = Peers(self.hosting, peer_context(settings), prover)
         self.owners = Owners(self.hosting, self.peers, keys)
         self.topics = Topics(
             self.meta,
@@ -129,7 +138,10 @@ class Service:
             auto_create=settings.auto_create_groups,
             now_ms=self.now_ms,
         )
-        self._watch = Watch(self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s)
+        end_waiting = None if self.gate is None else self.gate.end_waiting
+        self._watch = Watch(
+            self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s, end_waiting=end_waiting
+        )
         self.metrics.gauges = gauges_of(
             self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
         )
@@ -145,7 +157,7 @@ class Service:
         def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
             uri = config.warehouse.uri
             warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
-            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, config.queue.handle_secret.reveal())
+            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
 
         service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports)
         try:
@@ -198,6 +210,22 @@ class Service:
         self.meta.close()
         await asyncio.to_thread(self._threads.stop)
         await asyncio.to_thread(self.warehouse.close)
+
+
+def _cluster_secret(settings: ServiceSettings) -> bytes:
+    """Return the cluster's secret; without one a secret that no other process has, which then believes nothing."""
+    return settings.cluster_secret.reveal().encode() or secrets.token_bytes(SECRET_BYTES)
+
+
+def _handle_secret(config: Config) -> str:
+    """Return the operator's secret for handles, in hexadecimal digits; empty for the one that the warehouse keeps.
+
+    With authentication it comes from the cluster's secret, so that who can read the warehouse cannot forge handles.
+    """
+    settings = config.service
+    if config.queue.handle_secret or not (settings.auth and settings.cluster_secret):
+        return config.queue.handle_secret.reveal()
+    return derived(_cluster_secret(settings), b"handles").hex()
 
 
 def _brokers(settings: ServiceSettings, meta: MetaLog) -> list[str]:

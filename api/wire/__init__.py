@@ -31,6 +31,8 @@ from api.wire.problem_documents import answer_of, as_deltamq_error, install, met
 from api.wire.repeated_calls import RepeatedCalls
 from api.wire.request import (
     HALF_CLOSED,
+    REFUSAL,
+    WATCH,
     Admission,
     Client,
     ClientDisconnected,
@@ -68,7 +70,9 @@ __all__ = [
     "HALF_CLOSED",
     "PROBLEM",
     "REF",
+    "REFUSAL",
     "TOPIC_PATTERN",
+    "WATCH",
     "WRITE_WHOLE",
     "AccessAsked",
     "AccessFields",

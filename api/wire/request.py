@@ -13,10 +13,12 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from mq.errors import Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
+from mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
 __all__ = [
     "HALF_CLOSED",
+    "REFUSAL",
+    "WATCH",
     "Admission",
     "BodyTooSlow",
     "Client",
@@ -52,6 +54,12 @@ _Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 HALF_CLOSED: Final = "deltamq.half_closed"
 
 
+#: Name of the entry of a request's scope with a function that is given its `Client`, and returns what ends the watch.
+WATCH: Final = "deltamq.watch"
+#: Name of the entry of a request's scope with the reason for which it ended before its client did.
+REFUSAL: Final = "deltamq.refusal"
+
+
 class ClientDisconnected(Exception):
     """The client closed the connection before it was answered; there is no answer to send."""
 
@@ -64,6 +72,25 @@ class Client:
         self._receive = receive
         self._left: asyncio.Future[None] | None = None if extension is None else extension["left"]
         self._watching: asyncio.Task[None] | None = None
+        self._scope = scope
+        watch: Callable[[Client], Callable[[], None]] | None = scope.get(WATCH)
+        self._unwatch = None if watch is None else watch(self)
+
+    @property
+    def refusal(self) -> DeltaMQError | None:
+        """Why the request has ended before its client did; None if it has not."""
+        found: DeltaMQError | None = self._scope.get(REFUSAL)
+        return found
+
+    def leave(self, refusal: DeltaMQError | None = None) -> None:
+        """End the request, as if its client had closed the connection; a `refusal` is its answer then.
+
+        Without one, the client has repeated its call on another connection.
+        """
+        if refusal is not None:
+            self._scope[REFUSAL] = refusal
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     @property
     def gone(self) -> asyncio.Future[None]:
@@ -73,11 +100,6 @@ class Client:
         if self._watching is None:
             self._watching = asyncio.ensure_future(self._watch(self._left))
         return self._left
-
-    def leave(self) -> None:
-        """Count the client as gone: it has repeated its call on another connection."""
-        if not self.gone.done():
-            self.gone.set_result(None)
 
     async def _watch(self, left: asyncio.Future[None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -89,6 +111,8 @@ class Client:
         """Stop watching the connection."""
         if self._watching is not None:
             self._watching.cancel()
+        if self._unwatch is not None:
+            self._unwatch()
 
 
 class BodyTooSlow(Refused):

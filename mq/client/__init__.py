@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mq.client.admin import (
+        AclInfo,
         Admin,
         BrokerInfo,
         ClusterInfo,
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
         GroupStatistics,
         GroupTopic,
         HostInfo,
+        KeyInfo,
         MappingInfo,
         MovedQueue,
+        NewKey,
         PartitionInfo,
+        PrincipalInfo,
         QueueInfo,
         Remapping,
         SegmentInfo,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from mq.client.pull import BroadcastOffsets, FileOffsets, GroupOffsets, PullConsumer
 
 __all__ = [
+    "AclInfo",
     "Admin",
     "BroadcastOffsets",
     "BrokerInfo",
@@ -80,10 +85,12 @@ __all__ = [
     "GroupTopic",
     "HandlerEnd",
     "HostInfo",
+    "KeyInfo",
     "MappingInfo",
     "Message",
     "MessageOrigin",
     "MovedQueue",
+    "NewKey",
     "OidcClientCredentials",
     "OrderedMessage",
     "OrderlyClosed",
@@ -100,6 +107,7 @@ __all__ = [
     "PopConsumer",
     "PopTable",
     "PoppedMessage",
+    "PrincipalInfo",
     "Producer",
     "ProducerStats",
     "PullConsumer",
@@ -126,6 +134,7 @@ __all__ = [
 
 #: The room that each name is imported from.
 _ROOMS = {
+    "AclInfo": "admin",
     "Admin": "admin",
     "BrokerInfo": "admin",
     "Closed": "produce",
@@ -147,10 +156,12 @@ _ROOMS = {
     "GroupTopic": "admin",
     "HandlerEnd": "pop",
     "HostInfo": "admin",
+    "KeyInfo": "admin",
     "MappingInfo": "admin",
     "Message": "messages",
     "MessageOrigin": "messages",
     "MovedQueue": "admin",
+    "NewKey": "admin",
     "OidcClientCredentials": "http",
     "OrderedMessage": "messages",
     "OrderlyClosed": "orderly",
@@ -160,6 +171,7 @@ _ROOMS = {
     "OutboxRelay": "outbox",
     "OutboxStatus": "outbox",
     "PartitionInfo": "admin",
+    "PrincipalInfo": "admin",
     "PartlySent": "messages",
     "Patience": "http",
     "PopBatch": "messages",

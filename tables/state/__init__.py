@@ -11,6 +11,8 @@ from tables.state.rows import (
     states_of_rows,
 )
 from tables.state.schema import (
+    ACLS,
+    ACLS_SCHEMA,
     ALLOCATIONS,
     ALLOCATIONS_SCHEMA,
     BROKERS,
@@ -25,6 +27,8 @@ from tables.state.schema import (
     GROUP_STATISTICS_SCHEMA,
     GROUPS,
     GROUPS_SCHEMA,
+    KEYS,
+    KEYS_SCHEMA,
     LANE_KEY,
     LOST_KEY,
     LOST_MESSAGES,
@@ -33,6 +37,8 @@ from tables.state.schema import (
     MOVES_SCHEMA,
     POP_CHECKPOINTS,
     POP_CHECKPOINTS_SCHEMA,
+    PRINCIPALS,
+    PRINCIPALS_SCHEMA,
     QUEUE_MAPPINGS,
     QUEUE_MAPPINGS_SCHEMA,
     ROUTES,
@@ -45,6 +51,8 @@ from tables.state.table import StateLog, open_state_log, read_state, read_state_
 from tables.state.upkeep import sweep_state
 
 __all__ = [
+    "ACLS",
+    "ACLS_SCHEMA",
     "ALLOCATIONS",
     "ALLOCATIONS_SCHEMA",
     "BROKERS",
@@ -60,6 +68,8 @@ __all__ = [
     "GROUPS_SCHEMA",
     "GROUP_STATISTICS",
     "GROUP_STATISTICS_SCHEMA",
+    "KEYS",
+    "KEYS_SCHEMA",
     "LANE_KEY",
     "LOST_KEY",
     "LOST_MESSAGES",
@@ -69,6 +79,8 @@ __all__ = [
     "OFFSET_COLUMNS",
     "POP_CHECKPOINTS",
     "POP_CHECKPOINTS_SCHEMA",
+    "PRINCIPALS",
+    "PRINCIPALS_SCHEMA",
     "QUEUE_MAPPINGS",
     "QUEUE_MAPPINGS_SCHEMA",
     "ROUTES",

@@ -30,6 +30,7 @@ def test_the_public_names_of_mq_are_pinned() -> None:
 
 def test_the_public_names_of_the_client_are_pinned() -> None:
     assert mq.client.__all__ == [
+        "AclInfo",
         "Admin",
         "BroadcastOffsets",
         "BrokerInfo",
@@ -51,10 +52,12 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "GroupTopic",
         "HandlerEnd",
         "HostInfo",
+        "KeyInfo",
         "MappingInfo",
         "Message",
         "MessageOrigin",
         "MovedQueue",
+        "NewKey",
         "OidcClientCredentials",
         "OrderedMessage",
         "OrderlyClosed",
@@ -71,6 +74,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "PopConsumer",
         "PopTable",
         "PoppedMessage",
+        "PrincipalInfo",
         "Producer",
         "ProducerStats",
         "PullConsumer",

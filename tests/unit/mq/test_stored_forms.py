@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mq.auth.key import Key
+from mq.auth.principal import Principal
+from mq.auth.rule import rule_of
+from mq.auth.state import AclPut, AclRemoved, KeyPut, KeyRevoked, PrincipalPut, PrincipalRemoved
 from mq.errors import Corrupt
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
@@ -136,6 +140,11 @@ STATIC = StaticQueues(owners=((0, 512, 0), (512, 1024, 1)), epoch=6, brokers=("A
 REMAPPED = Route(2, ("orders@A", "orders#1@B", "orders#2@B"), ((0, 512, 2), (512, 1024, 1)), retired=(0,))
 TWO_QUEUES = Route(1, ("orders@A", "orders#1@B"), ((0, 512, 0), (512, 1024, 1)))
 
+RULE = rule_of(
+    principal="ada@x.org", effect="deny", resource="topic", pattern="orders.*", verbs=("subscribe", "publish")
+)
+ID = "00112233aabbccdd"
+
 EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a host": (META, HostRegistered(host=HOST)),
     "a renewal": (META, HostRenewed(id="one", renewal=4, load=9)),
@@ -176,6 +185,12 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             group="billing", topic="orders", topic_id="id-1", epoch=8, owners={"c1": ("orders@A", "orders@B"), "c2": ()}
         ),
     ),
+    "a principal": (META, PrincipalPut(principal=Principal(name="ada@x.org", note="größe", created_ms=5))),
+    "a principal's end": (META, PrincipalRemoved(name="ada@x.org")),
+    "a key": (META, KeyPut(made=Key(id=ID, principal="ada@x.org", digest="ab" * 32, created_ms=5, until_ms=9))),
+    "a revocation": (META, KeyRevoked(id=ID, principal="ada@x.org")),
+    "an access rule": (META, AclPut(rule=RULE)),
+    "an access rule's end": (META, AclRemoved(id=RULE.id, principal="ada@x.org")),
     "an empty snapshot": (SNAPSHOT, MetaSnapshot(meta=Meta(), previous=0, told={})),
     "a snapshot": (
         SNAPSHOT,
@@ -231,6 +246,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 OPTIONAL = {
     *("machine", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static topics
+    *("note", "until_ms", "auth", "auth.principals", "auth.keys", "auth.rules"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
@@ -239,7 +255,7 @@ OPTIONAL = {
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"flush", "d", "rp", "dr", "static", "filter"}
+NULLABLE = {"until_ms", "flush", "d", "rp", "dr", "static", "filter"}
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
 NAMES_ANYWHERE = {"told"}
