@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Final
@@ -13,7 +13,8 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from api.log import of_partitions, rendered
+from api.host import Topics, queue_states
+from api.log import QueueGauges, of_partitions, of_queues, rendered
 from api.routes.topics import Running, brought_up
 from api.wire import TOPIC_PATTERN, AccessFields, Json, problems
 from mq.errors import Unavailable
@@ -164,7 +165,7 @@ async def metrics(
         Sequence[str],
         Query(
             max_length=_TOPICS_MAX,
-            description="Only metrics of these topics and their partitions.",
+            description="Only metrics of these topics, their partitions, and their logical queues.",
             json_schema_extra={"items": {"type": "string", "pattern": TOPIC_PATTERN}},
             examples=[["flights"]],
         ),
@@ -177,6 +178,7 @@ async def metrics(
         for name in topic:
             await brought_up(await service.topics.require(name), service.settings.refresh_ms)
         families = [*service.metrics.of_topics(topic), *of_partitions(service.partitions.gauges(topic))]
+        families += of_queues(_queues(service.topics, topic))
     else:
         families = list(service.metrics.of_process())
         if partitions:
@@ -184,6 +186,15 @@ async def metrics(
     # On a thread: formatting takes some microseconds for each sample.
     text = await service.partitions.run(partial(rendered, families))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
+    """Yield the logical queues of the static topics among these."""
+    for name in names:
+        hosted = topics.find(name)
+        states = None if hosted is None else queue_states(hosted, topics.queues(hosted))
+        for one in states or ():
+            yield QueueGauges(name, one.partition, one.min_offset, one.max_offset, one.messages)
 
 
 @router.get("/", summary="The console", response_class=HTMLResponse)
