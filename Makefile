@@ -13,7 +13,7 @@ FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel format lint classes test unit run bench faults fuzz mutants clean
+.PHONY: help setup lock wheel sbom format lint classes test unit run bench faults fuzz mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ lock: setup ## Update requirements.lock from pyproject.toml
 
 wheel: setup ## Build the wheel in dist/, a copy for spark-submit --py-files, and a wheel for Databricks
 	@$(VENV)/python -m jobs.setup.wheel
+
+sbom: setup ## Write dist/deltamq-VERSION.cdx.json: every locked package and jar with its hashes (CycloneDX)
+	@$(VENV)/python -m jobs.setup.sbom
 
 format: setup ## Format the code and sort its imports
 	$(VENV)/ruff check --fix-only --quiet .
