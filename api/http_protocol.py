@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.tls import TLS, TlsPeer, peer_of
-from api.wire import HALF_CLOSED, WRITE_WHOLE, Answer, answer_of
+from api.wire import HALF_CLOSED, SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
 from mq.errors import Refused
 from mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX
 
@@ -29,6 +29,7 @@ __all__ = ["HttpProtocol"]
 
 log = logging.getLogger("deltamq.api")
 
+_SECURITY: Final = b"".join(b"%s: %s\r\n" % one for one in SECURITY_HEADERS)
 #: How the path of a pop ends.
 _POP: Final = b"/pop"
 
@@ -197,7 +198,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 def _head(answer: Answer) -> list[bytes]:
     """Return status line and headers, without the empty line after them."""
-    head = [STATUS_LINE[answer.status]]
+    head = [STATUS_LINE[answer.status], _SECURITY]
     for name, value in answer.headers:
         head += [name, b": ", value, b"\r\n"]
     return head

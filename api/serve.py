@@ -28,6 +28,7 @@ import uvicorn
 from api.app import App, create_app
 from api.http_protocol import HttpProtocol
 from api.tls import server_context
+from api.wire import SECURITY_HEADERS
 from mq.errors import DeltaMQError, Refused
 from tables.config import Config, describe, load
 from tables.config_sections import ServiceSettings
@@ -124,6 +125,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
+                headers=[(name.decode(), value.decode()) for name, value in SECURITY_HEADERS],
                 proxy_headers=False,
                 timeout_keep_alive=settings.keep_alive_s,
                 timeout_graceful_shutdown=max(1, -(-settings.drain_ms // 1000)),

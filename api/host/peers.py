@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from api.auth import Prover
 from api.host.hosting import Hosting
-from api.wire import Answer, Client, ClientDisconnected, Header, Scope
+from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
 
 __all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "is_proved", "meta_offset_of"]
@@ -50,7 +50,11 @@ _TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()
 _EMPTY: Final = (204, 304)
 #: Headers that belong to one connection, or that are made anew.
 _OWN: Final = frozenset(
-    b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect proxy-connection".split()
+    (
+        *b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect".split(),
+        b"proxy-connection",
+        *(name for name, _ in SECURITY_HEADERS),
+    )
 )
 
 

@@ -25,7 +25,17 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["service"])
 
-_CONSOLE: Final = files("api").joinpath("console.html").read_text(encoding="utf-8")
+#: The console's page, script and style: bytes and media type.
+_CONSOLE: Final = {
+    name: (files("api").joinpath(name).read_bytes(), f"text/{kind}; charset=utf-8")
+    for name, kind in (("console.html", "html"), ("console.js", "javascript"), ("console.css", "css"))
+}
+#: The console's policy: the page runs this service's files alone, and asks this service alone. Text that it shows can
+#: thus never run, and nobody else can frame it.
+_CONSOLE_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 _METRICS_TEXT: Final = """# HELP deltamq_produced_messages_total Messages acknowledged to producers.
 # TYPE deltamq_produced_messages_total counter
 deltamq_produced_messages_total{topic="flights"} 123.0
@@ -198,9 +208,21 @@ def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
 
 
 @router.get("/", summary="The console", response_class=HTMLResponse)
-async def console() -> HTMLResponse:
-    return HTMLResponse(_CONSOLE, headers={"content-security-policy": _CONSOLE_POLICY})
+async def console() -> Response:
+    return _file("console.html")
 
 
-#: The console's policy: the page is one file and loads nothing from elsewhere.
-_CONSOLE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+@router.get("/console.js", summary="The console's script", include_in_schema=False)
+async def console_script() -> Response:
+    return _file("console.js")
+
+
+@router.get("/console.css", summary="The console's style", include_in_schema=False)
+async def console_style() -> Response:
+    return _file("console.css")
+
+
+def _file(name: str) -> Response:
+    body, kind = _CONSOLE[name]
+    headers = {"content-type": kind, "content-security-policy": _CONSOLE_POLICY, "cache-control": "no-cache"}
+    return Response(body, headers=headers)

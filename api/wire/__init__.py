@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.wire.access_fields import AccessAsked, AccessFields
-from api.wire.answer import WRITE_WHOLE, Answer, Header, send_answer
+from api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer, Header, send_answer
 from api.wire.arrow_body import decode_arrow
 from api.wire.arrow_pieces import ArrowPieces
 from api.wire.dead_letter_json import dead_letters
@@ -71,6 +71,7 @@ __all__ = [
     "PROBLEM",
     "REF",
     "REFUSAL",
+    "SECURITY_HEADERS",
     "TOPIC_PATTERN",
     "WATCH",
     "WRITE_WHOLE",
