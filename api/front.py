@@ -92,6 +92,8 @@ class Front:
             try:
                 await self._admit(scope)
             except DeltaMQError as error:
+                if self.calls is not None:
+                    self.calls.metrics.requests["access", error.status] += 1
                 await send_answer(scope, send, answer_of(error))
                 return
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put
+from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
 from api.auth.calls import CALLS, OPEN, check_complete
 from api.auth.gate import Gate
 from api.auth.proof import Prover, derived
@@ -19,4 +19,5 @@ __all__ = [
     "check_complete",
     "derived",
     "permit_put",
+    "require_also",
 ]

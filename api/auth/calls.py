@@ -172,7 +172,7 @@ _ROOT: Final = _tree(CALLS)
 def required_by(method: str, raw_path: bytes) -> Required:
     """Return what a request needs, by its method and its path as it was received."""
     try:
-        segments = [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
+        segments = _segments(raw_path)
     except UnicodeDecodeError:
         return _UNKNOWN
     node, values = _ROOT, dict[str, str]()
@@ -191,6 +191,12 @@ def required_by(method: str, raw_path: bytes) -> Required:
             return _UNKNOWN
     call = node.calls.get(method)
     return _UNKNOWN if call is None else _named(call, values)
+
+
+def _segments(raw_path: bytes) -> list[str]:
+    if b"%" not in raw_path:  # most
+        return raw_path.decode().split("/")[1:]
+    return [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
 
 
 def _named(call: Entry, values: Mapping[str, str]) -> Required:
