@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from api.auth.calls import named_by
 from api.wire import ALSO_NEEDS, Scope
 from mq.auth import CLUSTER, Decisions, Resource, Verb
 from mq.errors import Forbidden
@@ -80,6 +81,7 @@ def caller_of(scope: Scope) -> Caller:
 
 def require_also(scope: Scope, resource: Resource, name: str, verb: Verb) -> None:
     """Raise `Forbidden` unless the caller may do this, too; if the request waits, it ends when that is over."""
+    name = named_by(resource, name)
     caller_of(scope).require(resource, name, verb)
     scope.setdefault(ALSO_NEEDS, []).append((resource, name, verb))
 

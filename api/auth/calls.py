@@ -22,7 +22,18 @@ from urllib.parse import unquote_to_bytes
 from mq.auth import CLUSTER, Resource, Verb
 from mq.names import split_member
 
-__all__ = ["CALLS", "OPEN", "CallsDisagree", "Entry", "Need", "Required", "check_complete", "needs_of", "required_by"]
+__all__ = [
+    "CALLS",
+    "OPEN",
+    "CallsDisagree",
+    "Entry",
+    "Need",
+    "Required",
+    "check_complete",
+    "named_by",
+    "needs_of",
+    "required_by",
+]
 
 #: What each call needs, by method and path template.
 CALLS: Final[Mapping[str, str]] = {
@@ -206,9 +217,13 @@ def _named(call: Entry, values: Mapping[str, str]) -> Required:
 def _name(resource: Resource, values: Mapping[str, str]) -> str:
     if resource == "cluster":
         return CLUSTER
-    name = values[resource]
+    return named_by(resource, values[resource])
+
+
+def named_by(resource: Resource, name: str) -> str:
+    """Return the name that access rules know: a client of a broadcast group, `GROUP@CLIENT`, is as its group."""
     member = split_member(name) if resource == "group" else None
-    return name if member is None else member[0]  # a client of a broadcast group is as the group
+    return name if member is None else member[0]
 
 
 def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> None:

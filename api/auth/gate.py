@@ -17,7 +17,7 @@ from api.auth.caller import EVERYBODY, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
 from api.wire import WATCH, Client, Header, Scope
 from mq.auth import AuthState, Decisions, Key, is_right, key_id_of
-from mq.auth_limits import AUTHORIZATION_BYTES_MAX, DECISIONS_CACHED_MAX
+from mq.auth_limits import AUTHORIZATION_BYTES_MAX, DECISIONS_CACHED_MAX, REMEMBERED_BYTES_MAX
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
@@ -80,7 +80,8 @@ class Gate:
             found = self._decide(*asked)
             if len(self._admitted) >= DECISIONS_CACHED_MAX:
                 self._admitted.clear()
-            if found is not _OPEN:  # anybody may send any header there
+            # Anybody may send any header to an open call, and long ones to others.
+            if found is not _OPEN and len(sent) + len(scope["raw_path"]) <= REMEMBERED_BYTES_MAX:
                 self._admitted[asked] = found
         elif found.key is not None and found.key.until_ms is not None and not found.key.is_live(self._now_ms()):
             raise _not_valid()
@@ -144,7 +145,8 @@ class Gate:
             raise _not_valid()
         if len(self._keys) >= DECISIONS_CACHED_MAX:
             self._keys.clear()
-        self._keys[sent] = key
+        if len(sent) <= REMEMBERED_BYTES_MAX:
+            self._keys[sent] = key
         return key
 
     def _caller(self, principal: str) -> Caller:
