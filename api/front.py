@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp
 
-from api.auth import CALLER, EVERYBODY, Gate, Prover
+from api.auth import CALLER, EVERYBODY, Gate, Prover, Quotas
 from api.host import HostedMeta, is_forwarded, is_proved, meta_offset_of
 from api.log import Metrics
 from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint
@@ -58,6 +58,7 @@ class Guard(NamedTuple):
 
     gate: Gate
     prover: Prover
+    quotas: Quotas
 
 
 class HotCalls(NamedTuple):
@@ -90,7 +91,7 @@ class Front:
             return
         if self._is_guarded:
             try:
-                await self._admit(scope)
+                receive, send = await self._admit(scope, receive, send)
             except DeltaMQError as error:
                 if self.calls is not None:
                     self.calls.metrics.requests["access", error.status] += 1
@@ -117,8 +118,11 @@ class Front:
                 return
         await self._others(scope, _bounded(receive), send)
 
-    async def _admit(self, scope: Scope) -> None:
-        """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6)."""
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
+
+        Return `receive` and `send`, which count if the caller has a quota (SPEC SEC-9).
+        """
         guard = None if self.calls is None else self.calls.guard
         if guard is None:
             raise Unavailable("the service is starting or stopping", code="starting")
@@ -130,8 +134,10 @@ class Front:
             scope[CALLER] = guard.gate.admit(scope)
             if not is_from_process:
                 raise _unproved()
-        else:
-            scope[CALLER] = guard.gate.admit(scope)
+            return receive, send  # it was counted where it came from
+        caller = scope[CALLER] = guard.gate.admit(scope)
+        meter = guard.quotas.meter(caller.name)
+        return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
     async def _catch_up(self, scope: Scope) -> None:
         """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""

@@ -6,6 +6,7 @@ from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, re
 from api.auth.calls import CALLS, OPEN, check_complete
 from api.auth.gate import Gate
 from api.auth.proof import Prover, derived
+from api.auth.quotas import Quotas
 
 __all__ = [
     "CALLER",
@@ -15,6 +16,7 @@ __all__ = [
     "Caller",
     "Gate",
     "Prover",
+    "Quotas",
     "caller_of",
     "check_complete",
     "derived",

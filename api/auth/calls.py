@@ -82,6 +82,8 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/auth/acls": "cluster admin",
     "POST /v1/auth/acls": "cluster admin",
     "DELETE /v1/auth/acls/{acl_id}": "cluster admin",
+    "GET /v1/auth/quotas": "cluster admin",
+    "PUT /v1/auth/quotas/{principal}": "cluster admin",
     # the service
     "GET /v1/cluster": "any",
     "PUT /v1/brokers/{broker}": "cluster admin",
