@@ -177,7 +177,7 @@ def _hot_calls(service: Service) -> HotCalls:
         invisible=service.invisible,
         within_ms=settings.request_ms,
     )
-    guard = None if service.gate is None else Guard(service.gate, service.prover)
+    guard = None if service.gate is None else Guard(service.gate, service.prover, service.quotas)
     return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard)
 
 

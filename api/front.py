@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from api.auth import CALLER, EVERYBODY, Gate, Prover
+from api.auth import CALLER, EVERYBODY, Gate, Prover, Quotas
 from api.host import HostedMeta, is_forwarded, is_proved, meta_offset_of
 from api.log import Metrics
-from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint
+from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
 from api.wire import (
     REFUSAL,
     Answer,
@@ -37,7 +37,7 @@ from api.wire import (
     method_not_allowed,
     send_answer,
 )
-from mq.errors import DeltaMQError, Forbidden, TooLarge, Unavailable
+from mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
 from mq.limits import ADMIN_BYTES_MAX
 from tables.failpoints import armed, failpoint
 
@@ -60,6 +60,7 @@ class Guard(NamedTuple):
 
     gate: Gate
     prover: Prover
+    quotas: Quotas
 
 
 class HotCalls(NamedTuple):
@@ -97,9 +98,13 @@ class Front:
             return
         if self._is_guarded:
             try:
-                await self._admit(scope)
+                receive, send = await self._admit(scope, receive, send)
             except DeltaMQError as error:
-                await send_answer(scope, send, answer_of(error))
+                if self.calls is not None:
+                    self.calls.metrics.requests["access", error.status] += 1
+                answer = answer_of(error)
+                is_console = isinstance(error, Unauthenticated) and scope["raw_path"] == b"/"
+                await send_answer(scope, send, asking_console(answer) if is_console else answer)
                 return
         else:
             scope[CALLER] = EVERYBODY
@@ -124,8 +129,11 @@ class Front:
         with suppress(ClientDisconnect, ClientDisconnected):
             await self._others(scope, _bounded(receive, self._within_ms), send)
 
-    async def _admit(self, scope: Scope) -> None:
-        """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6)."""
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
+
+        Return `receive` and `send`, which count if the caller has a quota (SPEC SEC-9).
+        """
         guard = None if self.calls is None else self.calls.guard
         if guard is None:
             raise Unavailable("the service is starting or stopping", code="starting")
@@ -137,8 +145,10 @@ class Front:
             scope[CALLER] = guard.gate.admit(scope)
             if not is_from_process:
                 raise _unproved()
-        else:
-            scope[CALLER] = guard.gate.admit(scope)
+            return receive, send  # it was counted where it came from
+        caller = scope[CALLER] = guard.gate.admit(scope)
+        meter = guard.quotas.meter(caller.name)
+        return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
     async def _catch_up(self, scope: Scope) -> None:
         """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""

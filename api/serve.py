@@ -236,6 +236,8 @@ def _unprotected(settings: ServiceSettings) -> list[str]:
     missing = []
     if not settings.auth:
         missing.append("there is no authentication: set service.auth")
+    if not settings.tls_cert:
+        missing.append("there is no TLS: set service.tls_cert and service.tls_key")
     return missing
 
 

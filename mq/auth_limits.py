@@ -24,7 +24,11 @@ CLUSTER_SECRET_LENGTH_MIN: Final = 32
 # A token is far shorter; a longer header is refused unread.
 AUTHORIZATION_BYTES_MAX: Final = 8 * 1024
 
-# Decisions that a process remembers; each is about 300 bytes.
+# A quota a second: an exabyte is no bound any more, and still a whole number in every language's JSON.
+QUOTA_MAX: Final = 2**50
+# Decisions that a process remembers; each is about 300 bytes. Of requests, only those with a short path and header are
+# remembered: callers choose them.
 DECISIONS_CACHED_MAX: Final = 50_000
+REMEMBERED_BYTES_MAX: Final = 1_024
 
 assert RULES_OF_PRINCIPAL_MAX <= RULES_MAX

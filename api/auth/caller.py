@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from api.wire import Scope
+from api.auth.calls import named_by
+from api.wire import ALSO_NEEDS, Scope
 from mq.auth import CLUSTER, Decisions, Resource, Verb
 from mq.errors import Forbidden
 
-__all__ = ["CALLER", "EVERYBODY", "Caller", "KnownCaller", "caller_of", "permit_put", "refused"]
+__all__ = ["CALLER", "EVERYBODY", "Caller", "KnownCaller", "caller_of", "permit_put", "refused", "require_also"]
 
 #: What it takes to change a topic, and to make one.
 _PUT_VERBS: Final[tuple[Verb, Verb]] = ("alter", "create")
@@ -76,6 +77,13 @@ def caller_of(scope: Scope) -> Caller:
     assert caller is not None
     found: Caller = caller
     return found
+
+
+def require_also(scope: Scope, resource: Resource, name: str, verb: Verb) -> None:
+    """Raise `Forbidden` unless the caller may do this, too; if the request waits, it ends when that is over."""
+    name = named_by(resource, name)
+    caller_of(scope).require(resource, name, verb)
+    scope.setdefault(ALSO_NEEDS, []).append((resource, name, verb))
 
 
 def permit_put(caller: Caller, topic: str) -> Callable[[bool], None]:

@@ -22,7 +22,18 @@ from urllib.parse import unquote_to_bytes
 from mq.auth import CLUSTER, Resource, Verb
 from mq.names import split_member
 
-__all__ = ["CALLS", "OPEN", "CallsDisagree", "Entry", "Need", "Required", "check_complete", "needs_of", "required_by"]
+__all__ = [
+    "CALLS",
+    "OPEN",
+    "CallsDisagree",
+    "Entry",
+    "Need",
+    "Required",
+    "check_complete",
+    "named_by",
+    "needs_of",
+    "required_by",
+]
 
 #: What each call needs, by method and path template.
 CALLS: Final[Mapping[str, str]] = {
@@ -72,11 +83,16 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/auth/acls": "cluster admin",
     "POST /v1/auth/acls": "cluster admin",
     "DELETE /v1/auth/acls/{acl_id}": "cluster admin",
+    "GET /v1/auth/quotas": "cluster admin",
+    "PUT /v1/auth/quotas/{principal}": "cluster admin",
     # the service
     "GET /v1/cluster": "any",
     "PUT /v1/brokers/{broker}": "cluster admin",
     "GET /metrics": "cluster metrics",
+    # the console: nobody is told anything by its files, which ask for a key
     "GET /": "any",
+    "GET /console.js": "open",
+    "GET /console.css": "open",
     "GET /openapi.json": "any",
     "HEAD /openapi.json": "any",
     "GET /healthz": "open",
@@ -173,7 +189,7 @@ _ROOT: Final = _tree(CALLS)
 def required_by(method: str, raw_path: bytes) -> Required:
     """Return what a request needs, by its method and its path as it was received."""
     try:
-        segments = [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
+        segments = _segments(raw_path)
     except UnicodeDecodeError:
         return _UNKNOWN
     node, values = _ROOT, dict[str, str]()
@@ -194,6 +210,12 @@ def required_by(method: str, raw_path: bytes) -> Required:
     return _UNKNOWN if call is None else _named(call, values)
 
 
+def _segments(raw_path: bytes) -> list[str]:
+    if b"%" not in raw_path:  # most
+        return raw_path.decode().split("/")[1:]
+    return [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
+
+
 def _named(call: Entry, values: Mapping[str, str]) -> Required:
     return Required(call, tuple(_name(need.resource, values) for need in call.needs))
 
@@ -201,9 +223,13 @@ def _named(call: Entry, values: Mapping[str, str]) -> Required:
 def _name(resource: Resource, values: Mapping[str, str]) -> str:
     if resource == "cluster":
         return CLUSTER
-    name = values[resource]
+    return named_by(resource, values[resource])
+
+
+def named_by(resource: Resource, name: str) -> str:
+    """Return the name that access rules know: a client of a broadcast group, `GROUP@CLIENT`, is as its group."""
     member = split_member(name) if resource == "group" else None
-    return name if member is None else member[0]  # a client of a broadcast group is as the group
+    return name if member is None else member[0]
 
 
 def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> None:

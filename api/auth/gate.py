@@ -17,7 +17,7 @@ from api.auth.caller import EVERYBODY, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
 from api.wire import WATCH, Client, Header, Scope
 from mq.auth import AuthState, Decisions, Key, is_right, key_id_of
-from mq.auth_limits import AUTHORIZATION_BYTES_MAX, DECISIONS_CACHED_MAX
+from mq.auth_limits import AUTHORIZATION_BYTES_MAX, DECISIONS_CACHED_MAX, REMEMBERED_BYTES_MAX
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
@@ -50,6 +50,8 @@ class Gate:
         self._decisions = Decisions(self._state.rules.values())
         self._admitted: dict[tuple[bytes, str, bytes], _Admitted] = {}
         self._callers: dict[str, Caller] = {}
+        #: The keys of headers that were right.
+        self._keys: dict[bytes, Key] = {}
         #: The requests that wait, with what each was admitted for.
         self._waiting: dict[Client, _Admitted] = {}
 
@@ -69,7 +71,8 @@ class Gate:
         Forbidden
             The key's principal may not do this.
         """
-        self._follow()
+        if self._newest() is not self._state:
+            self._follow()
         sent = _authorization(scope["headers"])
         asked = (sent, scope["method"], scope["raw_path"])
         found = self._admitted.get(asked)
@@ -77,7 +80,8 @@ class Gate:
             found = self._decide(*asked)
             if len(self._admitted) >= DECISIONS_CACHED_MAX:
                 self._admitted.clear()
-            if found is not _OPEN:  # anybody may send any header there
+            # Anybody may send any header to an open call, and long ones to others.
+            if found is not _OPEN and len(sent) + len(scope["raw_path"]) <= REMEMBERED_BYTES_MAX:
                 self._admitted[asked] = found
         elif found.key is not None and found.key.until_ms is not None and not found.key.is_live(self._now_ms()):
             raise _not_valid()
@@ -98,7 +102,7 @@ class Gate:
     def _end(self, waiting: Sequence[tuple[Client, _Admitted]]) -> None:
         self._follow()
         for client, admitted in waiting:
-            refusal = self._refusal(admitted)
+            refusal = self._refusal(client, admitted)
             if refusal is not None:
                 client.leave(refusal)
 
@@ -110,6 +114,7 @@ class Gate:
             self._decisions = Decisions(newest.rules.values())
             self._admitted.clear()
             self._callers.clear()
+            self._keys.clear()
 
     def _decide(self, sent: bytes, method: str, path: bytes) -> _Admitted:
         required = required_by(method, path)
@@ -122,6 +127,12 @@ class Gate:
 
     def _key(self, sent: bytes) -> Key:
         """Return the key of an `Authorization` header, or raise `Unauthenticated`."""
+        key = self._keys.get(sent) or self._found(sent)
+        if not key.is_live(self._now_ms()):
+            raise _not_valid()
+        return key
+
+    def _found(self, sent: bytes) -> Key:
         scheme, _, text = sent.partition(b" ")
         if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
             raise Unauthenticated("send a key: `Authorization: Bearer mqk_...`", field="Authorization")
@@ -130,8 +141,12 @@ class Gate:
         if id_ is None:
             raise _not_valid()
         key = self._state.keys.get(id_)
-        if not is_right(key, token) or key is None or not key.is_live(self._now_ms()):
+        if not is_right(key, token) or key is None:
             raise _not_valid()
+        if len(self._keys) >= DECISIONS_CACHED_MAX:
+            self._keys.clear()
+        if len(sent) <= REMEMBERED_BYTES_MAX:
+            self._keys[sent] = key
         return key
 
     def _caller(self, principal: str) -> Caller:
@@ -159,7 +174,7 @@ class Gate:
 
         return unwatch
 
-    def _refusal(self, admitted: _Admitted) -> DeltaMQError | None:
+    def _refusal(self, client: Client, admitted: _Admitted) -> DeltaMQError | None:
         """Return why a request that was admitted is not any more."""
         key = admitted.key
         if key is None:
@@ -168,6 +183,8 @@ class Gate:
             return _not_valid()
         try:
             self._check(key.principal, admitted.required)
+            for resource, name, verb in client.also_needs:
+                admitted.caller.require(resource, name, verb)
         except Forbidden as error:
             return error
         return None
@@ -175,8 +192,13 @@ class Gate:
 
 def _authorization(headers: Collection[Header]) -> bytes:
     """Return the `Authorization` header; empty if there is none, or more than one."""
-    found = [value for name, value in headers if name == _AUTHORIZATION]
-    return found[0] if len(found) == 1 else b""
+    sent = b""
+    for name, value in headers:
+        if name == _AUTHORIZATION:
+            if sent:
+                return b""
+            sent = value
+    return sent
 
 
 def _not_valid() -> Unauthenticated:

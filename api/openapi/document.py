@@ -30,7 +30,7 @@ _KEYS: Final[Json] = {
     " the setting `service.auth` no key is needed.",
 }
 #: Statuses of the check in front of all calls that are not open.
-_REFUSED: Final = (401, 403)
+_REFUSED: Final = (401, 403, 429)
 
 
 def describe(app: FastAPI) -> Json:

@@ -192,6 +192,12 @@ _ACL: Final[Json] = {
     "pattern": "orders.*",
     "verbs": ["subscribe"],
 }
+_QUOTA: Final[Json] = {
+    "principal": "reports",
+    "requests_per_s": 100,
+    "bytes_in_per_s": 1_048_576,
+    "bytes_out_per_s": None,
+}
 _PRINCIPAL: Final[Json] = {
     "principal": "reports",
     "note": "nightly reports, team blue",
@@ -250,6 +256,8 @@ _EXAMPLES: Final[Json] = {
     "NewKeyView": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},
     "AclList": {"acls": [_ACL], "next": None},
     "AclView": _ACL,
+    "QuotaView": _QUOTA,
+    "QuotaList": {"quotas": [_QUOTA], "next": None},
     "PartitionAccessView": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -34,14 +35,16 @@ from mq.auth import (
     Verb,
     decide_put_key,
     decide_put_principal,
+    decide_put_quota,
     decide_put_rule,
     decide_remove_principal,
     decide_remove_rule,
     decide_revoke_key,
     new_key,
+    quota_of,
     rule_of,
 )
-from mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
+from mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, QUOTA_MAX, SECRET_BYTES
 from mq.errors import Conflict
 
 __all__ = ["router"]
@@ -94,6 +97,18 @@ class AclRequest(msgspec.Struct, forbid_unknown_fields=True):
     effect: Effect = "allow"
 
 
+_Rate = Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None
+
+
+class QuotaRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What a principal may use of each process, per second."""
+
+    requests_per_s: _Rate = None
+    bytes_in_per_s: Annotated[_Rate, Field(description="Bytes of request bodies.")] = None
+    bytes_out_per_s: Annotated[_Rate, Field(description="Bytes of answers' bodies.")] = None
+
+
+_QUOTA: Final = JsonBody(QuotaRequest, {"requests_per_s": 100, "bytes_in_per_s": 1_048_576}, required=False)
 _PRINCIPAL: Final = JsonBody(PrincipalPutRequest, {"note": "nightly reports, team blue"}, required=False)
 _KEY: Final = JsonBody(KeyRequest, {"principal": "reports", "until": "2030-01-01T00:00:00Z"})
 _ACL: Final = JsonBody(
@@ -126,6 +141,22 @@ class AclView(BaseModel):
     resource: str
     pattern: str
     verbs: list[str]
+
+
+class QuotaView(BaseModel):
+    """What a principal may use of each process, per second; null is without a bound."""
+
+    principal: str
+    requests_per_s: int | None
+    bytes_in_per_s: int | None
+    bytes_out_per_s: int | None
+
+
+class QuotaList(BaseModel):
+    """Quotas by principal; `next` is given if more follow: send it as `after` to get them."""
+
+    quotas: list[QuotaView]
+    next: str | None = None
 
 
 class PrincipalView(BaseModel):
@@ -323,6 +354,41 @@ async def remove_acl(
 ) -> None:
     await _change(service, request, lambda state: decide_remove_rule(state, acl_id))
     log.info("event=acl_removed acl=%s by=%r", acl_id, caller.name)
+
+
+# Quotas ---------------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/quotas",
+    summary="All quotas, or a page of them",
+    response_model=QuotaList,
+    responses=problems(400, 409, 422, 500),
+)
+async def list_quotas(service: Running, limit: Limit = None, after: After = None) -> Any:
+    quotas = service.meta.now.auth.quotas
+    names, following = page(quotas, limit, after)
+    return {"quotas": [asdict(quotas[name]) for name in names], "next": following}
+
+
+@router.put(
+    "/quotas/{principal}",
+    summary="Set what a principal may use of each process; what is left out has no bound",
+    response_model=QuotaView,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=_QUOTA.described,
+)
+async def put_quota(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+    asked = await _QUOTA.read(request)
+    quota = quota_of(
+        principal,
+        requests_per_s=asked.requests_per_s,
+        bytes_in_per_s=asked.bytes_in_per_s,
+        bytes_out_per_s=asked.bytes_out_per_s,
+    )
+    await _change(service, request, lambda state: decide_put_quota(state, quota))
+    log.info("event=quota_put principal=%r by=%r", principal, caller.name)
+    return asdict(quota)
 
 
 def _principal_view(state: AuthState, principal: Principal, now_ms: int) -> dict[str, object]:

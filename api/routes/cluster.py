@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from api.host import Topics, queue_states
 from api.log import QueueGauges, of_partitions, of_queues, rendered
 from api.routes.topics import Running, brought_up
-from api.wire import TOPIC_PATTERN, AccessFields, Json, problems
+from api.wire import TOPIC_PATTERN, AccessFields, Answer, Json, problems
 from mq.errors import Unavailable
 from mq.meta import META_ROLE, Host
 from mq.names import broker_of
 
-__all__ = ["router"]
+__all__ = ["asking_console", "router"]
 
 router = APIRouter(tags=["service"])
 
@@ -226,3 +226,10 @@ def _file(name: str) -> Response:
     body, kind = _CONSOLE[name]
     headers = {"content-type": kind, "content-security-policy": _CONSOLE_POLICY, "cache-control": "no-cache"}
     return Response(body, headers=headers)
+
+
+def asking_console(refusal: Answer) -> Answer:
+    """Return the 401 that a browser shows: the console's page, the same for everybody, which asks for a key."""
+    page = _file("console.html")
+    challenge = [one for one in refusal.headers if one[0] == b"www-authenticate"]
+    return Answer(refusal.status, [*page.raw_headers, *challenge], bytes(page.body))

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from api.auth import caller_of
+from api.auth import require_also
 from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics
 from api.log import Metrics, Partitions
 from api.order import Gate, Gates
@@ -123,7 +123,7 @@ class FetchEndpoint:
         client = Client(scope, receive)
         try:
             if "group" in parameters:
-                caller_of(scope).require("group", parameters["group"], "subscribe")
+                require_also(scope, "group", parameters["group"], "subscribe")
             gate = await self._gate(topic, partition_name, parameters)
             if gate is not None and gate.is_owners and not events:
                 call = Call.of(scope, wait_ms=query.wait_ms)

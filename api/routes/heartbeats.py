@@ -12,10 +12,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.auth import require_also
 from api.order import Beat
 from api.routes.groups import GroupName
 from api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
-from api.routes.topics import Asking, Running
+from api.routes.topics import Running
 from api.wire import Client, problems
 from mq.limits import WAIT_MS_MAX
 from mq.meta import META_ROLE, Group
@@ -71,7 +72,6 @@ async def heartbeat(
     group: GroupName,
     client_id: ClientId,
     service: Running,
-    caller: Asking,
     request: Request,
     wait_ms: Annotated[
         int, Query(ge=0, description=f"Milliseconds to wait for another allocation, at most {WAIT_MS_MAX}.")
@@ -85,7 +85,7 @@ async def heartbeat(
     check_wait(wait_ms)
     subscriptions, online = heartbeat_of(await HEARTBEAT.read(request))
     for topic in subscriptions:
-        caller.require("topic", topic, "subscribe")
+        require_also(request.scope, "topic", topic, "subscribe")
     elsewhere = await service.peers.elsewhere_as_response(META_ROLE, request, wait_ms=wait_ms)
     if elsewhere is not None:
         return elsewhere

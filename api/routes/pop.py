@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from api.auth import caller_of
 from api.host import GONE, Call, Groups, HostedTopic, Hosting, Peer, Topics
 from api.log import Metrics, Partitions
 from api.queue import (
@@ -129,7 +130,8 @@ class PopEndpoint:
                 order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
             )
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
-        acks = request.ack or []
+        acks, barred = self._forwarder.allowed(group_name, request.ack or [], caller_of(scope))
+        request.ack = acks
         handles, refused = acks, list[FailedHandle]()
         popped: Popped | None = None
         client = Client(scope, receive)
@@ -146,7 +148,7 @@ class PopEndpoint:
                 else:
                     found, handles, refused = await self._forwarder.forward(request, group_name, way.last, call, client)
                 if isinstance(found, Answer):
-                    answer = with_refused(found, refused)
+                    answer = with_refused(found, barred + refused)
                     ticket.grow(answer.size)
                     return answer
                 popped = found
@@ -160,7 +162,7 @@ class PopEndpoint:
         finally:
             client.close()
             over()
-        answer = await self._encoded(wanted, popped, refused, scope, ticket)
+        answer = await self._encoded(wanted, popped, barred + refused, scope, ticket)
         # The lost answer has counted what a repeated pop got.
         new = () if popped.repeated else popped.taken
         for taken in new:

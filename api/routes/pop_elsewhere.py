@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from api.auth import Caller
 from api.host import Call, Hosting, Owners, Peer, Peers, failed_of, is_forwarded
 from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
 from api.wire import Answer, Client
@@ -76,6 +77,10 @@ class PopForwarder:
         self._hosting = hosting
         self._lanes = lanes
         self._progress = progress
+
+    def allowed(self, group: str, handles: list[str], caller: Caller) -> tuple[list[str], list[FailedHandle]]:
+        """Return the handles that the caller may acknowledge, and the others."""
+        return self._owners.allowed(group, handles, caller)
 
     # The way.
 

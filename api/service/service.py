@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable
 from functools import partial
 
-from api.auth import Gate, Prover, derived
+from api.auth import Gate, Prover, Quotas, derived
 from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, StaticTopics, Topics
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
@@ -63,6 +63,8 @@ class Service:
         self.meta = HostedMeta(meta, self.partitions)
         #: The check of all requests; None without authentication.
         self.gate = Gate(lambda: self.meta.now.auth, self.now_ms) if settings.auth else None
+        # By the boot clock: a wall clock that is set back must not stop anybody.
+        self.quotas = Quotas(lambda: self.meta.now.auth.quotas, warehouse.clock.boot_ms)
         if self.gate is not None:
             self.meta.follow(self.gate.follow)
         self.hosting = Hosting(

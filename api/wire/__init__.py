@@ -30,6 +30,7 @@ from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
 from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
 from api.wire.repeated_calls import RepeatedCalls
 from api.wire.request import (
+    ALSO_NEEDS,
     HALF_CLOSED,
     REFUSAL,
     WATCH,
@@ -66,6 +67,7 @@ from api.wire.shown_rows import shown_offsets, shown_origins
 from api.wire.times import parse_time, rfc3339
 
 __all__ = [
+    "ALSO_NEEDS",
     "BODY_BYTES_MAX",
     "HALF_CLOSED",
     "PROBLEM",

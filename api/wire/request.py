@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
 __all__ = [
+    "ALSO_NEEDS",
     "HALF_CLOSED",
     "REFUSAL",
     "WATCH",
@@ -58,6 +59,8 @@ HALF_CLOSED: Final = "deltamq.half_closed"
 WATCH: Final = "deltamq.watch"
 #: Name of the entry of a request's scope with the reason for which it ended before its client did.
 REFUSAL: Final = "deltamq.refusal"
+#: Name of the entry of a request's scope with what it needs beside what its path says: resource, name and verb of each.
+ALSO_NEEDS: Final = "deltamq.also_needs"
 
 
 class ClientDisconnected(Exception):
@@ -80,6 +83,12 @@ class Client:
     def refusal(self) -> DeltaMQError | None:
         """Why the request has ended before its client did; None if it has not."""
         found: DeltaMQError | None = self._scope.get(REFUSAL)
+        return found
+
+    @property
+    def also_needs(self) -> Sequence[tuple[Any, str, Any]]:
+        """What the request needs, beside what its path says, as long as it waits."""
+        found: Sequence[tuple[Any, str, Any]] = self._scope.get(ALSO_NEEDS, ())
         return found
 
     def leave(self, refusal: DeltaMQError | None = None) -> None:

@@ -26,6 +26,7 @@ from tables.state import (
     MOVES,
     PRINCIPALS,
     QUEUE_MAPPINGS,
+    QUOTAS,
     ROUTES,
     TOPICS,
     open_state_log,
@@ -280,6 +281,16 @@ def _acls(meta: Meta) -> Iterator[Row]:
         }
 
 
+def _quotas(meta: Meta) -> Iterator[Row]:
+    for name, quota in sorted(meta.auth.quotas.items()):
+        yield {
+            "principal": name,
+            "requests_per_s": quota.requests_per_s,
+            "bytes_in_per_s": quota.bytes_in_per_s,
+            "bytes_out_per_s": quota.bytes_out_per_s,
+        }
+
+
 def _broker_of(partition: str) -> str:
     return broker_of(partition)
 
@@ -307,4 +318,5 @@ META_TABLES: Final = {
     PRINCIPALS: _Kind(_principals, ("auth",)),
     KEYS: _Kind(_keys, ("auth",)),
     ACLS: _Kind(_acls, ("auth",)),
+    QUOTAS: _Kind(_quotas, ("auth",)),
 }

@@ -6,6 +6,7 @@ from mq.auth.changes import (
     decide_first_administrator,
     decide_put_key,
     decide_put_principal,
+    decide_put_quota,
     decide_put_rule,
     decide_remove_principal,
     decide_remove_rule,
@@ -14,6 +15,7 @@ from mq.auth.changes import (
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
 from mq.auth.principal import PRINCIPAL_PATTERN, Principal
+from mq.auth.quota import Bucket, Quota, quota_of
 from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
 from mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
 
@@ -24,15 +26,18 @@ __all__ = [
     "AccessRule",
     "AuthEvent",
     "AuthState",
+    "Bucket",
     "Decisions",
     "Effect",
     "Key",
     "Principal",
+    "Quota",
     "Resource",
     "Verb",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",
+    "decide_put_quota",
     "decide_put_rule",
     "decide_remove_principal",
     "decide_remove_rule",
@@ -40,5 +45,6 @@ __all__ = [
     "is_right",
     "key_id_of",
     "new_key",
+    "quota_of",
     "rule_of",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mq.auth.key import Key
 from mq.auth.principal import Principal, check_note, check_principal
+from mq.auth.quota import Quota
 from mq.auth.rule import CLUSTER, VERBS, AccessRule, rule_of
 from mq.auth.state import (
     AclPut,
@@ -16,6 +17,7 @@ from mq.auth.state import (
     KeyRevoked,
     PrincipalPut,
     PrincipalRemoved,
+    QuotaPut,
 )
 from mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
 from mq.errors import Conflict, NotFound, Unprocessable
@@ -24,6 +26,7 @@ __all__ = [
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",
+    "decide_put_quota",
     "decide_put_rule",
     "decide_remove_principal",
     "decide_remove_rule",
@@ -100,6 +103,13 @@ def decide_remove_rule(state: AuthState, rule_id: str) -> Sequence[AuthEvent]:
     if rule is None:
         raise NotFound(f"there is no access rule {rule_id}", code="acl_not_found", field="acl")
     return (AclRemoved(id=rule_id, principal=rule.principal),)
+
+
+def decide_put_quota(state: AuthState, quota: Quota) -> Sequence[AuthEvent]:
+    """Return the events that set a principal's quota; none if it is so already."""
+    state.principal(quota.principal)
+    present = state.quotas.get(quota.principal, Quota(principal=quota.principal))
+    return () if quota == present else (QuotaPut(quota=quota),)
 
 
 def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from mq.auth.key import Key
 from mq.auth.principal import Principal
+from mq.auth.quota import Quota
 from mq.auth.rule import AccessRule
 from mq.errors import NotFound
 from mq.stored_json import Form, forms_of
@@ -22,6 +23,7 @@ __all__ = [
     "KeyRevoked",
     "PrincipalPut",
     "PrincipalRemoved",
+    "QuotaPut",
 ]
 
 
@@ -99,11 +101,23 @@ class AclRemoved:
         return f"auth/{self.principal}"
 
 
-AuthEvent = PrincipalPut | PrincipalRemoved | KeyPut | KeyRevoked | AclPut | AclRemoved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaPut:
+    """The quota of a principal was set; one that bounds nothing is forgotten."""
+
+    kind: ClassVar[str] = "quota_put"
+    quota: Quota
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.quota.principal}"
+
+
+AuthEvent = PrincipalPut | PrincipalRemoved | KeyPut | KeyRevoked | AclPut | AclRemoved | QuotaPut
 
 #: The stored form of each kind of event.
 AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
-    PrincipalPut, PrincipalRemoved, KeyPut, KeyRevoked, AclPut, AclRemoved
+    PrincipalPut, PrincipalRemoved, KeyPut, KeyRevoked, AclPut, AclRemoved, QuotaPut
 )
 
 
@@ -117,16 +131,20 @@ class AuthState:
     keys: Mapping[str, Key] = field(default_factory=dict)
     #: By id; never modified.
     rules: Mapping[str, AccessRule] = field(default_factory=dict)
+    #: By principal; never modified.
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
 
     def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
         """Return the state after `events`."""
         principals, keys, rules = dict(self.principals), dict(self.keys), dict(self.rules)
+        quotas = dict(self.quotas)
         for event in events:
             match event:
                 case PrincipalPut():
                     principals[event.principal.name] = event.principal
                 case PrincipalRemoved():
                     principals.pop(event.name, None)
+                    quotas.pop(event.name, None)
                     keys = {id_: key for id_, key in keys.items() if key.principal != event.name}
                     rules = {id_: rule for id_, rule in rules.items() if rule.principal != event.name}
                 case KeyPut():
@@ -138,7 +156,11 @@ class AuthState:
                     rules[event.rule.id] = event.rule
                 case AclRemoved():
                     rules.pop(event.id, None)
-        return AuthState(principals, keys, rules)
+                case QuotaPut():
+                    quotas.pop(event.quota.principal, None)
+                    if not event.quota.is_open:
+                        quotas[event.quota.principal] = event.quota
+        return AuthState(principals, keys, rules, quotas)
 
     def principal(self, name: str) -> Principal:
         """Return the principal, or raise `NotFound`."""

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from mq.auth import AccessRule, AuthState, Key, Principal
+from mq.auth import AccessRule, AuthState, Key, Principal, Quota
 from mq.meta.access import Access, AccessState, PartitionOf
 from mq.meta.brokers import BrokersState, Host, Ownership
 from mq.meta.fold import Meta
@@ -194,16 +194,23 @@ class _Auth(msgspec.Struct):
     principals: list[Principal] = []
     keys: list[Key] = []
     rules: list[AccessRule] = []
+    quotas: list[Quota] = []
 
     @classmethod
     def of(cls, state: AuthState) -> _Auth:
-        return cls(list(state.principals.values()), list(state.keys.values()), list(state.rules.values()))
+        return cls(
+            list(state.principals.values()),
+            list(state.keys.values()),
+            list(state.rules.values()),
+            list(state.quotas.values()),
+        )
 
     def state(self) -> AuthState:
         return AuthState(
             {principal.name: principal for principal in self.principals},
             {key.id: key for key in self.keys},
             {rule.id: rule for rule in self.rules},
+            {quota.principal: quota for quota in self.quotas},
         )
 
 

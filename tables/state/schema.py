@@ -60,6 +60,8 @@ __all__ = [
     "PRINCIPALS_SCHEMA",
     "QUEUE_MAPPINGS",
     "QUEUE_MAPPINGS_SCHEMA",
+    "QUOTAS",
+    "QUOTAS_SCHEMA",
     "ROUTES",
     "ROUTES_SCHEMA",
     "STATISTICS_KEY",
@@ -80,6 +82,7 @@ ALLOCATIONS: Final = "state/allocations"
 PRINCIPALS: Final = "state/principals"
 KEYS: Final = "state/keys"
 ACLS: Final = "state/acls"
+QUOTAS: Final = "state/quotas"
 MOVES: Final = "state/moves"
 QUEUE_MAPPINGS: Final = "state/queue_mappings"
 
@@ -318,6 +321,16 @@ ACLS_SCHEMA: Final = pa.schema(
         # A name, or the beginning of names and a `*`.
         _required("pattern", pa.string()),
         _required("verbs", pa.list_(pa.string())),
+    ]
+)
+
+QUOTAS_SCHEMA: Final = pa.schema(
+    [
+        _required("principal", pa.string()),
+        # What it may use of each process, per second; null: without a bound.
+        pa.field("requests_per_s", pa.int64()),
+        pa.field("bytes_in_per_s", pa.int64()),
+        pa.field("bytes_out_per_s", pa.int64()),
     ]
 )
 

@@ -199,10 +199,14 @@ def test_a_failure_before_the_answer_is_an_unknown_outcome(tmp_path: Path) -> No
         assert process.stored() == ["a"]
 
 
-def test_sec_08_nothing_is_open_beyond_the_machine_without_authentication(tmp_path: Path) -> None:
+def test_sec_08_nothing_is_open_beyond_the_machine_without_protection(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
-        result = CliRunner().invoke(serve_command, ["--host", host, "--port", "0", "--warehouse", str(tmp_path)])
-        assert result.exit_code == 1 and "no authentication" in result.stderr
+        for auth in ("false", "true"):
+            result = CliRunner(env={"DELTAMQ_SERVICE_AUTH": auth}).invoke(
+                serve_command, ["--host", host, "--port", "0", "--warehouse", str(tmp_path)]
+            )
+            assert result.exit_code == 1 and "no TLS" in result.stderr
+            assert ("no authentication" in result.stderr) is (auth == "false")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import Merger
 from jobs.merge.meta_tables import META_TABLES, meta_rows
 from jobs.sql.views import register_views
-from mq.auth.changes import decide_first_administrator
+from mq.auth.changes import decide_first_administrator, decide_put_quota
 from mq.auth.key import Key
+from mq.auth.quota import quota_of
 from mq.auth.state import AuthState
 from mq.meta.access import Access, BrokerAccessPut
 from mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
@@ -39,6 +40,7 @@ from tables.state.schema import (
     KEYS,
     MOVES,
     PRINCIPALS,
+    QUOTAS,
     ROUTES,
     TOPICS,
 )
@@ -288,6 +290,9 @@ def test_route_09_what_is_closed_is_in_the_tables_of_brokers_and_routes() -> Non
 def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() -> None:
     key = Key(id="00112233aabbccdd", principal="root", digest="ab" * 32, created_ms=0, until_ms=1_000)
     meta = Meta().apply_all(decide_first_administrator(AuthState(), key))
+    meta = meta.apply_all(decide_put_quota(meta.auth, quota_of("root", requests_per_s=5)))
+    (quota,) = meta_rows(QUOTAS, meta).to_pylist()
+    assert quota == {"principal": "root", "requests_per_s": 5, "bytes_in_per_s": None, "bytes_out_per_s": None}
     tables = {table: meta_rows(table, meta).to_pylist() for table in (PRINCIPALS, KEYS, ACLS)}
     assert [row["principal"] for row in tables[PRINCIPALS]] == ["root"]
     ends = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
@@ -296,4 +301,4 @@ def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() ->
     granted = {row["resource"]: (row["effect"], row["pattern"], len(row["verbs"])) for row in tables[ACLS]}
     assert granted == {"topic": ("allow", "*", 6), "group": ("allow", "*", 5), "cluster": ("allow", "*", 3)}
     assert key.digest not in str(tables)
-    assert {table for table, kind in META_TABLES.items() if "auth" in kind.parts} == tables.keys()
+    assert {table for table, kind in META_TABLES.items() if "auth" in kind.parts} == {*tables, QUOTAS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mq.client.admin.access_admin import AccessInfo
 from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo
-from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo
+from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
 from mq.client.admin.group_admin import (
     DeadLetter,
     GroupClient,
@@ -51,6 +51,7 @@ __all__ = [
     "PartitionInfo",
     "PrincipalInfo",
     "QueueInfo",
+    "QuotaInfo",
     "RemapMode",
     "Remapping",
     "SegmentInfo",

@@ -11,7 +11,7 @@ from mq.client.admin.access_admin import time_text
 from mq.client.http import Answer, Calls, path_of, read_answer
 from mq.errors import NotFound
 
-__all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo"]
+__all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo", "QuotaInfo"]
 
 #: Names, keys or rules in one page.
 _PAGE = 1_000
@@ -45,6 +45,15 @@ class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     pattern: str
     verbs: list[str]
+
+
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a principal may use of each process, per second; None is without a bound."""
+
+    principal: str
+    requests_per_s: int | None = None
+    bytes_in_per_s: int | None = None
+    bytes_out_per_s: int | None = None
 
 
 class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +148,33 @@ class AuthAdmin(Calls):
         """Remove an access rule; raises `NotFound`."""
         self._end(path_of("auth", "acls", acl_id), NotFound)
 
+    def set_quota(
+        self,
+        principal: str,
+        *,
+        requests_per_s: int | None = None,
+        bytes_in_per_s: int | None = None,
+        bytes_out_per_s: int | None = None,
+    ) -> QuotaInfo:
+        """Set what a principal may use of each process, per second; what is left out has no bound."""
+        wanted = {
+            "requests_per_s": requests_per_s,
+            "bytes_in_per_s": bytes_in_per_s,
+            "bytes_out_per_s": bytes_out_per_s,
+        }
+        body = msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
+        return read_answer(self._call("PUT", path_of("auth", "quotas", principal), body=body), QuotaInfo)
+
+    def list_quotas(self) -> list[QuotaInfo]:
+        """Return all quotas."""
+        quotas, after = list[QuotaInfo](), None
+        while True:
+            page = read_answer(self._page("quotas", None, after), _Quotas)
+            quotas += page.quotas
+            if page.next is None:
+                return quotas
+            after = page.next
+
     def _page(self, kind: str, principal: str | None, after: str | None) -> Answer:
         asked = {"limit": str(_PAGE), "principal": principal, "after": after}
         query = {name: value for name, value in asked.items() if value is not None}
@@ -157,4 +193,9 @@ class _Keys(msgspec.Struct):
 
 class _Acls(msgspec.Struct):
     acls: list[AclInfo]
+    next: str | None = None
+
+
+class _Quotas(msgspec.Struct):
+    quotas: list[QuotaInfo]
     next: str | None = None

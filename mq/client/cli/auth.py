@@ -1,4 +1,4 @@
-"""`deltamq auth ...`: principals, keys and access rules; `init` makes the first administrator (SPEC SEC-1 to SEC-7)."""
+"""`deltamq auth ...`: principals, keys, access rules, quotas; `init` makes the first administrator (SPEC SEC-7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 import click
 
 from mq.auth import Effect, Resource
-from mq.client.admin import AclInfo, Admin, KeyInfo
+from mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 
 __all__ = ["auth"]
@@ -214,6 +214,57 @@ def remove_acl(acl_id: str, as_json: bool, **connection: Any) -> None:
 def _print_acls(acls: Sequence[AclInfo]) -> None:
     rows = [(one.acl_id, one.principal, one.effect, one.resource, one.pattern, ", ".join(one.verbs)) for one in acls]
     print_table(("rule", "principal", "effect", "resource", "pattern", "verbs"), rows)
+
+
+# Quotas ---------------------------------------------------------------------------------------------------------------
+
+
+@auth.group()
+def quota() -> None:
+    """Set and list what principals may use of each process."""
+
+
+@quota.command("set")
+@click.argument("principal")
+@click.option("--requests-per-s", type=click.IntRange(1), help="Requests a second.")
+@click.option("--bytes-in-per-s", type=click.IntRange(1), help="Bytes of request bodies a second.")
+@click.option("--bytes-out-per-s", type=click.IntRange(1), help="Bytes of answers a second.")
+@service_options
+def set_quota(
+    principal: str,
+    requests_per_s: int | None,
+    bytes_in_per_s: int | None,
+    bytes_out_per_s: int | None,
+    as_json: bool,
+    **connection: Any,
+) -> None:
+    """Set what PRINCIPAL may use of each process; what is left out has no bound."""
+    with Admin(**connection, patience=PATIENCE) as admin:
+        found = admin.set_quota(
+            principal,
+            requests_per_s=requests_per_s,
+            bytes_in_per_s=bytes_in_per_s,
+            bytes_out_per_s=bytes_out_per_s,
+        )
+    print_json(found) if as_json else _print_quotas([found])
+
+
+@quota.command("list")
+@service_options
+def list_quotas(as_json: bool, **connection: Any) -> None:
+    """Print all quotas."""
+    with Admin(**connection, patience=PATIENCE) as admin:
+        quotas = admin.list_quotas()
+    print_json({"quotas": quotas}) if as_json else _print_quotas(quotas)
+
+
+def _print_quotas(quotas: Sequence[QuotaInfo]) -> None:
+    rows = [
+        (one.principal, *(bound or "-" for bound in (one.requests_per_s, one.bytes_in_per_s, one.bytes_out_per_s)))
+        for one in quotas
+    ]
+    columns = ("principal", "requests/s", "bytes in/s", "bytes out/s")
+    print_table(columns, rows, right=columns[1:])
 
 
 def _time(moment: datetime | None) -> str:

@@ -86,6 +86,9 @@ def test_sec_07_everything_is_done_from_the_command_line(tmp_path: Path, run: Ru
             key["key_id"]
         ]
         assert len(done(run("auth", "acl", "list", "--principal", "reports", *at))["acls"]) == 2
+        bounds = done(run("auth", "quota", "set", "reports", "--requests-per-s", "7", *at))
+        assert bounds["requests_per_s"] == 7 and bounds["bytes_in_per_s"] is None
+        assert done(run("auth", "quota", "list", *at))["quotas"] == [bounds]
         done(run("auth", "acl", "remove", denied["acl_id"], *at))
         done(run("auth", "key", "revoke", key["key_id"], *at))
         assert run("topic", "list", *at, token=key["key"])[0] == 1

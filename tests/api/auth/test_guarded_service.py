@@ -150,6 +150,41 @@ def test_sec_04_a_pop_needs_the_group_and_the_topic(admin: Guarded) -> None:
     assert both.call("POST", "/v1/groups/poppers/ack", ack).json["acked"] == 1
 
 
+def test_sec_04_a_handle_needs_its_topic_when_it_is_used(admin: Guarded) -> None:
+    caller = admin.caller("holder", ("group", "holders", "subscribe"), ("topic", "held.a", "subscribe"))
+    rule = admin.rule("holder", "topic", "held.b", "subscribe")
+    handles = []
+    for topic in ("held.a", "held.b"):
+        admin.put_topic(topic)
+        admin.send(topic, "1", "2")
+        popped = caller.call("POST", f"/v1/groups/holders/topics/{topic}/pop", {"max_messages": 2}).json["messages"]
+        handles.append([message["handle"] for message in popped])
+    assert admin.call("DELETE", f"/v1/auth/acls/{rule}").status == 204
+    (a1, a2), (b1, b2) = handles
+    acked = caller.call("POST", "/v1/groups/holders/ack", {"handles": [b1, a1]}).json
+    assert acked == {"acked": 1, "failed": [{"handle": b1, "code": "forbidden"}]}
+    for call, more in (("nack", {}), ("dead", {"reason": "x"})):
+        failed = caller.call("POST", f"/v1/groups/holders/{call}", {"handles": [b2], **more}).json["failed"]
+        assert failed == [{"handle": b2, "code": "forbidden"}]
+    longer = {"handle": b2, "invisible_ms": 60_000}
+    assert refused(caller.call("POST", "/v1/groups/holders/invisible", longer)) == (403, "forbidden")
+    carried = caller.call("POST", "/v1/groups/holders/topics/held.a/pop", {"ack": [a2, b2]}).json
+    assert carried["failed_acks"] == [{"handle": b2, "code": "forbidden"}]
+    assert admin.call("POST", "/v1/groups/holders/ack", {"handles": [b1, b2]}).json["acked"] == 2
+
+
+def test_sec_05_a_stream_for_a_group_ends_with_the_access_to_the_group(admin: Guarded) -> None:
+    admin.put_topic("streamed")
+    assert admin.call("PUT", "/v1/groups/streamers", {}).status == 201
+    caller = admin.caller("streamer", ("topic", "streamed", "subscribe"))
+    rule = admin.rule("streamer", "group", "streamers", "subscribe")
+    path = f"/v1/topics/streamed/partitions/{quote('streamed@broker-a')}/messages?group=streamers"
+    thread, found = waiting(caller, path, None, "text/event-stream")
+    assert admin.call("DELETE", f"/v1/auth/acls/{rule}").status == 204
+    thread.join(10)
+    assert b'"code":"forbidden"' in found[0].body.rpartition(b"event: refused")[2]
+
+
 def test_sec_04_a_fetch_for_a_group_needs_the_group(admin: Guarded) -> None:
     admin.put_topic("fetched")
     reader = admin.caller("reader", ("topic", "fetched", "subscribe"))

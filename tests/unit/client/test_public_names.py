@@ -79,6 +79,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "ProducerStats",
         "PullConsumer",
         "QueueInfo",
+        "QuotaInfo",
         "ReceivedMessage",
         "RelayStats",
         "Remapping",

@@ -16,8 +16,9 @@ import pytest
 
 from mq.auth.key import Key
 from mq.auth.principal import Principal
+from mq.auth.quota import Quota
 from mq.auth.rule import rule_of
-from mq.auth.state import AclPut, AclRemoved, KeyPut, KeyRevoked, PrincipalPut, PrincipalRemoved
+from mq.auth.state import AclPut, AclRemoved, KeyPut, KeyRevoked, PrincipalPut, PrincipalRemoved, QuotaPut
 from mq.errors import Corrupt
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
@@ -191,6 +192,7 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a revocation": (META, KeyRevoked(id=ID, principal="ada@x.org")),
     "an access rule": (META, AclPut(rule=RULE)),
     "an access rule's end": (META, AclRemoved(id=RULE.id, principal="ada@x.org")),
+    "a quota": (META, QuotaPut(quota=Quota(principal="ada@x.org", requests_per_s=5, bytes_out_per_s=6))),
     "an empty snapshot": (SNAPSHOT, MetaSnapshot(meta=Meta(), previous=0, told={})),
     "a snapshot": (
         SNAPSHOT,
@@ -246,7 +248,8 @@ STORED: Mapping[str, tuple[str, Any]] = {
 OPTIONAL = {
     *("machine", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static topics
-    *("note", "until_ms", "auth", "auth.principals", "auth.keys", "auth.rules"),
+    *("note", "until_ms", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
+    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
@@ -255,7 +258,10 @@ OPTIONAL = {
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"until_ms", "flush", "d", "rp", "dr", "static", "filter"}
+NULLABLE = {
+    *("flush", "d", "rp", "dr", "static", "filter", "until_ms"),
+    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+}
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
 NAMES_ANYWHERE = {"told"}

@@ -10,6 +10,7 @@ from mq.auth.changes import (
     decide_first_administrator,
     decide_put_key,
     decide_put_principal,
+    decide_put_quota,
     decide_put_rule,
     decide_remove_principal,
     decide_remove_rule,
@@ -17,6 +18,7 @@ from mq.auth.changes import (
 )
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key
+from mq.auth.quota import quota_of
 from mq.auth.rule import VERBS, AccessRule, rule_of
 from mq.auth.state import AuthEvent, AuthState
 from mq.auth_limits import RULES_OF_PRINCIPAL_MAX
@@ -114,6 +116,17 @@ def test_sec_03_a_principal_has_a_bounded_number_of_rules(state: AuthState) -> N
     with pytest.raises(Conflict, match="at most"):
         decide_put_rule(full, rule())
     assert decide_put_rule(full, rule("t0")) == ()
+
+
+def test_sec_09_a_quota_is_set_changed_and_forgotten(state: AuthState) -> None:
+    state = applied(state, decide_put_quota(state, quota_of("reports", requests_per_s=5)))
+    assert decide_put_quota(state, quota_of("reports", requests_per_s=5)) == ()
+    state = applied(state, decide_put_quota(state, quota_of("reports", bytes_in_per_s=7)))
+    assert state.quotas == {"reports": quota_of("reports", bytes_in_per_s=7)}
+    assert applied(state, decide_remove_principal(state, "reports")).quotas == {}
+    assert applied(state, decide_put_quota(state, quota_of("reports"))).quotas == {}
+    with pytest.raises(NotFound):
+        decide_put_quota(AuthState(), quota_of("reports", requests_per_s=5))
 
 
 def test_sec_07_the_first_administrator_may_do_everything() -> None:

@@ -220,7 +220,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
     ("state", "stored_fields"),
     [
         (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth"}),
-        (AuthState, {"principals", "keys", "rules"}),
+        (AuthState, {"principals", "keys", "rules", "quotas"}),
         (AccessState, {"brokers", "partitions"}),
         (Access, {"readable", "writable", "reason", "until_ms"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
