@@ -163,16 +163,19 @@ class PopEndpoint:
             client.close()
             over()
         answer = await self._encoded(wanted, popped, barred + refused, scope, ticket)
-        # The lost answer has counted what a repeated pop got.
-        new = () if popped.repeated else popped.taken
-        for taken in new:
-            broker = broker_of(taken.pop.partition)
-            self._statistics.delivered(group_name, wanted.topic, broker, taken.rows, taken.attempts)
-        _count(self._metrics, wanted, new, len(acks) - len(refused))
+        self._count(wanted, popped, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
         self._popper.check(popped)
         return answer
+
+    def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int) -> None:
+        """Count what was popped, but not once more what the lost answer of a repeated pop has counted."""
+        new = () if popped.repeated else popped.taken
+        for taken in new:
+            broker = broker_of(taken.pop.partition)
+            self._statistics.delivered(wanted.group.name, wanted.topic, broker, taken.rows, taken.attempts)
+        _count(self._metrics, wanted, new, acked)
 
     async def _pop_here(self, topic: HostedTopic, wanted: TopicPopRequest, client: Client) -> Popped:
         try:
