@@ -210,6 +210,7 @@ def test_sec_29_processes_speak_tls_to_each_other(start: Start, authority: Autho
             body = json.dumps({"messages": [{"body": "x", "partition": partition}]}).encode()
             answer = admin.hosts.call("POST", path, headers={"Content-Type": "application/json"}, body=body)
             assert json.loads(answer.body)["ranges"][0]["partition"] == partition
+            assert answer.headers["x-content-type-options"] == "nosniff", "once, also if two processes answered"
         assert sum(one.max_offset or 0 for one in admin.get_topic("orders").partitions) == 2
 
 
