@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from api.sending.partition_appender import PartitionAppender
 from api.sending.request_appender import INLINE_BYTES, RequestAppender
 from api.sending.store_request import StoreRequest, check_new
 
-__all__ = ["INLINE_BYTES", "RequestAppender", "StoreRequest", "check_new"]
+__all__ = ["INLINE_BYTES", "PartitionAppender", "RequestAppender", "StoreRequest", "check_new"]

@@ -19,6 +19,10 @@ ROOMS = (
         f"api.{room}"
         for room in (
             "host",
+            "kafka.calls",
+            "kafka.messages",
+            "kafka.records",
+            "kafka.server",
             "log",
             "openapi",
             "order",
