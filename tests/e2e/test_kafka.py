@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
@@ -121,3 +122,54 @@ def test_kafka_08_processes_show_each_other_and_any_may_append(warehouse, servic
         found += [one.value().decode() for one in consumer.consume(300, 0.1) if one.error() is None]
     consumer.close()
     assert sorted(found) == sorted(f"message {number}" for number in range(300))
+
+
+def _consume(members: list[Consumer], done) -> list[str]:
+    """Let members of a group read and commit in turns until `done(bodies)`."""
+    found: list[str] = []
+    rounds = itertools.count()
+    while not done(found):
+        assert next(rounds) < 10 * TIMEOUT_S, "the members did not come so far"
+        for member in members:
+            got = [one for one in member.consume(100, 0.1) if one.error() is None]
+            found += [one.value().decode() for one in got]
+            if got:
+                with contextlib.suppress(KafkaException):  # nobody coordinates at the moment, or there is a new plan
+                    member.commit(asynchronous=False)
+    return found
+
+
+def test_kafka_09_members_join_again_when_the_process_that_knew_them_is_killed(warehouse, services) -> None:
+    ports = [free_port(), free_port()]
+    for broker, port in zip(("broker-a", "broker-b"), ports, strict=True):
+        services.append(ServiceProcess(warehouse, "--broker", broker, "--kafka-port", str(port)))
+    with Admin(services[1].url) as admin:
+        admin.create_topic("orders", partitions=4)
+    servers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "billing",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "reconnect.backoff.max.ms": 500,
+        "topic.metadata.refresh.interval.ms": 1_000,
+    }
+    sender = _Sender(servers, "orders")
+    for number in range(100):
+        sender.send(f"message {number}")
+    sender.finish()
+    members = [Consumer(settings) for _ in range(2)]
+    for member in members:
+        member.subscribe(["orders"])
+    before = _consume(members, lambda got: len(set(got)) == 100 and all(one.assignment() for one in members))
+    services[0].kill()  # it has the meta role, since it was the first
+    for number in range(100, 200):
+        sender.send(f"message {number}")
+    sender.finish()
+    after = _consume(members, lambda got: len(set(before + got)) == 200)
+    assert set(before + after) == {f"message {number}" for number in range(200)}
+    admin_client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[1]}"})
+    shown = admin_client.describe_consumer_groups(["billing"])["billing"]
+    assert len(shown.result(TIMEOUT_S).members) == 2
+    for member in members:
+        member.close()

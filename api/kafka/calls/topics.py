@@ -72,7 +72,7 @@ class TopicCalls:
             return CreatedTopic(asked.name, error_code_of(error), error.detail)
         found = self._topics.find(name)
         count = asked.num_partitions if found is None else len(found.route.partitions)
-        return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1)
+        return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1, configs=[])
 
     async def delete(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""

@@ -25,6 +25,18 @@ from api.kafka.messages.cluster_messages import (
 )
 from api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
 from api.kafka.messages.errors import ErrorCode
+from api.kafka.messages.group_messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
 from api.kafka.messages.log_messages import FetchRequest, InitProducerIdRequest, ListOffsetsRequest, ProduceRequest
 
 __all__ = ["APIS", "API_VERSIONS", "Api", "Frame", "answer_frame", "offered", "read_frame", "unknown_version"]
@@ -49,6 +61,8 @@ class Api:
 
 
 API_VERSIONS: Final = 18
+#: Of calls whose flexible versions are not offered.
+_NEVER: Final = 1 << 15
 APIS: Final = {
     api.key: api
     for api in (
@@ -56,12 +70,22 @@ APIS: Final = {
         Api(1, 4, 12, 12, FetchRequest),
         Api(2, 1, 7, 6, ListOffsetsRequest),
         Api(3, 0, 9, 9, MetadataRequest),
+        Api(8, 2, 7, _NEVER, OffsetCommitRequest),
+        Api(9, 1, 5, _NEVER, OffsetFetchRequest),
+        Api(10, 0, 2, _NEVER, FindCoordinatorRequest),
+        Api(11, 0, 5, _NEVER, JoinGroupRequest),
+        Api(12, 0, 3, _NEVER, HeartbeatRequest),
+        Api(13, 0, 3, _NEVER, LeaveGroupRequest),
+        Api(14, 0, 3, _NEVER, SyncGroupRequest),
+        Api(15, 0, 4, _NEVER, DescribeGroupsRequest),
+        Api(16, 0, 2, _NEVER, ListGroupsRequest),
         Api(API_VERSIONS, 0, 3, 3, ApiVersionsRequest),
         Api(19, 2, 6, 5, CreateTopicsRequest),
         Api(20, 1, 5, 4, DeleteTopicsRequest),
         Api(22, 0, 4, 2, InitProducerIdRequest),
         Api(32, 1, 4, 4, DescribeConfigsRequest),
         Api(37, 0, 3, 2, CreatePartitionsRequest),
+        Api(42, 0, 1, _NEVER, DeleteGroupsRequest),
         Api(60, 0, 0, 0, DescribeClusterRequest),
     )
 }

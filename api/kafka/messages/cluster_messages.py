@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster, FindCoordinator, and what administrators ask: topics and their settings."""
+"""ApiVersions, Metadata, DescribeCluster, and what administrators ask: topics and their settings."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ __all__ = [
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
     "MetadataPartition",
     "MetadataRequest",
     "MetadataRequestTopic",
@@ -126,20 +124,6 @@ class DescribeClusterResponse(Message, kw_only=True):
     controller_id: Int32
     brokers: list[ClusterNode]
     operations: Int32 = NO_OPERATIONS
-
-
-class FindCoordinatorRequest(Message):
-    key: String
-    key_type: Annotated[Int8, At(1)] = 0
-
-
-class FindCoordinatorResponse(Message, kw_only=True):
-    throttle_ms: Annotated[Int32, At(1)] = 0
-    error_code: Int16
-    error_message: Annotated[NullableString, At(1)] = None
-    node_id: Int32 = -1
-    host: String = ""
-    port: Int32 = -1
 
 
 class Assignment(Message):

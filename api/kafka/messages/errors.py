@@ -22,8 +22,15 @@ class ErrorCode(enum.IntEnum):
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
     COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC = 17
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
     TOPIC_AUTHORIZATION_FAILED = 29
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -36,7 +43,10 @@ class ErrorCode(enum.IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
+    GROUP_MAX_SIZE_REACHED = 81
     INVALID_RECORD = 87
 
 
@@ -51,6 +61,16 @@ _BY_CODE: Final = {
     "system_name": ErrorCode.INVALID_TOPIC,
     "topic_name_case": ErrorCode.INVALID_TOPIC,
     "strict_topic": ErrorCode.POLICY_VIOLATION,
+    "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,
+    "illegal_generation": ErrorCode.ILLEGAL_GENERATION,
+    "rebalance_in_progress": ErrorCode.REBALANCE_IN_PROGRESS,
+    "inconsistent_protocol": ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    "invalid_session_timeout": ErrorCode.INVALID_SESSION_TIMEOUT,
+    "group_full": ErrorCode.GROUP_MAX_SIZE_REACHED,
+    "group_not_shared": ErrorCode.INVALID_GROUP_ID,
+    "invalid_group_name": ErrorCode.INVALID_GROUP_ID,
+    "not_coordinator": ErrorCode.NOT_COORDINATOR,
+    "offset_out_of_range": ErrorCode.OFFSET_OUT_OF_RANGE,
     "invalid_acks": ErrorCode.INVALID_REQUIRED_ACKS,
     "invalid_config": ErrorCode.INVALID_CONFIG,
     "topic_exists": ErrorCode.TOPIC_ALREADY_EXISTS,

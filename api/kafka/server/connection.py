@@ -60,6 +60,8 @@ class Connection:
         self._writer = writer
         self._begun: asyncio.Queue[_Begun] = asyncio.Queue(IN_FLIGHT_MAX)
         self._reading: asyncio.Task[None] | None = None
+        peer = writer.get_extra_info("peername")
+        self._host = f"/{peer[0]}" if peer else ""
 
     async def run(self) -> None:
         """Serve the connection to its end."""
@@ -122,7 +124,7 @@ class Connection:
             ticket = await self._admitted(size, call, held)
             body = await self._reader.readexactly(size + _LENGTH_BYTES - _START_BYTES)
         frame = read_frame(start[_LENGTH_BYTES:] + body)
-        answer = await self._door.begin(frame, ticket)
+        answer = await self._door.begin(frame, ticket, self._host)
         await self._begun.put(_Begun(frame, answer, held))
 
     def _check_size(self, size: int, call: int) -> None:

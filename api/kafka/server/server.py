@@ -52,6 +52,7 @@ class KafkaServer:
     async def stop(self) -> None:
         """Accept no more, answer what is under way, and close all connections. The service's stop has begun."""
         self._service.begin_stop()
+        self._door.begin_stop()
         assert self._server is not None
         self._server.close()
         ended = list(self._connections.values())

@@ -14,15 +14,25 @@ from kio.serial import entity_reader, entity_writer
 from api.kafka.messages import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
+    DeleteGroupsResponse,
     DeleteTopicsResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,
+    DescribeGroupsResponse,
     FetchResponse,
+    FindCoordinatorResponse,
+    HeartbeatResponse,
     InitProducerIdResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListGroupsResponse,
     ListOffsetsResponse,
     Message,
     MetadataResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
     ProduceResponse,
+    SyncGroupResponse,
     answer_frame,
     offered,
     read_frame,
@@ -38,6 +48,16 @@ RESPONSES = {
     1: FetchResponse,
     2: ListOffsetsResponse,
     3: MetadataResponse,
+    8: OffsetCommitResponse,
+    9: OffsetFetchResponse,
+    10: FindCoordinatorResponse,
+    11: JoinGroupResponse,
+    12: HeartbeatResponse,
+    13: LeaveGroupResponse,
+    14: SyncGroupResponse,
+    15: DescribeGroupsResponse,
+    16: ListGroupsResponse,
+    42: DeleteGroupsResponse,
     18: ApiVersionsResponse,
     19: CreateTopicsResponse,
     20: DeleteTopicsResponse,
@@ -48,7 +68,16 @@ RESPONSES = {
 }
 VERSIONS = [(key, version) for key, api in APIS.items() for version in range(api.low, api.high + 1)]
 #: Numbers that kio turns into values of a kind of their own, which not every number is.
-SMALL = {"error_code": 3, "throttle_ms": 5, "timeout_ms": 6, "log_append_time_ms": -1, "transaction_timeout_ms": 8}
+SMALL = {
+    "error_code": 3,
+    "throttle_ms": 5,
+    "timeout_ms": 6,
+    "log_append_time_ms": -1,
+    "transaction_timeout_ms": 8,
+    "session_timeout_ms": 4,
+    "rebalance_timeout_ms": 4,
+    "retention_time_ms": 4,
+}
 
 
 def _filled(kind: type[Message], version: int) -> Message:
