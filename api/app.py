@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from api.auth import check_complete
 from api.front import HOT_CALLS, Front, Guard, HotCalls
+from api.kafka.server import KafkaServer, bind_kafka
 from api.openapi import describe
 from api.order import Gates
 from api.ports import REAL, Ports
@@ -59,16 +60,24 @@ class App(Front):
     async def _live(self, receive: Receive, send: Send) -> None:
         """Start the service, wait for the server's shutdown event, and stop it; log a failed start as one line."""
         await receive()
+        listener = None
         try:
-            service = await Service.start(self._config, self.ports, address=self.address)
+            listener = bind_kafka(self._config.service)
+            kafka = "" if listener is None else listener.advertised
+            service = await Service.start(self._config, self.ports, address=self.address, kafka=kafka)
         except (DeltaMQError, OSError) as error:
             log.error("event=start_failed code=%s detail=%r", getattr(error, "code", "os_error"), str(error))
+            if listener is not None:
+                listener.close()
             await send({"type": "lifespan.startup.failed"})
             return
+        door = None if listener is None else await KafkaServer.start(service, listener)
         self.fastapi.state.service = service
         self.calls = _hot_calls(service)
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if door is not None:
+            await door.stop()
         await service.stop()
         self.fastapi.state.service = self.calls = None
         await send({"type": "lifespan.shutdown.complete"})

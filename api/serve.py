@@ -52,6 +52,7 @@ _NOT_STARTED: Final = 3
 @click.option("--warehouse", default=None, help="Folder or URL of the tables.")
 @click.option("--host", default=None, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port; 0 takes a free one.")
+@click.option("--kafka-port", type=click.IntRange(0, 65535), default=None, help="Port for Kafka's clients; 0 for none.")
 @click.option("--broker", "brokers", multiple=True, help="Broker that this process should serve; may be repeated.")
 @click.option("--address", default=None, help="URL under which clients and other processes reach this one.")
 def serve_command(
@@ -59,6 +60,7 @@ def serve_command(
     warehouse: str | None,
     host: str | None,
     port: int | None,
+    kafka_port: int | None,
     brokers: tuple[str, ...],
     address: str | None,
 ) -> None:
@@ -67,6 +69,7 @@ def serve_command(
         "warehouse.uri": warehouse,
         "service.host": host,
         "service.port": port,
+        "service.kafka_port": kafka_port,
         "service.brokers": list(brokers) or None,
         "service.address": address,
     }

@@ -103,6 +103,12 @@ class ServiceSettings:
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     #: URL under which clients and other processes reach the service; if empty, the address on which it listens.
     address: str = ""
+    #: Port on which Kafka's clients are served; 0 for none. It is on the same host.
+    kafka_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    #: HOST:PORT under which Kafka's clients reach the service; if empty, the address on which it listens for them.
+    kafka_address: str = ""
+    #: Idle time after which a connection of a Kafka client is closed, in seconds.
+    kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: Duration of a process's lease, in milliseconds; if it expires, other processes take over its brokers.
@@ -160,6 +166,9 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
             raise SettingsDisagree("must name at least one broker, and none twice", "service.brokers")
+        host, _, port = self.kafka_address.rpartition(":")
+        if self.kafka_address and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+            raise SettingsDisagree("must be HOST:PORT, with a port from 1 to 65535", "service.kafka_address")
         if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
             parts = ("service.lease_renew_ms", "service.lease_margin_ms")
             rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"

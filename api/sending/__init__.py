@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from api.sending.partition_appender import PartitionAppender
 from api.sending.replay import Replayer
 from api.sending.request_appender import INLINE_BYTES, RequestAppender
 from api.sending.store_request import StoreRequest, check_new
 
-__all__ = ["INLINE_BYTES", "Replayer", "RequestAppender", "StoreRequest", "check_new"]
+__all__ = ["INLINE_BYTES", "PartitionAppender", "Replayer", "RequestAppender", "StoreRequest", "check_new"]

@@ -43,7 +43,14 @@ class Service:
     """The service of one process, made by `start` and ended by `stop`; lives on one event loop."""
 
     def __init__(
-        self, config: Config, warehouse: Warehouse, meta: MetaLog, keys: HandleKeys, address: str, ports: Ports
+        self,
+        config: Config,
+        warehouse: Warehouse,
+        meta: MetaLog,
+        keys: HandleKeys,
+        address: str,
+        ports: Ports,
+        kafka: str = "",
     ) -> None:
         settings, cluster, refresh_s = config.service, config.warehouse.cluster, config.service.refresh_ms / 1000
         self.prover = Prover(_cluster_secret(settings), self.now_ms)
@@ -75,6 +82,7 @@ class Service:
             times=_lease_times(settings),
             now_ms=ports.lease_clock.boot_ms,
             load=RequestRate(self.metrics),
+            kafka=kafka,
         )
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         prover = None if self.gate is None else self.prover
@@ -150,10 +158,10 @@ class Service:
         self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
     @classmethod
-    async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "") -> Service:
+    async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "", kafka: str = "") -> Service:
         """Open the warehouse and the metadata log, take the brokers without an owner, and be ready to serve them.
 
-        `address` is the URL under which other processes reach this one.
+        `address` is the URL under which other processes reach this one, `kafka` the address for Kafka's clients.
         """
 
         def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
@@ -161,7 +169,7 @@ class Service:
             warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
             return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
 
-        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports)
+        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports, kafka)
         try:
             await service.hosting.start()
         except BaseException:

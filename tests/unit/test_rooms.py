@@ -20,6 +20,10 @@ ROOMS = (
         for room in (
             "auth",
             "host",
+            "kafka.calls",
+            "kafka.messages",
+            "kafka.records",
+            "kafka.server",
             "log",
             "openapi",
             "order",
@@ -33,7 +37,10 @@ ROOMS = (
         )
     ),
     *(f"jobs.{room}" for room in ("cli", "export", "merge", "queue", "read", "run", "setup", "sink", "spark", "tasks")),
-    *(f"mq.{room}" for room in ("auth", "filters", "jobs", "meta", "order", "queue", "static", "testing", "wire")),
+    *(
+        f"mq.{room}"
+        for room in ("auth", "filters", "jobs", "members", "meta", "order", "queue", "static", "testing", "wire")
+    ),
     *(f"mq.client.{room}" for room in ("admin", "http", "messages", "orderly", "outbox", "pop", "produce", "pull")),
     *(f"tables.{room}" for room in ("delta", "log", "ops", "queue", "state", "store")),
 )

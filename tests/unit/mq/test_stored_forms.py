@@ -91,7 +91,7 @@ def tagged(tag: str, body: bytes) -> tuple[str, object]:
 
 
 AB = ("A", "B")
-HOST = Host(id="one", address="http://a:1", brokers=AB, renewal=3, load=7, machine="boot-1")
+HOST = Host(id="one", address="http://a:1", brokers=AB, renewal=3, load=7, machine="boot-1", kafka="a:9092")
 TWO_PARTITIONS = new_route("orders", 2, AB)
 FOUR_PARTITIONS = expand(TWO_PARTITIONS, "orders", 4, AB)
 STRICT = TopicSettings(order_strategy="strict", retention_ms=7_000, message_type="größe", flush="sync")
@@ -246,7 +246,7 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
-    *("machine", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
+    *("machine", "kafka", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static topics
     *("note", "until_ms", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
@@ -406,6 +406,12 @@ EARLIER: Mapping[str, tuple[str, Path_, object, object]] = {
         ("host",),
         {name: value for name, value in STORED["a host"][1]["host"].items() if name != "machine"},
         HostRegistered(host=replace(HOST, machine="")),
+    ),
+    "a host without an address for Kafka's clients": (
+        "a host",
+        ("host",),
+        {name: value for name, value in STORED["a host"][1]["host"].items() if name != "kafka"},
+        HostRegistered(host=replace(HOST, kafka="")),
     ),
     "a topic without settings": (
         "a topic",
