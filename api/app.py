@@ -38,7 +38,7 @@ class App(Front):
     """The application that uvicorn runs. Its service exists from the lifespan's startup to its shutdown."""
 
     def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
-        super().__init__(fastapi, is_guarded=config.service.auth)
+        super().__init__(fastapi, within_ms=config.service.request_ms, is_guarded=config.service.auth)
         self.fastapi = fastapi
         self._config = config
         self.ports = ports

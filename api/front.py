@@ -17,6 +17,7 @@ from collections.abc import Awaitable, MutableMapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from api.auth import CALLER, EVERYBODY, Gate, Prover, Quotas
@@ -32,6 +33,7 @@ from api.wire import (
     Send,
     answer_of,
     as_deltamq_error,
+    body_too_slow,
     method_not_allowed,
     send_answer,
 )
@@ -78,9 +80,14 @@ class HotCalls(NamedTuple):
 class Front:
     """Checks requests, dispatches them by path, and sends the answers of the hot calls."""
 
-    def __init__(self, others: ASGIApp, *, is_guarded: bool = False) -> None:
-        """If it `is_guarded`, no request passes without a check, also when the service is not there."""
+    def __init__(self, others: ASGIApp, *, within_ms: int, is_guarded: bool = False) -> None:
+        """Take the limits of all calls.
+
+        `within_ms` is the longest time in which the body of a call that is not hot must arrive. If it `is_guarded`, no
+        request passes without a check, also when the service is not there.
+        """
         self._others = others
+        self._within_ms = within_ms
         self._is_guarded = is_guarded
         #: None until the service has started, and after it has stopped.
         self.calls: HotCalls | None = None
@@ -116,7 +123,9 @@ class Front:
             if len(path) == 5 and path[4] in CALLS:
                 await self._on_handles(path[3], path[4], scope, receive, send)
                 return
-        await self._others(scope, _bounded(receive), send)
+        # A client that goes in the middle of its request is nobody's fault and gets no answer.
+        with suppress(ClientDisconnect, ClientDisconnected):
+            await self._others(scope, _bounded(receive, self._within_ms), send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
@@ -231,13 +240,20 @@ async def _send_half(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Wrap `receive` so that it refuses a body over the limit of administrative calls."""
+def _bounded(receive: Receive, within_ms: int) -> Receive:
+    """Wrap `receive` so that it refuses a body over the limits of administrative calls, of bytes and of time."""
     received = 0
+    until: float | None = asyncio.get_running_loop().time() + within_ms / 1000
 
     async def counted() -> MutableMapping[str, Any]:
-        nonlocal received
-        message = await receive()
+        nonlocal received, until
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise body_too_slow(within_ms) from None
+        if not message.get("more_body", False):
+            until = None  # what is waited for now is the client's departure
         received += len(message.get("body", b""))
         if received > ADMIN_BYTES_MAX:
             detail = f"body: at most {ADMIN_BYTES_MAX} bytes are taken by this call"

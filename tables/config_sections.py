@@ -39,6 +39,7 @@ __all__ = [
     "RetentionSettings",
     "Secret",
     "ServiceSettings",
+    "TlsClientAuth",
     "WarehouseSettings",
 ]
 
@@ -84,6 +85,14 @@ class WarehouseSettings:
             raise SettingsDisagree(rule, "warehouse.cluster") from None
 
 
+class TlsClientAuth(enum.Enum):
+    """Whether clients of the service show a certificate."""
+
+    NONE = "none"  #: they are not asked for one
+    OPTIONAL = "optional"  #: one that is shown must be signed by `tls_client_ca`
+    REQUIRED = "required"  #: without one that `tls_client_ca` has signed there is no connection
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """Settings of one service process."""
@@ -116,6 +125,17 @@ class ServiceSettings:
     cluster_secret: Secret = field(default_factory=Secret)
     #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.
     allow_open_access: bool = False
+    #: The service's certificate with its chain, a file in PEM; if empty, the service speaks HTTP without TLS. The files
+    #: of TLS may be replaced while the service runs.
+    tls_cert: str = ""
+    #: The certificate's key, a file in PEM; if empty, it is in `tls_cert`.
+    tls_key: str = ""
+    #: Certificates of the authorities that sign clients' certificates, a file in PEM.
+    tls_client_ca: str = ""
+    #: Whether clients show a certificate.
+    tls_client_auth: TlsClientAuth = TlsClientAuth.NONE
+    #: Certificates of the authorities that sign those of other processes, a file in PEM; if empty, the system's.
+    tls_ca: str = ""
     #: Largest body of a produce request, in bytes.
     request_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=REQUEST_BYTES_MAX)] = 64 * MIB
     #: Longest time in which a produce request's body must arrive, in milliseconds.
@@ -150,6 +170,19 @@ class ServiceSettings:
         if self.queue_bytes_max < self.request_bytes_max:
             keys = ("service.queue_bytes_max", "service.request_bytes_max")
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if self.tls_key and not self.tls_cert:
+            raise SettingsDisagree("must be set, too, if service.tls_key is", "service.tls_cert", "service.tls_key")
+        if self.tls_client_auth is TlsClientAuth.NONE:
+            if self.tls_client_ca:
+                keys = ("service.tls_client_auth", "service.tls_client_ca")
+                raise SettingsDisagree("must be optional or required if service.tls_client_ca is set", *keys)
+            return
+        if not self.tls_cert or not self.tls_client_ca:
+            needed = ("service.tls_cert", "service.tls_client_ca")
+            raise SettingsDisagree(f"needs {' and '.join(needed)}", "service.tls_client_auth", *needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,3 +294,9 @@ class ClientSettings:
     url: str = "http://127.0.0.1:8080"
     #: Token that is sent as `Authorization: Bearer ...`, if not empty.
     token: Secret = field(default_factory=Secret)
+    #: Certificates of the authorities that sign the service's certificate, a file in PEM; if empty, the system's.
+    ca: str = ""
+    #: Certificate that clients show to the service, a file in PEM; if empty, none.
+    cert: str = ""
+    #: The key of that certificate, a file in PEM; if empty, it is in `cert`.
+    key: str = ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ from starlette.responses import Response
 
 from api.auth import Prover
 from api.host.hosting import Hosting
-from api.wire import Answer, Client, ClientDisconnected, Header, Scope
+from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
 
 __all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "is_proved", "meta_offset_of"]
@@ -49,7 +50,11 @@ _TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()
 _EMPTY: Final = (204, 304)
 #: Headers that belong to one connection, or that are made anew.
 _OWN: Final = frozenset(
-    b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect proxy-connection".split()
+    (
+        *b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect".split(),
+        b"proxy-connection",
+        *(name for name, _ in SECURITY_HEADERS),
+    )
 )
 
 
@@ -120,12 +125,16 @@ def as_response(answer: Answer) -> Response:
 class Peers:
     """The other processes of the warehouse, as this one reaches them."""
 
-    def __init__(self, hosting: Hosting, prover: Prover | None = None) -> None:
-        """`prover` shows other processes that this one forwards a request; None without authentication."""
+    def __init__(self, hosting: Hosting, tls: ssl.SSLContext, prover: Prover | None = None) -> None:
+        """Take how this process is known to the others.
+
+        `tls` says whose certificates are trusted at addresses that begin with https; `prover` shows other processes
+        that this one forwards a request, None without authentication.
+        """
         self._hosting = hosting
         self._prover = prover
         # No proxy of the environment stands between processes of one warehouse.
-        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False)
+        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False, verify=tls)
         #: Number of requests forwarded so far.
         self.asked = 0
 

@@ -72,7 +72,7 @@ def _needed(method: str, template: str) -> str:
 def _with_problems(responses: Json, *more: int) -> Json:
     """Return the responses without FastAPI's own 422, which we never send, and with those that any call may give."""
     kept = {s: r for s, r in responses.items() if "HTTPValidationError" not in str(r)}
-    for status in (405, 431, 503, *more):
+    for status in (405, 408, 431, 503, *more):
         kept.setdefault(str(status), problem(status))
     return dict(sorted(kept.items()))
 

@@ -41,6 +41,7 @@ from api.wire import (
     Answer,
     Client,
     Receive,
+    RepeatedCalls,
     Scope,
     Ticket,
     accepts,
@@ -54,6 +55,7 @@ from api.wire import (
 from mq.errors import Conflict, DeltaMQError, NotFound
 from mq.meta import Group, InvisibleBounds, Subscription, Topic
 from mq.names import broker_of, check_topic
+from mq.queue import check_attempt_id
 from mq.static import TopicQueues
 from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from tables.failpoints import failpoint
@@ -105,6 +107,7 @@ class PopEndpoint:
         self._invisible = invisible
         self._within_ms = within_ms
         self._now_ms = now_ms
+        self._repeated = RepeatedCalls()
 
     async def answer(
         self, group_segment: bytes, topic_segment: bytes, scope: Scope, receive: Receive, until_sent: ExitStack
@@ -132,6 +135,7 @@ class PopEndpoint:
         handles, refused = acks, list[FailedHandle]()
         popped: Popped | None = None
         client = Client(scope, receive)
+        over = await self._repeated.begin(wanted.attempt, client)
         try:
             if not self._hosting.alone:
                 call = Call.of(scope, body, wait_ms=wanted.wait_ms)
@@ -157,11 +161,14 @@ class PopEndpoint:
                 refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
         finally:
             client.close()
+            over()
         answer = await self._encoded(wanted, popped, barred + refused, scope, ticket)
-        for taken in popped.taken:
+        # The lost answer has counted what a repeated pop got.
+        new = () if popped.repeated else popped.taken
+        for taken in new:
             broker = broker_of(taken.pop.partition)
             self._statistics.delivered(group_name, wanted.topic, broker, taken.rows, taken.attempts)
-        _count(self._metrics, wanted, popped.taken, len(acks) - len(refused))
+        _count(self._metrics, wanted, new, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
         self._popper.check(popped)
@@ -250,7 +257,9 @@ def _checked(
             field="group",
         )
     order = group.settings.order if request.order is None else request.order
-    invisible_ms = request.invisible_ms
+    # Retried messages have no order.
+    in_order = False if retries_only else order
+    invisible_ms, attempt_id = request.invisible_ms, request.attempt_id
     return TopicPopRequest(
         topic=topic,
         group=group,
@@ -259,9 +268,9 @@ def _checked(
         wait_ms=request.wait_ms or 0,
         filter=message_filter(request.tags, request.filter),
         partition=request.partition,
-        # Retried messages have no order.
-        order=False if retries_only else order,
+        order=in_order,
         retries_only=retries_only,
+        attempt_id=None if attempt_id is None else check_attempt_id(attempt_id, in_order=in_order is not False),
     )
 
 

@@ -24,6 +24,7 @@ from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
 from api.statistics import GroupStatistics
+from api.tls import peer_context
 from api.wire import Admission
 from mq.auth_limits import SECRET_BYTES
 from mq.meta import InvisibleBounds
@@ -76,7 +77,8 @@ class Service:
             load=RequestRate(self.metrics),
         )
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
-        self.peers = Peers(self.hosting, None if self.gate is None else self.prover)
+        prover = None if self.gate is None else self.prover
+        self.peers = Peers(self.hosting, peer_context(settings), prover)
         self.owners = Owners(self.hosting, self.peers, keys)
         self.topics = Topics(
             self.meta,
@@ -123,7 +125,7 @@ class Service:
             self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
         )
         self.locks = Locks(
-            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, clock=clock
+            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, self.peers, clock=clock
         )
 
         # Delayed messages.

@@ -30,6 +30,7 @@ __all__ = [
     "Send",
     "Ticket",
     "accepts",
+    "body_too_slow",
     "check_encoding",
     "header_text",
     "headers_of",
@@ -90,9 +91,13 @@ class Client:
         found: Sequence[tuple[Any, str, Any]] = self._scope.get(ALSO_NEEDS, ())
         return found
 
-    def leave(self, refusal: DeltaMQError) -> None:
-        """End the request, as if its client had closed the connection, for this reason."""
-        self._scope[REFUSAL] = refusal
+    def leave(self, refusal: DeltaMQError | None = None) -> None:
+        """End the request, as if its client had closed the connection; a `refusal` is its answer then.
+
+        Without one, the client has repeated its call on another connection.
+        """
+        if refusal is not None:
+            self._scope[REFUSAL] = refusal
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -265,9 +270,12 @@ async def read_body(
                 return await _read_declared(receive, body, declared)
             return await _read_chunked(receive, body, ticket, limit)
     except TimeoutError:
-        raise BodyTooSlow(
-            f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms}
-        ) from None
+        raise body_too_slow(within_ms) from None
+
+
+def body_too_slow(within_ms: int) -> BodyTooSlow:
+    """Return the refusal of a body that was not complete after `within_ms`."""
+    return BodyTooSlow(f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms})
 
 
 def _declared_length(headers: Headers) -> int:

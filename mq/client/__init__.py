@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         TopicRepair,
         TopicStatistics,
     )
-    from mq.client.http import Patience
+    from mq.client.http import OidcClientCredentials, Patience
     from mq.client.messages import (
         FailedHandle,
         Failure,
@@ -92,6 +92,7 @@ __all__ = [
     "MessageOrigin",
     "MovedQueue",
     "NewKey",
+    "OidcClientCredentials",
     "OrderedMessage",
     "OrderlyClosed",
     "OrderlyConsumer",
@@ -163,6 +164,7 @@ _ROOMS = {
     "MessageOrigin": "messages",
     "MovedQueue": "admin",
     "NewKey": "admin",
+    "OidcClientCredentials": "http",
     "OrderedMessage": "messages",
     "OrderlyClosed": "orderly",
     "OrderlyConsumer": "orderly",

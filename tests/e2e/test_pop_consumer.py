@@ -323,6 +323,23 @@ class TestWithJobs:
         assert set(seen.numbers) == set(range(400))
         assert stats.failed_pops > 0
 
+    @pytest.mark.promise("SDK-4")
+    @pytest.mark.parametrize("order", [True, "key"])
+    def test_pop_20_lost_answers_hold_no_partition(self, pop_service: ServiceProcess, topic: str, order: Any) -> None:
+        """A lease lasts for longer than the test may: each message comes once, and what was lost at once again."""
+        fill(pop_service.url, topic, 200, partitions=2)
+        group = f"lossy-{topic}"
+        seen = Seen()
+        with ChaosProxy(int(pop_service.url.rpartition(":")[2]), loss=0.1, seed=7) as proxy:
+            options = {"order": order, "invisible_ms": 3_600_000, "max_messages": 8, "patience": QUICK}
+            with PopConsumer(proxy.url, group, topic, seen, **options) as consumer:
+                seen.wait_for(lambda messages: len({message.body for message in messages}) == 200)
+                wait_done(pop_service.url, group)
+            stats = consumer.stats()
+        assert sorted(seen.numbers) == list(range(200)) and stats.failed_pops > 0
+        for key in range(50):
+            assert [n for n in seen.numbers if n % 50 == key] == list(range(key, 200, 50))
+
     def test_close_returns_messages_to_others_at_once(self, pop_service: ServiceProcess, topic: str) -> None:
         fill(pop_service.url, topic, 10)
         group = f"closing-{topic}"

@@ -74,8 +74,8 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin):
     ----------
     url
         The service, `http://HOST:PORT`.
-    token
-        Sent as `Authorization: Bearer ...`.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     # Topics -----------------------------------------------------------------------------------------------------

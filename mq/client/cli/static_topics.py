@@ -27,7 +27,7 @@ from mq.client.admin import (
     TopicInfo,
 )
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Patience
+from mq.client.http import Access, Patience
 from mq.client.produce import row_bar
 from mq.errors import Unavailable
 
@@ -74,14 +74,14 @@ def remap(
     queues: tuple[int, ...],
     plan: bool,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Move logical queues of static topic NAME, so that the named brokers lead them, evenly.
 
     Clients go on under the same names and offsets. A remapping that was cut short is finished by running it again.
     """
-    with Admin(url, token=token, patience=LONG_PATIENCE) as admin:
+    with Admin(url, patience=LONG_PATIENCE, **access) as admin:
         planned = admin.remap(name, brokers, mode=mode, queues=queues or None, plan=True)
         if not as_json:
             _print_plan(planned)
@@ -171,9 +171,9 @@ def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
 @click.command()
 @click.argument("name")
 @service_options
-def check(name: str, url: str, token: str | None, as_json: bool) -> int:
+def check(name: str, url: str, access: Access, as_json: bool) -> int:
     """Check the mappings of static topic NAME on all brokers; exits 1 and names what is missing or torn."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.check_topic(name)
     if as_json:
         print_json(found)
@@ -202,9 +202,9 @@ def _print_faults(faults: Sequence[FaultInfo]) -> None:
 @click.argument("name")
 @click.option("--plan", is_flag=True, help="Only print the faults and the brokers whose mappings would be written.")
 @service_options
-def repair(name: str, plan: bool, url: str, token: str | None, as_json: bool) -> None:
+def repair(name: str, plan: bool, url: str, access: Access, as_json: bool) -> None:
     """Write the mappings of static topic NAME anew from the copies that survive, if they have faults."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         planned = admin.repair_topic(name, plan=True)
         if not as_json:
             _print_faults(planned.faults)

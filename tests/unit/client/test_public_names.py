@@ -58,6 +58,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "MessageOrigin",
         "MovedQueue",
         "NewKey",
+        "OidcClientCredentials",
         "OrderedMessage",
         "OrderlyClosed",
         "OrderlyConsumer",
