@@ -111,7 +111,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("put", "/v1/groups/{group}/topics/{topic}/offsets"),
         ("post", "/v1/groups/{group}/topics/{topic}/offsets/reset"),
         ("post", "/v1/groups/{group}/clients/{client_id}/heartbeat"),
-        ("post", "/v1/groups/{group}/topics/{topic}/locks"),
+        *((method, "/v1/groups/{group}/topics/{topic}/locks") for method in ("get", "post")),
         ("delete", "/v1/groups/{group}/topics/{topic}/locks"),
         ("post", "/v1/groups/{group}/topics/{topic}/aside"),
         ("get", "/v1/groups/{group}/statistics"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.auth import EVERYBODY, permit_put
 from api.kafka.calls.places import Node, Places
 from api.kafka.messages import (
     BrokerNode,
@@ -49,7 +50,7 @@ class Cluster:
         try:
             check_client_topic(name)
             if create:
-                await self._topics.for_produce(name, lambda _: None)
+                await self._topics.for_produce(name, lambda _: None, permit_put(EVERYBODY, name))
             return self._shown((await self._places.topic(name)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name)

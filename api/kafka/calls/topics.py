@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.auth import EVERYBODY, permit_put
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     ConfigEntry,
@@ -65,7 +66,7 @@ class TopicCalls:
                 await self._topics.refresh()
                 is_new = self._topics.find(name) is None
             else:
-                _, is_new = await self._topics.put(name, wanted, only_new=True)
+                _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit_put(EVERYBODY, name))
             if not is_new:
                 raise Conflict(f"topic {name} exists", code="topic_exists")
         except DeltaMQError as error:
@@ -101,7 +102,8 @@ class TopicCalls:
             if asked.assignments is not None:
                 raise Refused("partitions are placed by the service: give no assignments")
             if not validate_only:
-                await self._topics.put(asked.name, TopicRequest(partitions=asked.count))
+                permit = permit_put(EVERYBODY, asked.name)
+                await self._topics.put(asked.name, TopicRequest(partitions=asked.count), permit=permit)
         except DeltaMQError as error:
             return CreatePartitionsResult(asked.name, error_code_of(error), error.detail)
         return CreatePartitionsResult(asked.name, ErrorCode.NONE)

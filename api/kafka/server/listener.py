@@ -34,10 +34,16 @@ def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
     Raises
     ------
     Refused
-        The address is taken or does not exist.
+        The address is taken or does not exist; or callers must authenticate, which Kafka's cannot do here yet.
     """
     if not settings.kafka_port:
         return None
+    if settings.auth:
+        raise Refused(
+            "service.kafka_port: Kafka's clients cannot authenticate here yet (SASL), and service.auth lets nobody in "
+            "who does not; set one of the two",
+            field="service.kafka_port",
+        )
     host, port = settings.host, settings.kafka_port
     with ExitStack() as on_error:
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import entry_points
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import click
 
 from mq.auth import Effect, Resource
 from mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.http import Access
 
 __all__ = ["auth"]
 
@@ -51,18 +52,18 @@ def principal() -> None:
 @click.argument("name")
 @click.option("--note", default="", help="Whom to ask about it.")
 @service_options
-def create_principal(name: str, note: str, as_json: bool, **connection: Any) -> None:
+def create_principal(name: str, note: str, url: str, access: Access, as_json: bool) -> None:
     """Make principal NAME, or change its note."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         made = admin.put_principal(name, note=note)
     print_json(made) if as_json else click.echo(f"principal {name}")
 
 
 @principal.command("list")
 @service_options
-def list_principals(as_json: bool, **connection: Any) -> None:
+def list_principals(url: str, access: Access, as_json: bool) -> None:
     """Print the names of all principals."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         names = admin.list_principals()
     if as_json:
         print_json({"principals": names})
@@ -73,9 +74,9 @@ def list_principals(as_json: bool, **connection: Any) -> None:
 @principal.command("show")
 @click.argument("name")
 @service_options
-def show_principal(name: str, as_json: bool, **connection: Any) -> None:
+def show_principal(name: str, url: str, access: Access, as_json: bool) -> None:
     """Print principal NAME with its keys and access rules."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.get_principal(name)
     if as_json:
         print_json(found)
@@ -88,9 +89,9 @@ def show_principal(name: str, as_json: bool, **connection: Any) -> None:
 @principal.command("delete")
 @click.argument("name")
 @service_options
-def delete_principal(name: str, as_json: bool, **connection: Any) -> None:
+def delete_principal(name: str, url: str, access: Access, as_json: bool) -> None:
     """Remove principal NAME with its keys and access rules."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         admin.delete_principal(name)
     print_json({"principal": name}) if as_json else click.echo(f"removed principal {name}")
 
@@ -107,12 +108,12 @@ def key() -> None:
 @click.argument("principal")
 @click.option("--until", type=_TIMES, help="When it ends, with a time zone: 2030-05-01T12:00:00Z. By default never.")
 @service_options
-def create_key(principal: str, until: datetime | None, as_json: bool, **connection: Any) -> None:
+def create_key(principal: str, until: datetime | None, url: str, access: Access, as_json: bool) -> None:
     """Make a key for PRINCIPAL and print it: it is not shown again.
 
     To change a key under load: make the second, give it to all callers, revoke the first.
     """
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         made = admin.create_key(principal, until=until)
     if as_json:
         print_json(made)
@@ -124,9 +125,9 @@ def create_key(principal: str, until: datetime | None, as_json: bool, **connecti
 @key.command("list")
 @click.option("--principal", help="Only those of this principal.")
 @service_options
-def list_keys(principal: str | None, as_json: bool, **connection: Any) -> None:
+def list_keys(principal: str | None, url: str, access: Access, as_json: bool) -> None:
     """Print keys, without their secrets."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         keys = admin.list_keys(principal)
     print_json({"keys": keys}) if as_json else _print_keys(keys)
 
@@ -134,9 +135,9 @@ def list_keys(principal: str | None, as_json: bool, **connection: Any) -> None:
 @key.command("revoke")
 @click.argument("key_id")
 @service_options
-def revoke_key(key_id: str, as_json: bool, **connection: Any) -> None:
+def revoke_key(key_id: str, url: str, access: Access, as_json: bool) -> None:
     """Revoke the key with this id, which is its first part: mqk_ID_..."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         admin.revoke_key(key_id)
     print_json({"key_id": key_id}) if as_json else click.echo(f"revoked key {key_id}")
 
@@ -176,8 +177,9 @@ def add_acl(
     pattern: str,
     verbs: tuple[str, ...],
     effect: Literal["allow", "deny"],
+    url: str,
+    access: Access,
     as_json: bool,
-    **connection: Any,
 ) -> None:
     """Allow or deny PRINCIPAL verbs on topics, groups or the cluster. Any rule that denies wins.
 
@@ -186,7 +188,7 @@ def add_acl(
     group:   subscribe alter reset delete describe
     cluster: admin metrics audit
     """
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         added = admin.add_acl(principal, resource, list(verbs), pattern=pattern, effect=effect)
     print_json(added) if as_json else _print_acls([added])
 
@@ -194,9 +196,9 @@ def add_acl(
 @acl.command("list")
 @click.option("--principal", help="Only those of this principal.")
 @service_options
-def list_acls(principal: str | None, as_json: bool, **connection: Any) -> None:
+def list_acls(principal: str | None, url: str, access: Access, as_json: bool) -> None:
     """Print access rules."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         acls = admin.list_acls(principal)
     print_json({"acls": acls}) if as_json else _print_acls(acls)
 
@@ -204,9 +206,9 @@ def list_acls(principal: str | None, as_json: bool, **connection: Any) -> None:
 @acl.command("remove")
 @click.argument("acl_id")
 @service_options
-def remove_acl(acl_id: str, as_json: bool, **connection: Any) -> None:
+def remove_acl(acl_id: str, url: str, access: Access, as_json: bool) -> None:
     """Remove the access rule with this id."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         admin.remove_acl(acl_id)
     print_json({"acl_id": acl_id}) if as_json else click.echo(f"removed access rule {acl_id}")
 
@@ -235,11 +237,12 @@ def set_quota(
     requests_per_s: int | None,
     bytes_in_per_s: int | None,
     bytes_out_per_s: int | None,
+    url: str,
+    access: Access,
     as_json: bool,
-    **connection: Any,
 ) -> None:
     """Set what PRINCIPAL may use of each process; what is left out has no bound."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.set_quota(
             principal,
             requests_per_s=requests_per_s,
@@ -251,9 +254,9 @@ def set_quota(
 
 @quota.command("list")
 @service_options
-def list_quotas(as_json: bool, **connection: Any) -> None:
+def list_quotas(url: str, access: Access, as_json: bool) -> None:
     """Print all quotas."""
-    with Admin(**connection, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         quotas = admin.list_quotas()
     print_json({"quotas": quotas}) if as_json else _print_quotas(quotas)
 

@@ -19,7 +19,7 @@ from tests.api.guarded import Guarded, guarded
 from tests.api.routes.test_dead_letters import bury, letter
 from tests.api.running import JSON, PROBLEM, Reply, config_for, running, until
 
-OPEN = ("GET /healthz", "GET /readyz")
+OPEN = ("GET /healthz", "GET /readyz", "GET /", "GET /console.js", "GET /console.css")
 CLOSED = [name for name in CALLS if name not in OPEN]
 #: What no entry of the table is about.
 UNKNOWN = ["GET /docs", "GET /v1/secrets", "PATCH /v1/topics/orders", "TRACE /", "OPTIONS /v1/topics", "GET //healthz"]
@@ -67,7 +67,7 @@ def test_sec_04_a_key_without_a_grant_opens_nothing(nobody: Guarded, name: str) 
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_sec_04_health_and_readiness_are_open(admin: Guarded, name: str) -> None:
+def test_sec_04_health_readiness_and_the_files_of_the_console_are_open(admin: Guarded, name: str) -> None:
     assert sent(admin.by(None), name).status == sent(admin.by("wrong"), name).status == 200
 
 
@@ -393,7 +393,11 @@ def test_sec_04_the_document_says_what_each_call_needs(admin: Guarded) -> None:
         for path, methods in document["paths"].items()
         for method, call in methods.items()
     }
-    expected = {name.replace(":path", ""): text for name, text in CALLS.items() if "/openapi.json" not in name}
+    expected = {
+        name.replace(":path", ""): text
+        for name, text in CALLS.items()
+        if not name.endswith(("/openapi.json", "/console.js", "/console.css"))
+    }
     assert told == {name: (text, text != "open", text != "open") for name, text in expected.items()}
 
 
