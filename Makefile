@@ -13,7 +13,7 @@ FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel format lint classes test unit run bench faults mutants clean
+.PHONY: help setup lock wheel sbom format lint classes test unit run bench faults fuzz mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ lock: setup ## Update requirements.lock from pyproject.toml
 
 wheel: setup ## Build the wheel in dist/, a copy for spark-submit --py-files, and a wheel for Databricks
 	@$(VENV)/python -m jobs.setup.wheel
+
+sbom: setup ## Write dist/deltamq-VERSION.cdx.json: every locked package and jar with its hashes (CycloneDX)
+	@$(VENV)/python -m jobs.setup.sbom
 
 format: setup ## Format the code and sort its imports
 	$(VENV)/ruff check --fix-only --quiet .
@@ -62,6 +65,9 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100)
 	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) $(HOURS:%=--ignore=%) \
 		-m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
+
+fuzz: setup ## Search every decoder for inputs that break it, SECONDS=60 for each (ARGS="--seed 7 arrow")
+	$(VENV)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 mutants: setup ## Change `mq` and `tables` in 200 places, one at a time: do the tests notice? (ARGS="--count 50 --against FILE")
 	$(VENV)/python -m tests.mutants $(ARGS)

@@ -7,8 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
-from api.front import Front, HotCalls
+from api.auth import check_complete
+from api.front import HOT_CALLS, Front, Guard, HotCalls
+from api.kafka.server import KafkaServer, bind_kafka
 from api.openapi import describe
 from api.order import Gates
 from api.ports import REAL, Ports
@@ -36,7 +39,7 @@ class App(Front):
     """The application that uvicorn runs. Its service exists from the lifespan's startup to its shutdown."""
 
     def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
-        super().__init__(fastapi)
+        super().__init__(fastapi, within_ms=config.service.request_ms, is_guarded=config.service.auth)
         self.fastapi = fastapi
         self._config = config
         self.ports = ports
@@ -57,16 +60,24 @@ class App(Front):
     async def _live(self, receive: Receive, send: Send) -> None:
         """Start the service, wait for the server's shutdown event, and stop it; log a failed start as one line."""
         await receive()
+        listener = None
         try:
-            service = await Service.start(self._config, self.ports, address=self.address)
+            listener = bind_kafka(self._config.service)
+            kafka = "" if listener is None else listener.advertised
+            service = await Service.start(self._config, self.ports, address=self.address, kafka=kafka)
         except (DeltaMQError, OSError) as error:
             log.error("event=start_failed code=%s detail=%r", getattr(error, "code", "os_error"), str(error))
+            if listener is not None:
+                listener.close()
             await send({"type": "lifespan.startup.failed"})
             return
+        door = None if listener is None else await KafkaServer.start(service, listener)
         self.fastapi.state.service = service
         self.calls = _hot_calls(service)
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if door is not None:
+            await door.stop()
         await service.stop()
         self.fastapi.state.service = self.calls = None
         await send({"type": "lifespan.shutdown.complete"})
@@ -83,6 +94,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
         redirect_slashes=False,  # else a path with a slash too many gets an empty 307
     )
     app.state.service = None
+    app.state.is_guarded = config.service.auth
     for router in ROUTERS:
         app.include_router(router)
     install(app)
@@ -91,7 +103,18 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
         return describe(app)
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
+    check_complete(_served(app))
     return App(app, config, ports)
+
+
+def _served(app: FastAPI) -> list[str]:
+    """Return all calls that are served, by method and path template."""
+    served = [f"HEAD {app.openapi_url}", f"GET {app.openapi_url}"]
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute), "our routers have nothing else"
+            served += [f"{method} {route.path}" for method in route.methods or ()]
+    return [*served, *HOT_CALLS]
 
 
 def _hot_calls(service: Service) -> HotCalls:
@@ -167,7 +190,8 @@ def _hot_calls(service: Service) -> HotCalls:
         invisible=service.invisible,
         within_ms=settings.request_ms,
     )
-    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics)
+    guard = None if service.gate is None else Guard(service.gate, service.prover, service.quotas)
+    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard)
 
 
 def _version() -> str:

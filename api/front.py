@@ -17,12 +17,15 @@ from collections.abc import Awaitable, MutableMapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from api.host import HostedMeta, is_forwarded, meta_offset_of
+from api.auth import CALLER, EVERYBODY, Gate, Prover, Quotas
+from api.host import HostedMeta, from_cluster, guarded, is_forwarded, is_proved, meta_offset_of
 from api.log import Metrics
-from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint
+from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
 from api.wire import (
+    REFUSAL,
     Answer,
     ClientDisconnected,
     Receive,
@@ -30,17 +33,34 @@ from api.wire import (
     Send,
     answer_of,
     as_deltamq_error,
+    body_too_slow,
     method_not_allowed,
     send_answer,
 )
-from mq.errors import DeltaMQError, TooLarge, Unavailable
+from mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
 from mq.limits import ADMIN_BYTES_MAX
 from tables.failpoints import armed, failpoint
 
-__all__ = ["Front", "HotCalls"]
+__all__ = ["HOT_CALLS", "Front", "Guard", "HotCalls"]
+
+#: The calls that are answered here.
+HOT_CALLS: Final = (
+    "POST /v1/topics/{topic}/messages",
+    "GET /v1/topics/{topic}/partitions/{partition}/messages",
+    "POST /v1/groups/{group}/topics/{topic}/pop",
+    *(f"POST /v1/groups/{{group}}/{call.decode()}" for call in CALLS),
+)
 
 _V1_TOPICS: Final = [b"", b"v1", b"topics"]
 _V1_GROUPS: Final = [b"", b"v1", b"groups"]
+
+
+class Guard(NamedTuple):
+    """What checks requests when there is authentication."""
+
+    gate: Gate
+    prover: Prover
+    quotas: Quotas
 
 
 class HotCalls(NamedTuple):
@@ -53,13 +73,22 @@ class HotCalls(NamedTuple):
     #: The metadata, which a forwarded request may need to be read further.
     meta: HostedMeta
     metrics: Metrics
+    #: None without authentication.
+    guard: Guard | None = None
 
 
 class Front:
-    """Dispatches requests by path, and sends the answers of the hot calls."""
+    """Checks requests, dispatches them by path, and sends the answers of the hot calls."""
 
-    def __init__(self, others: ASGIApp) -> None:
+    def __init__(self, others: ASGIApp, *, within_ms: int, is_guarded: bool = False) -> None:
+        """Take the limits of all calls.
+
+        `within_ms` is the longest time in which the body of a call that is not hot must arrive. If it `is_guarded`, no
+        request passes without a check, also when the service is not there.
+        """
         self._others = others
+        self._within_ms = within_ms
+        self._is_guarded = is_guarded
         #: None until the service has started, and after it has stopped.
         self.calls: HotCalls | None = None
 
@@ -67,8 +96,20 @@ class Front:
         if scope["type"] != "http":
             await self._others(scope, receive, send)
             return
-        if is_forwarded(scope["headers"]):
-            await self._catch_up(scope)
+        if self._is_guarded:
+            try:
+                receive, send = await self._admit(scope, receive, send)
+            except DeltaMQError as error:
+                if self.calls is not None:
+                    self.calls.metrics.requests["access", error.status] += 1
+                answer = answer_of(error)
+                is_console = isinstance(error, Unauthenticated) and scope["raw_path"] == b"/"
+                await send_answer(scope, send, asking_console(answer) if is_console else answer)
+                return
+        else:
+            scope[CALLER] = EVERYBODY
+            if is_forwarded(scope["headers"]):
+                await self._catch_up(scope)
         path: list[bytes] = scope["raw_path"].split(b"/")
         if path[:3] == _V1_TOPICS and path[-1] == b"messages":
             if len(path) == 5:
@@ -84,7 +125,34 @@ class Front:
             if len(path) == 5 and path[4] in CALLS:
                 await self._on_handles(path[3], path[4], scope, receive, send)
                 return
-        await self._others(scope, _bounded(receive), send)
+        # A client that goes in the middle of its request is nobody's fault and gets no answer.
+        with suppress(ClientDisconnect, ClientDisconnected):
+            await self._others(scope, _bounded(receive, self._within_ms), send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
+
+        What says that another cluster forwarded it is refused: there is no proof of that.
+
+        Return `receive` and `send`, which count if the caller has a quota (SPEC SEC-9).
+        """
+        guard = None if self.calls is None else self.calls.guard
+        if guard is None:
+            raise Unavailable("the service is starting or stopping", code="starting")
+        if from_cluster(scope["headers"]):
+            raise guarded("Mq-Cluster is for other clusters, and a request of theirs", "Mq-Cluster")
+        if is_forwarded(scope["headers"]):
+            is_from_process = is_proved(guard.prover, scope)
+            if is_from_process:
+                # The process that forwarded it may know a key that is not read here yet.
+                await self._catch_up(scope)
+            scope[CALLER] = guard.gate.admit(scope)
+            if not is_from_process:
+                raise _unproved()
+            return receive, send  # it was counted where it came from
+        caller = scope[CALLER] = guard.gate.admit(scope)
+        meter = guard.quotas.meter(caller.name)
+        return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
     async def _catch_up(self, scope: Scope) -> None:
         """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""
@@ -97,7 +165,7 @@ class Front:
         calls = await self._ready("POST", scope, send)
         if calls is None:
             return
-        answer = await _answered("produce", calls.produce.answer(topic, scope, receive), calls.metrics)
+        answer = await _answered("produce", calls.produce.answer(topic, scope, receive), scope, calls.metrics)
         if answer is not None and armed("ack.half_responded"):
             await _send_half(send, answer)
         elif answer is not None:
@@ -109,7 +177,7 @@ class Front:
             return
         with ExitStack() as until_sent:
             fetching = calls.fetch.answer(topic, partition, scope, receive, send, until_sent)
-            answer = await _answered("fetch", fetching, calls.metrics)
+            answer = await _answered("fetch", fetching, scope, calls.metrics)
             if answer is not None:
                 await send_answer(scope, send, answer)
 
@@ -118,7 +186,8 @@ class Front:
         if calls is None:
             return
         with ExitStack() as until_sent:
-            answer = await _answered("pop", calls.pop.answer(group, topic, scope, receive, until_sent), calls.metrics)
+            popping = calls.pop.answer(group, topic, scope, receive, until_sent)
+            answer = await _answered("pop", popping, scope, calls.metrics)
             if answer is not None:
                 await send_answer(scope, send, answer)
 
@@ -126,7 +195,8 @@ class Front:
         calls = await self._ready("POST", scope, send)
         if calls is None:
             return
-        answer = await _answered(call.decode(), calls.handles.answer(call, group, scope, receive), calls.metrics)
+        handling = calls.handles.answer(call, group, scope, receive)
+        answer = await _answered(call.decode(), handling, scope, calls.metrics)
         if answer is not None:
             await send_answer(scope, send, answer)
 
@@ -140,17 +210,29 @@ class Front:
         return self.calls
 
 
-async def _answered(call: str, endpoint: Awaitable[Answer | None], metrics: Metrics) -> Answer | None:
+async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, metrics: Metrics) -> Answer | None:
     """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
     try:
         answer = await endpoint
     except ClientDisconnected:
-        return None
+        refusal: DeltaMQError | None = scope.get(REFUSAL)
+        if refusal is None:
+            return None
+        answer = answer_of(refusal)
     except Exception as error:
         answer = answer_of(as_deltamq_error(error))
     if answer is not None:
         metrics.requests[call, answer.status] += 1
     return answer
+
+
+def _unproved() -> Forbidden:
+    return Forbidden(
+        "Mq-Forwarded is for processes of this cluster, which prove it: those must all have the same"
+        " service.cluster_secret, and clocks that are right",
+        code="forwarded_unproved",
+        field="Mq-Forwarded",
+    )
 
 
 async def _send_half(send: Send, answer: Answer) -> None:
@@ -164,13 +246,20 @@ async def _send_half(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Wrap `receive` so that it refuses a body over the limit of administrative calls."""
+def _bounded(receive: Receive, within_ms: int) -> Receive:
+    """Wrap `receive` so that it refuses a body over the limits of administrative calls, of bytes and of time."""
     received = 0
+    until: float | None = asyncio.get_running_loop().time() + within_ms / 1000
 
     async def counted() -> MutableMapping[str, Any]:
-        nonlocal received
-        message = await receive()
+        nonlocal received, until
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise body_too_slow(within_ms) from None
+        if not message.get("more_body", False):
+            until = None  # what is waited for now is the client's departure
         received += len(message.get("body", b""))
         if received > ADMIN_BYTES_MAX:
             detail = f"body: at most {ADMIN_BYTES_MAX} bytes are taken by this call"

@@ -1,27 +1,35 @@
 """uvicorn's HTTP protocol, with limits and error answers of our own.
 
-header section     at most HEADER_SECTION_BYTES_MAX, complete within header_section_s  -> 431, closed
+header section     at most HEADER_SECTION_BYTES_MAX in HEADER_LINES_MAX lines         -> 431
+                   complete within header_section_s                                   -> closed
+slow readers       take at least ANSWER_BYTES_S_MIN of an answer, over answer_look_s  -> closed
 connections        at most connections_max                                            -> closed
 not HTTP at all    problem+json like every other refusal                              -> 400
 small answers      head and body in one write: two cost a tenth of a produce request
-cancelled pops     answered, with what they have popped, when the client has closed its half of the connection
+cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or has
+                   sent its next request on it, as clients do over TLS, which has no half of a connection
+TLS                the scope's extension `tls` names the subject of the client's certificate
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.wire import HALF_CLOSED, WRITE_WHOLE, Answer, answer_of
+from api.tls import TLS, TlsPeer, peer_of
+from api.wire import HALF_CLOSED, SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
 from mq.errors import Refused
+from mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX
 
 __all__ = ["HttpProtocol"]
 
-#: Bytes of one request's path, header names and header values together.
-HEADER_SECTION_BYTES_MAX: Final = 64 * 1024
+log = logging.getLogger("deltamq.api")
+
+_SECURITY: Final = b"".join(b"%s: %s\r\n" % one for one in SECURITY_HEADERS)
 #: How the path of a pop ends.
 _POP: Final = b"/pop"
 
@@ -42,28 +50,67 @@ class _HeadersTooLarge(Refused):
 class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *args: Any, connections_max: int, header_section_s: float, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, connections_max: int, header_section_s: float, answer_look_s: float, **kwargs: Any
+    ) -> None:
         """The other arguments are uvicorn's."""
         super().__init__(*args, **kwargs)
         self._connections_max = connections_max
         self._header_section_s = header_section_s
+        self._answer_look_s = answer_look_s
         self._header_bytes = 0
+        self._header_lines = 0
         self._in_headers = True
         self._refused: Refused | None = None
         self._deadline: asyncio.TimerHandle | None = None
         #: Done when the client of the latest request, a pop, has closed its half of the connection.
         self._left: asyncio.Future[None] | None = None
+        self._peer: TlsPeer | None = None
+        #: While the client does not take an answer as fast as it is made: the next look, and what it had to take then.
+        self._look: asyncio.TimerHandle | None = None
+        self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._connections_max:
             transport.abort()
             return
+        self._peer = peer_of(transport.get_extra_info("ssl_object"))
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_done()
+        self._stop_looking()
         super().connection_lost(exc)
+
+    # Slow readers -----------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_looking()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._look = self.loop.call_later(self._answer_look_s, self._look_at_reader)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _look_at_reader(self) -> None:
+        """End the connection, unless the client has taken enough since the last look."""
+        before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        if before - self._unsent >= ANSWER_BYTES_S_MIN * self._answer_look_s:
+            self._look = self.loop.call_later(self._answer_look_s, self._look_at_reader)
+            return
+        self._look = None
+        log.warning("event=slow_reader_cut_off client=%r unsent_bytes=%d", self.client, self._unsent)
+        self.transport.abort()
+
+    # Headers ----------------------------------------------------------------------------------------------------
 
     def _expect_headers(self) -> None:
         if self._deadline is None:
@@ -89,6 +136,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
+        self._header_lines = 0
         self._in_headers = True
 
     def on_url(self, url: bytes) -> None:
@@ -96,22 +144,30 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_lines += 1
         self._count(len(name) + len(value))
         super().on_header(name, value)
 
     def _count(self, count: int) -> None:
         self._header_bytes += count
         if self._header_bytes > HEADER_SECTION_BYTES_MAX:
-            limit = HEADER_SECTION_BYTES_MAX
-            self._refused = _HeadersTooLarge(
-                f"path and headers: at most {limit} bytes", field="headers", extra={"limit": limit}
-            )
-            raise self._refused  # the parser stops and calls `send_400_response`
+            self._refuse_headers(HEADER_SECTION_BYTES_MAX, "bytes")
+        if self._header_lines > HEADER_LINES_MAX:
+            self._refuse_headers(HEADER_LINES_MAX, "headers")
+
+    def _refuse_headers(self, limit: int, unit: str) -> NoReturn:
+        detail = f"path and headers: at most {limit} {unit}"
+        self._refused = _HeadersTooLarge(detail, field="headers", extra={"limit": limit})
+        raise self._refused  # the parser stops and calls `send_400_response`
 
     def on_headers_complete(self) -> None:
         self._headers_done()
         super().on_headers_complete()
-        extensions: dict[str, dict[object, object]] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
+        if self._left is not None and not self._left.done() and self.pipeline:
+            self._left.set_result(None)
+        extensions: dict[str, dict[Any, Any]] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
+        if self._peer is not None:
+            extensions[TLS] = self._peer.extension()
         self._left = None
         if self.scope["raw_path"].endswith(_POP):
             self._left = self.loop.create_future()
@@ -121,12 +177,13 @@ class HttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the client's other half open while a pop is not answered; every other request ends.
 
-        TLS has no half of a connection: asyncio would close it anyway.
+        TLS has no half of a connection: asyncio would close it anyway. Its clients send their next request instead.
         """
         if self._left is None or self.cycle.response_complete or self.pipeline or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
-        self._left.set_result(None)
+        if not self._left.done():
+            self._left.set_result(None)
         return True
 
     def send_400_response(self, msg: str) -> None:
@@ -141,7 +198,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 def _head(answer: Answer) -> list[bytes]:
     """Return status line and headers, without the empty line after them."""
-    head = [STATUS_LINE[answer.status]]
+    head = [STATUS_LINE[answer.status], _SECURITY]
     for name, value in answer.headers:
         head += [name, b": ", value, b"\r\n"]
     return head

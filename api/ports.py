@@ -15,6 +15,8 @@ __all__ = ["REAL", "Ports"]
 
 #: Time within which a client must send a request's headers, in seconds; then the connection is closed.
 _HEADER_SECTION_S: Final = 20.0
+#: Interval at which a client that takes an answer slowly is looked at, in seconds.
+_ANSWER_LOOK_S: Final = 30.0
 #: Number of topics or groups that have a series of their own in each metric.
 _SERIES_MAX: Final = 300
 
@@ -37,6 +39,7 @@ class Ports:
     lane_busy_ms: int = LANE_BUSY_MS
     series_max: int = _SERIES_MAX
     header_section_s: float = _HEADER_SECTION_S
+    answer_look_s: float = _ANSWER_LOOK_S
 
 
 #: The ports of a serving process.

@@ -20,6 +20,11 @@ PRODUCER_ID_LENGTH_MAX: Final = 127
 # A topic's message type is a word that lists show.
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 
+# A bearer token: those of identity providers with many groups have a few KiB. The service takes 64 KiB of headers.
+TOKEN_BYTES_MAX: Final = 16 * KIB
+# Largest answer of an identity provider that a client reads.
+TOKEN_ANSWER_BYTES_MAX: Final = 64 * KIB
+
 # Brokers that one request may name: more than a cluster has.
 BROKERS_NAMED_MAX: Final = 1_024
 
@@ -38,6 +43,11 @@ ARROW_MESSAGES_MAX: Final = 1_000_000
 # Each record batch of a request costs Python time, however few rows it has.
 ARROW_BATCHES_MAX: Final = 4_096
 JSON_DEPTH_MAX: Final = 32
+# One request's path, header names and header values together, and the number of its headers: each costs an object.
+HEADER_SECTION_BYTES_MAX: Final = 64 * KIB
+HEADER_LINES_MAX: Final = 128
+# A client that takes an answer more slowly than this, or stops taking it, holds memory that others need: it is cut off.
+ANSWER_BYTES_S_MIN: Final = 16 * KIB
 # Largest body of a call that changes settings; real ones are far smaller.
 ADMIN_BYTES_MAX: Final = 1 * MIB
 # Stays of all queues of a global topic together: clusters send each other all of them in one body (SPEC STATIC-19).
@@ -89,4 +99,5 @@ RETENTION_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 assert MESSAGE_BYTES_MAX < REQUEST_BYTES_MAX, "a request must be able to hold the largest message"
 assert FETCH_BYTES_MAX > MESSAGE_BYTES_MAX, "one fetch must be able to return the largest message"
 assert REQUEST_MESSAGES_MAX <= ARROW_MESSAGES_MAX
+assert TOKEN_BYTES_MAX * 2 < HEADER_SECTION_BYTES_MAX, "a token must fit into the headers, beside others"
 assert PARTITIONS_MAX <= LOGICAL_PARTITIONS, "a partition without a logical partition would never be written"

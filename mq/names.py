@@ -177,7 +177,7 @@ def encode_path(name: str) -> str:
 
 
 def decode_path(folder: str) -> str | None:
-    """Return the name that `encode_path` turned into `folder`; None when the folder ends in a digest."""
+    """Return the name that `encode_path` turned into `folder`; None when it ends in a digest, or holds no name."""
     if _DIGEST in folder:
         return None
     raw = bytearray()
@@ -186,4 +186,7 @@ def decode_path(folder: str) -> str | None:
         raw += folder[at : match.start()].encode()
         raw.append(int(match[1], 16))
         at = match.end()
-    return (raw + folder[at:].encode()).decode()
+    try:
+        return (raw + folder[at:].encode()).decode()
+    except UnicodeError:
+        return None

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mq.limits import PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
+from mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
 
 __all__ = ["Part", "ProducerSeen", "ProducerWindow", "overlap", "part_from_json", "part_to_json"]
 
@@ -57,6 +57,8 @@ def part_from_json(raw: Sequence[object]) -> Part:
     producer_id, seq, base, count, total, time_ms, runs = raw
     indexes = None
     if isinstance(runs, list):
+        if sum(length for _, length in runs) > ARROW_MESSAGES_MAX:
+            raise ValueError("the runs have more indexes than a request may have messages")
         indexes = tuple(i for first, length in runs for i in range(first, first + length))
     assert isinstance(producer_id, str) and isinstance(seq, int) and isinstance(base, int)
     assert isinstance(count, int) and isinstance(total, int) and isinstance(time_ms, int)

@@ -28,6 +28,10 @@ HANDLES_MAX: Final = 4_096
 # A handle holds two names and, for a filtered pop, 32 offsets and attempts.
 HANDLE_CHARS_MAX: Final = 2_048
 
+# The id of a pop that may be repeated (SPEC POP-20): a UUID with room for a prefix. Memory has it for each message in
+# flight.
+ATTEMPT_ID_LENGTH_MAX: Final = 64
+
 # The revive log (SPEC POP-6): the number of queues, used in turn, and the queue number that ordered pops have instead.
 REVIVE_QUEUES: Final = 8
 ORDERED_REVIVE_QUEUE: Final = 999

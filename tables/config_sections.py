@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from mq.auth_limits import CLUSTER_SECRET_LENGTH_MIN
 from mq.errors import Refused
 from mq.limits import (
     FETCH_BYTES_MAX,
@@ -38,6 +39,7 @@ __all__ = [
     "RetentionSettings",
     "Secret",
     "ServiceSettings",
+    "TlsClientAuth",
     "WarehouseSettings",
 ]
 
@@ -83,6 +85,14 @@ class WarehouseSettings:
             raise SettingsDisagree(rule, "warehouse.cluster") from None
 
 
+class TlsClientAuth(enum.Enum):
+    """Whether clients of the service show a certificate."""
+
+    NONE = "none"  #: they are not asked for one
+    OPTIONAL = "optional"  #: one that is shown must be signed by `tls_client_ca`
+    REQUIRED = "required"  #: without one that `tls_client_ca` has signed there is no connection
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """Settings of one service process."""
@@ -93,6 +103,12 @@ class ServiceSettings:
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     #: URL under which clients and other processes reach the service; if empty, the address on which it listens.
     address: str = ""
+    #: Port on which Kafka's clients are served; 0 for none. It is on the same host.
+    kafka_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    #: HOST:PORT under which Kafka's clients reach the service; if empty, the address on which it listens for them.
+    kafka_address: str = ""
+    #: Idle time after which a connection of a Kafka client is closed, in seconds.
+    kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.
@@ -113,8 +129,23 @@ class ServiceSettings:
     auto_create_groups: bool = True
     #: Time for requests in flight to finish after SIGTERM, in milliseconds.
     drain_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
+    #: Whether each caller must send a key (`Authorization: Bearer mqk_...`), and may do what access rules grant.
+    auth: bool = False
+    #: Secret, at least 32 characters, by which processes of the cluster know each other; the same in all of them.
+    cluster_secret: Secret = field(default_factory=Secret)
     #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.
     allow_open_access: bool = False
+    #: The service's certificate with its chain, a file in PEM; if empty, the service speaks HTTP without TLS. The files
+    #: of TLS may be replaced while the service runs.
+    tls_cert: str = ""
+    #: The certificate's key, a file in PEM; if empty, it is in `tls_cert`.
+    tls_key: str = ""
+    #: Certificates of the authorities that sign clients' certificates, a file in PEM.
+    tls_client_ca: str = ""
+    #: Whether clients show a certificate.
+    tls_client_auth: TlsClientAuth = TlsClientAuth.NONE
+    #: Certificates of the authorities that sign those of other processes, a file in PEM; if empty, the system's.
+    tls_ca: str = ""
     #: Largest body of a produce request, in bytes.
     request_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=REQUEST_BYTES_MAX)] = 64 * MIB
     #: Longest time in which a produce request's body must arrive, in milliseconds.
@@ -147,13 +178,32 @@ class ServiceSettings:
                 raise SettingsDisagree(f"must be NAME=URL: {error.detail}", "service.clusters") from None
             if not url.startswith(("http://", "https://")) or "/" in url.partition("://")[2]:
                 raise SettingsDisagree("must be NAME=URL, with a URL without a path", "service.clusters")
+        host, _, port = self.kafka_address.rpartition(":")
+        if self.kafka_address and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+            raise SettingsDisagree("must be HOST:PORT, with a port from 1 to 65535", "service.kafka_address")
         if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
             parts = ("service.lease_renew_ms", "service.lease_margin_ms")
             rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"
             raise SettingsDisagree(rule, "service.lease_ms", *parts)
+        if self.cluster_secret and len(self.cluster_secret.reveal()) < CLUSTER_SECRET_LENGTH_MIN:
+            rule = f"must have at least {CLUSTER_SECRET_LENGTH_MIN} characters, and be random"
+            raise SettingsDisagree(rule, "service.cluster_secret")
         if self.queue_bytes_max < self.request_bytes_max:
             keys = ("service.queue_bytes_max", "service.request_bytes_max")
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if self.tls_key and not self.tls_cert:
+            raise SettingsDisagree("must be set, too, if service.tls_key is", "service.tls_cert", "service.tls_key")
+        if self.tls_client_auth is TlsClientAuth.NONE:
+            if self.tls_client_ca:
+                keys = ("service.tls_client_auth", "service.tls_client_ca")
+                raise SettingsDisagree("must be optional or required if service.tls_client_ca is set", *keys)
+            return
+        if not self.tls_cert or not self.tls_client_ca:
+            needed = ("service.tls_cert", "service.tls_client_ca")
+            raise SettingsDisagree(f"needs {' and '.join(needed)}", "service.tls_client_auth", *needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,3 +315,9 @@ class ClientSettings:
     url: str = "http://127.0.0.1:8080"
     #: Token that is sent as `Authorization: Bearer ...`, if not empty.
     token: Secret = field(default_factory=Secret)
+    #: Certificates of the authorities that sign the service's certificate, a file in PEM; if empty, the system's.
+    ca: str = ""
+    #: Certificate that clients show to the service, a file in PEM; if empty, none.
+    cert: str = ""
+    #: The key of that certificate, a file in PEM; if empty, it is in `cert`.
+    key: str = ""

@@ -101,17 +101,21 @@ class StaticTables:
 
     def send(self, queue: int, count: int) -> list[int]:
         """Append messages where the queue's go now; return the offsets that clients see, -1 for undecided ones."""
+        bodies = [f"{queue}-{number}" for number in range(len(self.sent[queue]), len(self.sent[queue]) + count)]
+        rows = pa.RecordBatch.from_pydict({"body": pa.array([body.encode() for body in bodies], pa.binary())})
+        self.sent[queue] += bodies
+        return self.append(queue, rows)
+
+    def append(self, queue: int, rows: pa.RecordBatch) -> list[int]:
+        """Append a producer's rows where messages of the queue go now; return their offsets as `send` does."""
         leader = self.queues[queue].leader.partition
         moved = self.meta.meta.moved_keys(self.topic.id)
         partition = moved.behind.get(leader, leader)
-        bodies = [f"{queue}-{number}" for number in range(len(self.sent[queue]), len(self.sent[queue]) + count)]
-        rows = pa.RecordBatch.from_pydict({"body": pa.array([body.encode() for body in bodies], pa.binary())})
         epochs = {"route": moved.sealed_up_to(partition)}
         base = self.log(partition).append([Batch(rows)], fence_epochs=epochs)[0].base_offset
-        self.sent[queue] += bodies
         segment = self.queues[queue].segment_of(partition)
         assert segment is not None, "messages go to segments"
-        return [segment.logical(at) if segment.is_decided else -1 for at in range(base, base + count)]
+        return [segment.logical(at) if segment.is_decided else -1 for at in range(base, base + rows.num_rows)]
 
 
 def _registered(host: Host, meta: Meta) -> Sequence[AnyEvent]:

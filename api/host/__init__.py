@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer_copy, newer_copy, unknown_here
+from api.host.clusters import Clusters, from_cluster, global_epoch_of, guarded, has_newer_copy, newer_copy, unknown_here
 from api.host.fencing import Fencing, passes
 from api.host.global_topics import GlobalTopics, RememberedNumbers, refuse_global
 from api.host.hosted_group import Groups
@@ -10,7 +10,7 @@ from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
 from api.host.hosting import Hosting, LeaseTimes
 from api.host.owners import Owners, Relayed, failed_of, together
-from api.host.peers import Call, Peer, Peers, as_response, is_forwarded, meta_offset_of
+from api.host.peers import Call, Peer, Peers, as_response, is_forwarded, is_proved, meta_offset_of
 from api.host.producers import draw_of
 from api.host.queue_states import QueueState, queue_states
 from api.host.sealing import Sealer
@@ -41,8 +41,10 @@ __all__ = [
     "failed_of",
     "from_cluster",
     "global_epoch_of",
+    "guarded",
     "has_newer_copy",
     "is_forwarded",
+    "is_proved",
     "meta_offset_of",
     "newer_copy",
     "passes",

@@ -6,6 +6,9 @@
 Clusters share nothing but REST. A call that was forwarded between clusters is not forwarded again: two clusters with
 different copies would send it in circles. Instead the receiver reads the home's newest copy if the sender's is newer,
 and tells the sender to do so if its own is (`global_epoch`).
+
+With authentication nothing goes between clusters, in either direction: a cluster has no proof yet that another one
+asks, and a caller's key must not be sent to it (SPEC SEC-6).
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from typing import Final
 import msgspec
 
 from api.host.owners import Relayed
-from api.host.peers import FORWARDED, META_OFFSET, Call, NotConnected, Peers
+from api.host.peers import FORWARDED, META_OFFSET, PROOF, Call, NotConnected, Peers
 from api.wire import Answer, Header
 from mq.errors import Unavailable, Unprocessable
 
-__all__ = ["Clusters", "from_cluster", "global_epoch_of", "has_newer_copy", "newer_copy", "unknown_here"]
+__all__ = ["Clusters", "from_cluster", "global_epoch_of", "guarded", "has_newer_copy", "newer_copy", "unknown_here"]
 
 #: The cluster that forwarded a call, and the epoch of the topic's copy by which it did.
 CLUSTER: Final = b"mq-cluster"
@@ -29,7 +32,7 @@ _EPOCH_DIGITS: Final = 20
 _NEWER: Final = "global_epoch"
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
-_OWN: Final = (FORWARDED, META_OFFSET, CLUSTER, GLOBAL_EPOCH)
+_OWN: Final = (FORWARDED, META_OFFSET, PROOF, CLUSTER, GLOBAL_EPOCH)
 
 
 def from_cluster(headers: Collection[Header]) -> bool:
@@ -46,6 +49,15 @@ def global_epoch_of(headers: Collection[Header]) -> int:
 def unknown_here(topic: str) -> Unavailable:
     """Return the error for a call that another cluster forwarded, and whose topic has no copy here yet."""
     return Unavailable(f"topic {topic}: this cluster has no copy of it yet; ask again", code="queue_unserved")
+
+
+def guarded(what: str, field: str = "topic") -> Unprocessable:
+    """Return the error for what is between clusters, while requests need keys."""
+    return Unprocessable(
+        f"{what} is refused while the setting service.auth is on: clusters cannot prove to each other yet who asks",
+        code="global_unsupported",
+        field=field,
+    )
 
 
 def newer_copy(topic: str, detail: str) -> Unavailable:
@@ -65,9 +77,15 @@ def has_newer_copy(answer: Answer) -> bool:
 class Clusters:
     """The other clusters, by the settings of this process."""
 
-    def __init__(self, here: str, addresses: Sequence[tuple[str, str]], peers: Peers) -> None:
-        """`here` is this cluster's name; `addresses` are names and URLs of the others, several for one if it has."""
+    def __init__(
+        self, here: str, addresses: Sequence[tuple[str, str]], peers: Peers, *, is_guarded: bool = False
+    ) -> None:
+        """`here` is this cluster's name; `addresses` are names and URLs of the others, several for one if it has.
+
+        `is_guarded` says whether requests need keys here: then there is nothing between clusters.
+        """
         self.here = here
+        self.is_guarded = is_guarded
         self._peers = peers
         self._urls: dict[str, list[str]] = {}
         for name, url in addresses:
@@ -77,6 +95,11 @@ class Clusters:
     def names(self) -> tuple[str, ...]:
         """All clusters that this process knows, its own first."""
         return (self.here, *self._urls)
+
+    def refuse_guarded(self, topic: str) -> None:
+        """Refuse a call on a global topic while requests need keys."""
+        if self.is_guarded:
+            raise guarded(f"topic {topic} is global, and a topic of several clusters")
 
     def require(self, names: Collection[str]) -> None:
         """Refuse clusters that the settings of this process do not name."""
@@ -98,7 +121,11 @@ class Clusters:
             `broker_unavailable`: the connection was lost; what was sent may have been applied.
         Unknown
             There was no answer in time.
+        Unprocessable
+            `global_unsupported`: requests need keys here.
         """
+        if self.is_guarded:  # nothing of a caller leaves, least of all its key
+            raise guarded(f"a request to cluster {cluster}")
         urls = self._urls.get(cluster)
         if not urls:
             raise _away(cluster, "the setting service.clusters does not name it")

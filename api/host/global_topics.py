@@ -25,9 +25,10 @@ import msgspec
 from api.host.clusters import Clusters
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
+from api.host.owners import Relayed
 from api.host.peers import Call
 from api.host.sealing import Sealer
-from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
+from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
 from mq.meta import (
     AnyEvent,
     GlobalCopy,
@@ -125,7 +126,7 @@ class GlobalTopics:
 
     def start(self) -> None:
         """Begin to follow the homes of this cluster's copies."""
-        if len(self.clusters.names) > 1:
+        if len(self.clusters.names) > 1 and not self.clusters.is_guarded:
             self._timer = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
@@ -142,6 +143,7 @@ class GlobalTopics:
 
         Returns the topic, and True if it was created.
         """
+        self.clusters.refuse_guarded(name)
         self.clusters.require(clusters)
         here, new_id, now_ms = self.clusters.here, str(uuid.uuid4()), self._now_ms()
 
@@ -180,6 +182,8 @@ class GlobalTopics:
     async def _free(self, cluster: str, name: str) -> None:
         """Return if another cluster can be reached and has no topic of the name."""
         answer = await self.clusters.ask(cluster, Call("GET", _path(name), (), b""))
+        if answer.status not in (200, NotFound.status):
+            raise Relayed.of(answer)
         if answer.status == 200:
             raise Conflict(
                 f"cluster {cluster} has a topic {name} already; delete it there, or take another name",
@@ -212,6 +216,7 @@ class GlobalTopics:
 
     async def adopt(self, name: str, copy: GlobalCopy) -> ClusterState:
         """Take over a copy if it is newer, close the queues that leave, and return the state after that."""
+        self.clusters.refuse_guarded(name)
         here = self.clusters.here
         if here not in copy.world.clusters:
             raise Unprocessable(
@@ -240,6 +245,7 @@ class GlobalTopics:
 
     async def told(self, name: str) -> bytes:
         """Return copy and state of this cluster as another one reads them."""
+        self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
@@ -340,6 +346,7 @@ class GlobalTopics:
         Unavailable
             `logic_offset_undecided`: a queue that has left is not sealed yet.
         """
+        self.clusters.refuse_guarded(name)
         await self.catch_up(name, epoch)
         hosted = await self._topics.require(name)
         await self._sealer.seal(hosted)
@@ -354,6 +361,7 @@ class GlobalTopics:
 
     async def plan_remap(self, name: str, clusters: Sequence[str], queues: Collection[int] | None) -> list[MovedTo]:
         """Return what `remap` would move; change nothing."""
+        self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         leaders, targets = require_world(topic).leaders(), plan_move(topic, clusters, queues)
@@ -371,6 +379,7 @@ class GlobalTopics:
         Conflict
             `remap_in_progress`: a queue is not closed yet where it leaves; the same remapping again finishes it.
         """
+        self.clusters.refuse_guarded(name)
         hosted = await self._topics.require(name)
         moved = [*await self._settle(hosted)]
         epoch, states = self.world(hosted).epoch, await self._hand_out(hosted)

@@ -316,14 +316,17 @@ class Topics:
             found = self._host(self.state.topic(name))
         return found
 
-    async def for_produce(self, name: str, check: Callable[[Route], None]) -> HostedTopic:
+    async def for_produce(
+        self, name: str, check: Callable[[Route], None], permit: Callable[[bool], None]
+    ) -> HostedTopic:
         """Return the topic; create it with the default route if it is unknown and the settings allow (SPEC ROUTE-2).
 
-        `check` raises if the request would be refused with that route; then the topic is not created.
+        `check` raises if the request would be refused with that route; then the topic is not created. Nor is it if
+        `permit` says that the caller may not (see `put`).
         """
         found = self.find(name)
         if found is None and self._auto_create:
-            found, _ = await self.put(name, TopicRequest(), check, only_new=True)
+            found, _ = await self.put(name, TopicRequest(), check, only_new=True, permit=permit)
         return found or await self.require(name)
 
     async def put(
@@ -333,11 +336,13 @@ class Topics:
         check: Callable[[Route], None] | None = None,
         *,
         only_new: bool = False,
+        permit: Callable[[bool], None],
     ) -> tuple[HostedTopic, bool]:
         """Create or change a topic and make its tables; return it, and True if it was created.
 
         `check` sees the route of a topic that is about to be created, and may raise. With `only_new` a topic that
-        another process has created meanwhile stays as it is; it may be static.
+        another process has created meanwhile stays as it is; it may be static. `permit` is told whether the topic
+        exists, and raises if the caller may not change it, or make it.
         """
         new_id = str(uuid.uuid4())
         now_ms = self._now_ms()
@@ -345,6 +350,7 @@ class Topics:
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             if only_new and name in meta.topics.topics:
                 return ()
+            permit(name in meta.topics.topics)
             if request.routes is not None:
                 check_routes(meta, name, request.routes, self._now_ms())
             events = decide_put_topic(meta.topics, name, request, self.available(meta, name), new_id, now_ms)

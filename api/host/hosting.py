@@ -89,9 +89,14 @@ class Hosting:
         times: LeaseTimes,
         now_ms: Callable[[], int],
         load: Callable[[], int],
+        kafka: str = "",
     ) -> None:
-        """`now_ms` is a clock that never goes back; `load` returns the requests per second of this process."""
+        """`now_ms` is a clock that never goes back; `load` returns the requests per second of this process.
+
+        `kafka` is where its Kafka clients connect to, `HOST:PORT`; empty for none.
+        """
         self.address = address
+        self.kafka = kafka
         self.brokers = brokers
         #: Callbacks of the parts that keep state for a role.
         self.hooks = Hooks()
@@ -218,6 +223,7 @@ class Hosting:
             renewal=0,
             load=0,
             machine=self._locks.machine,
+            kafka=self.kafka,
         )
         lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
         return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))

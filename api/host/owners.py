@@ -16,10 +16,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from api.auth import EVERYBODY, Caller
 from api.host.hosting import Hosting
 from api.host.peers import Call, Peer, Peers
 from api.wire import Answer
-from mq.errors import DeltaMQError, Unavailable
+from mq.errors import DeltaMQError, Forbidden, Unavailable
 from mq.names import broker_of
 from mq.queue import HandleKeys, open_handles
 from mq.wire import FailedHandle
@@ -90,6 +91,19 @@ class Owners:
             positions += one.positions
         found.ours.sort()
         return found
+
+    def allowed(self, group: str, handles: list[str], caller: Caller) -> tuple[list[str], list[FailedHandle]]:
+        """Return the handles that the caller may use, and the others: it may not consume their topics any more."""
+        if caller is EVERYBODY or not handles:
+            return handles, []
+        opened, _ = open_handles(self._keys, group, handles)
+        barred = {
+            at for one in opened if not caller.allows("topic", one.lease.topic, "subscribe") for at in one.positions
+        }
+        if not barred:
+            return handles, []
+        left = [handle for at, handle in enumerate(handles) if at not in barred]
+        return left, [FailedHandle(handles[at], Forbidden.code) for at in sorted(barred)]
 
     async def ask(self, peer: Peer, call: Call) -> dict[str, Any]:
         """Ask another process, and return its answer from JSON.

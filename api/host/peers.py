@@ -3,6 +3,9 @@
     client --> this process --(Mq-Forwarded: <host id>)--> owner of the role
            <--             <------------------------------
 
+With authentication the caller's `Authorization` goes along, and the owner checks it again; `Mq-Proof` shows that a
+process of the cluster forwarded the request (SPEC SEC-6).
+
 A forwarded request is not forwarded again: two processes with different views would send it in circles. Forwarding runs
 on the event loop, so that a long poll costs a connection and no thread, and ends when its client goes. The process that
 is asked may be stopped or dead: waiting ends when the metadata says that it was declared dead.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -19,16 +23,22 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.auth import Prover
 from api.host.hosting import Hosting
-from api.wire import Answer, Client, ClientDisconnected, Header, Scope
+from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
 
-__all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "meta_offset_of"]
+__all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "is_proved", "meta_offset_of"]
 
 FORWARDED: Final = b"mq-forwarded"
 #: The metadata offset up to which the sender has read: the receiver reads at least as far, to agree with the sender.
 META_OFFSET: Final = b"mq-meta-offset"
+#: Shows that a process of the cluster forwarded the request.
+PROOF: Final = b"mq-proof"
 _OFFSET_DIGITS: Final = 20
+#: Headers that processes add for each other.
+_BETWEEN: Final = (FORWARDED, META_OFFSET, PROOF)
+_AUTHORIZATION: Final = b"authorization"
 #: Seconds that a call without waiting may take at its owner.
 TIMEOUT_S: Final = 30.0
 #: Connections to all other processes together: each forwarded request has one. An idle one is closed before the
@@ -40,7 +50,11 @@ _TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()
 _EMPTY: Final = (204, 304)
 #: Headers that belong to one connection, or that are made anew.
 _OWN: Final = frozenset(
-    b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect proxy-connection".split()
+    (
+        *b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect".split(),
+        b"proxy-connection",
+        *(name for name, _ in SECURITY_HEADERS),
+    )
 )
 
 
@@ -77,7 +91,7 @@ class Call(NamedTuple):
     @classmethod
     def on_behalf(cls, method: str, target: str, headers: Collection[Header]) -> Call:
         """Return a request of this process for a client, with the headers of the client's request and no body yet."""
-        kept = [one for one in headers if one[0] not in (FORWARDED, META_OFFSET) and not one[0].startswith(b"content-")]
+        kept = [one for one in headers if one[0] not in _BETWEEN and not one[0].startswith(b"content-")]
         return cls(method, target.encode("ascii"), [*kept, (b"content-type", b"application/json")], b"")
 
 
@@ -92,6 +106,19 @@ def meta_offset_of(headers: Collection[Header]) -> int:
     return int(value) if value.isdigit() and len(value) < _OFFSET_DIGITS else 0
 
 
+def is_proved(prover: Prover, scope: Scope) -> bool:
+    """Whether a process of the cluster forwarded this request, as it says."""
+    call = Call.of(scope)
+    proof = next((value for name, value in call.headers if name == PROOF), b"")
+    return prover.is_right(proof, *_proved_parts(call))
+
+
+def _proved_parts(call: Call) -> tuple[bytes, ...]:
+    """Return the parts of a forwarded request that its proof is about."""
+    named = [b",".join(value for name, value in call.headers if name == one) for one in (*_BETWEEN[:2], _AUTHORIZATION)]
+    return (call.method.encode(), call.target, *named)
+
+
 def as_response(answer: Answer) -> Response:
     """Return the answer of another process as a response for FastAPI's routes."""
     body = answer.body
@@ -104,10 +131,16 @@ def as_response(answer: Answer) -> Response:
 class Peers:
     """The other processes of the warehouse, as this one reaches them."""
 
-    def __init__(self, hosting: Hosting) -> None:
+    def __init__(self, hosting: Hosting, tls: ssl.SSLContext, prover: Prover | None = None) -> None:
+        """Take how this process is known to the others.
+
+        `tls` says whose certificates are trusted at addresses that begin with https; `prover` shows other processes
+        that this one forwards a request, None without authentication.
+        """
         self._hosting = hosting
+        self._prover = prover
         # No proxy of the environment stands between processes of one warehouse.
-        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False)
+        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False, verify=tls)
         #: Number of requests forwarded so far.
         self.asked = 0
 
@@ -155,7 +188,10 @@ class Peers:
         """Return the answer of one host; raise as soon as the host is declared dead or the client has gone."""
         self.asked += 1
         known = (META_OFFSET, b"%d" % self._hosting.meta_offset)
-        headers = [*call.headers, (FORWARDED, self._hosting.id.encode()), known]
+        kept = [one for one in call.headers if one[0] not in _BETWEEN]
+        headers = [*kept, (FORWARDED, self._hosting.id.encode()), known]
+        if self._prover is not None:
+            headers.append((PROOF, self._prover.make(*_proved_parts(call._replace(headers=headers)))))
         asking = asyncio.ensure_future(
             self.forward(address, call.method, call.target, headers, call.body, call.timeout_s)
         )

@@ -99,11 +99,15 @@ class StaticTopics:
         self._sealer = sealer
         self._now_ms = now_ms
 
-    async def put(self, name: str, request: StaticRequest) -> tuple[HostedTopic, bool]:
-        """Create a static topic or add queues to it, and make its tables; return it, and True if it was created."""
+    async def put(self, name: str, request: StaticRequest, permit: Callable[[bool], None]) -> tuple[HostedTopic, bool]:
+        """Create a static topic or add queues to it, and make its tables; return it, and True if it was created.
+
+        `permit` is told whether the topic exists, and raises if the caller may not change it, or make it.
+        """
         new_id, now_ms = str(uuid.uuid4()), self._now_ms()
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
+            permit(name in meta.topics.topics)
             return decide_put_static(meta, name, request, self._topics.available(meta, name), new_id, now_ms)
 
         await self._meta.submit_any(decide)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.log.fence_epochs import fence_not_known
 from api.log.filter_scan import scan_filtered
 from api.log.group_commit import Pending, RequestPart
-from api.log.metrics import Gauge, Metrics, of_partitions, rendered
+from api.log.metrics import Gauge, Metrics, QueueGauges, of_partitions, of_queues, rendered
 from api.log.partition import Partition, Partitions
 from api.log.record_log import RecordLog
 from api.log.workers import Threads
@@ -16,11 +16,13 @@ __all__ = [
     "Partition",
     "Partitions",
     "Pending",
+    "QueueGauges",
     "RecordLog",
     "RequestPart",
     "Threads",
     "fence_not_known",
     "of_partitions",
+    "of_queues",
     "rendered",
     "scan_filtered",
 ]

@@ -85,6 +85,16 @@ class PartitionGauges(NamedTuple):
     bytes: int
 
 
+class QueueGauges(NamedTuple):
+    """One logical queue's numbers at the time of a scrape; None where they are not known."""
+
+    topic: str
+    queue: str
+    min_offset: int | None
+    max_offset: int | None
+    messages: int | None
+
+
 class Metrics:
     """All counters of this process."""
 
@@ -214,6 +224,28 @@ def of_partitions(partitions: Iterable[PartitionGauges]) -> Iterator[Metric]:
     for found in partitions:
         for field, family in families.items():
             family.add_metric([found.topic, found.partition], getattr(found, field))
+    yield from families.values()
+
+
+def of_queues(queues: Iterable[QueueGauges]) -> Iterator[Metric]:
+    """Yield the gauges of the logical queues of static topics, whose segments are partitions (SPEC STATIC-18)."""
+    labels = ["topic", "queue"]
+    families = {
+        "min_offset": GaugeMetricFamily(
+            "deltamq_logical_queue_min_offset", "First stored logical offset.", labels=labels
+        ),
+        "max_offset": GaugeMetricFamily(
+            "deltamq_logical_queue_end_offset", "Next logical offset to be written.", labels=labels
+        ),
+        "messages": GaugeMetricFamily(
+            "deltamq_logical_queue_messages", "Stored messages; holes have none.", labels=labels
+        ),
+    }
+    for found in queues:
+        for field, family in families.items():
+            value = getattr(found, field)
+            if value is not None:
+                family.add_metric([found.topic, found.queue], value)
     yield from families.values()
 
 

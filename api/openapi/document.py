@@ -5,10 +5,13 @@ Schemas come from the types that decode and encode: msgspec's structs, and the r
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from api.auth import CALLS, OPEN
 from api.openapi.examples import add_examples
 from api.openapi.messages import message_paths
 from api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
@@ -17,6 +20,17 @@ from mq.limits import DELAY_MS_MAX
 from mq.wire import DeadLetters, FetchAnswer, Message, ProduceAnswer, ProduceRequest
 
 __all__ = ["describe"]
+
+_SCHEME: Final = "key"
+_KEYS: Final[Json] = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "mqk_<id>_<secret>",
+    "description": "A principal's key. `x-deltamq-access` of a call says what the principal must be granted. Without"
+    " the setting `service.auth` no key is needed.",
+}
+#: Statuses of the check in front of all calls that are not open.
+_REFUSED: Final = (401, 403, 429)
 
 
 def describe(app: FastAPI) -> Json:
@@ -37,17 +51,28 @@ def describe(app: FastAPI) -> Json:
         _tighten(schemas)
         add_examples(schemas)
         document["paths"] |= message_paths() | pop_paths()
-        for path in document["paths"].values():
-            for call in path.values():
-                call["responses"] = _with_problems(call["responses"])
+        document["components"]["securitySchemes"] = {_SCHEME: _KEYS}
+        for template, path in document["paths"].items():
+            for method, call in path.items():
+                needed = _needed(method, template)
+                call["responses"] = _with_problems(call["responses"], *_REFUSED[: 0 if needed == OPEN else None])
+                call["x-deltamq-access"] = needed
+                if app.state.is_guarded:
+                    call["security"] = [] if needed == OPEN else [{_SCHEME: []}]
         app.openapi_schema = document
     return app.openapi_schema
 
 
-def _with_problems(responses: Json) -> Json:
+def _needed(method: str, template: str) -> str:
+    """Return what a call needs, as the table of the check says it."""
+    name = f"{method.upper()} {template}"
+    return CALLS[name] if name in CALLS else CALLS[name.replace("{message_id}", "{message_id:path}")]
+
+
+def _with_problems(responses: Json, *more: int) -> Json:
     """Return the responses without FastAPI's own 422, which we never send, and with those that any call may give."""
     kept = {s: r for s, r in responses.items() if "HTTPValidationError" not in str(r)}
-    for status in (405, 431, 503):
+    for status in (405, 408, 431, 503, *more):
         kept.setdefault(str(status), problem(status))
     return dict(sorted(kept.items()))
 

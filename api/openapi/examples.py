@@ -203,6 +203,34 @@ _COPY: Final[Json] = {
     "world": _WORLD,
     "settings": {"order_strategy": "best_tried", "retention_ms": 604_800_000, "message_type": "normal", "flush": None},
 }
+_KEY: Final[Json] = {
+    "key_id": "9f86d081884c7d65",
+    "principal": "reports",
+    "created_time": "2026-01-01T00:00:00.000000Z",
+    "until_time": "2030-01-01T00:00:00.000000Z",
+    "live": True,
+}
+_ACL: Final[Json] = {
+    "acl_id": "5b1f0c2a9d3e4f60",
+    "principal": "reports",
+    "effect": "allow",
+    "resource": "topic",
+    "pattern": "orders.*",
+    "verbs": ["subscribe"],
+}
+_QUOTA: Final[Json] = {
+    "principal": "reports",
+    "requests_per_s": 100,
+    "bytes_in_per_s": 1_048_576,
+    "bytes_out_per_s": None,
+}
+_PRINCIPAL: Final[Json] = {
+    "principal": "reports",
+    "note": "nightly reports, team blue",
+    "created_time": "2026-01-01T00:00:00.000000Z",
+    "keys": [_KEY],
+    "acls": [_ACL],
+}
 
 _EXAMPLES: Final[Json] = {
     "TopicList": {"topics": ["flights"], "next": "flights"},
@@ -251,6 +279,14 @@ _EXAMPLES: Final[Json] = {
     "ReplayAnswer": _REPLAYED,
     "ClusterView": _CLUSTER,
     "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
+    "PrincipalList": {"principals": ["reports"], "next": None},
+    "PrincipalView": _PRINCIPAL,
+    "KeyList": {"keys": [_KEY], "next": None},
+    "NewKeyView": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},
+    "AclList": {"acls": [_ACL], "next": None},
+    "AclView": _ACL,
+    "QuotaView": _QUOTA,
+    "QuotaList": {"quotas": [_QUOTA], "next": None},
     "PartitionAccessView": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
 }
 

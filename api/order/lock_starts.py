@@ -91,8 +91,9 @@ class LockStarts:
         if not at.is_begun:
             await begin(self._meta, topic, group)
             at = await self._progress.of(topic, group, queue, newest=True)
-            # After a crash the same position is found; messages that retention takes from now on count as lost.
-            await store(at.offset)
+            # As in a plain partition, it is no consumption, and what is found again after a crash need not be durable.
+            again = group.settings.consume_from.kind is StartKind.FIRST
+            await self._progress.begin(topic, group, queue, at.offset, found_again=again, headers=asked.headers)
             return at.offset, 0
         attempts = 0 if at.committed is None else at.committed.attempts
         if locks.is_abandoned(lane):

@@ -11,21 +11,22 @@ notified at its next pull, and a pull that waits for messages ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from api.host import HostedMeta, Hosting, Topics
+from api.host import HostedMeta, Hosting, Peers, Topics
 from api.log import Partitions
+from api.order.lock_accounts import LockAccounts
 from api.order.lock_moves import reallocated, remapped
 from api.order.lock_starts import LockRequest, LockStarts
 from api.progress import QueueProgress
 from api.queue import Lanes
-from api.wire import Client
+from api.wire import Client, Header
 from mq.errors import Conflict, DeltaMQError, Unavailable
 from mq.meta import META_ROLE, Group, Meta, Seat, Topic
 from mq.names import broker_of
-from mq.order import PullLocks
+from mq.order import LockAccount, PullLocks
 from mq.queue import LaneKey
 from tables.clock import Clock
 
@@ -67,6 +68,7 @@ class Locks:
         lanes: Lanes,
         partitions: Partitions,
         progress: QueueProgress,
+        peers: Peers,
         *,
         clock: Clock,
     ) -> None:
@@ -76,6 +78,7 @@ class Locks:
         self._seen = meta.now
         self._topics = topics
         self._starts = LockStarts(meta, topics, lanes, progress)
+        self._accounts = LockAccounts(peers, self.account)
         self._hosting = hosting
         self._partitions = partitions
         self._clock = clock
@@ -137,6 +140,8 @@ class Locks:
         taken = LocksTaken()
         for partition in asked.partitions:
             number = self._take(asked, partition)
+            if number is None and await self._learn(asked.group.name, asked.topic, partition, asked.headers):
+                number = self._take(asked, partition)
             if number is None:
                 taken.refused.append(partition)
             else:
@@ -207,15 +212,61 @@ class Locks:
                 if not waiting:
                     del self._waiters[place]
 
-    def release(
-        self, group: str, topic: Topic, client: str, partitions: Iterable[str], numbers: Mapping[str, int]
+    async def release(
+        self,
+        group: str,
+        topic: Topic,
+        client: str,
+        partitions: Iterable[str],
+        numbers: Mapping[str, int],
+        headers: Collection[Header],
     ) -> list[str]:
-        """Release the client's locks of these partitions; return the partitions whose locks it had."""
-        return [
-            partition
-            for partition in partitions
-            if self._release(LaneKey(topic.id, group, False, partition), topic, client, numbers.get(partition))
-        ]
+        """Release the client's locks of these partitions; return the partitions whose locks it had.
+
+        `headers` are those of the request. Raises `Unavailable` if a broker is not ours.
+        """
+        released = []
+        for partition in partitions:
+            lane, number = LaneKey(topic.id, group, False, partition), numbers.get(partition)
+            had = self._release(lane, topic, client, number)
+            if not had and await self._learn(group, topic, partition, headers):
+                had = self._release(lane, topic, client, number)
+            if had:
+                released.append(partition)
+        return released
+
+    async def _learn(self, group: str, topic: Topic, partition: str, headers: Collection[Header]) -> bool:
+        """Ask the process from which a logical queue came for its lock; return whether that is known now."""
+        if topic.static is None:
+            return False
+        lane = LaneKey(topic.id, group, False, partition)
+        _, locks = self._of(self._broker(topic, partition))
+        previous = locks.came_from(lane, self._clock.boot_ms())
+        told = None if previous is None else await self._accounts.of(previous, topic.name, lane, headers)
+        if told is None:
+            return False
+        # The queue may have gone on meanwhile; then the new state of its broker knows better.
+        if self._of(self._broker(topic, partition))[1] is locks:
+            locks.adopt(lane, told, self._clock.boot_ms())
+        return True
+
+    async def account(self, broker: str, topic: str, lane: LaneKey) -> LockAccount:
+        """Return what this process knows of the lock of a logical queue that `broker` led before.
+
+        Raises
+        ------
+        Conflict
+            `queue_not_moved`: the broker leads the queue still, so what it knows of the lock may change.
+        Unavailable
+            The broker is not ours.
+        """
+        await self._meta.refresh()
+        found = self._topics.find(topic)
+        _, locks = self._of(broker)
+        if found is None or found.topic.id != lane.topic_id or self._broker(found.topic, lane.partition) == broker:
+            detail = f"broker: {broker} leads {lane.partition} still, so the lock may change"
+            raise Conflict(detail, code="queue_not_moved", field="broker")
+        return locks.account(lane, self._clock.boot_ms())
 
     def _release(self, lane: LaneKey, topic: Topic, client: str, number: int | None) -> bool:
         _, locks = self._of(self._broker(topic, lane.partition))
@@ -329,7 +380,8 @@ class Locks:
                 locks.receive(topic.id, name, earlier)
                 continue
             now_ms, late_ms = self._clock.boot_ms(), 0 if self._hosting.alone else self._hosting.lease_ms
-            locks.arrive(topic.id, name, now_ms, online_epoch=after.online.epoch, late_ms=late_ms)
+            epoch = after.online.epoch
+            locks.arrive(topic.id, name, now_ms, online_epoch=epoch, late_ms=late_ms, previous=previous)
         changed = {(one.topic.name, one.queue) for one in moved}
         for place in self._waiters if changed else ():
             if (place.topic, place.partition) in changed:

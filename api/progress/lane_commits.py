@@ -6,6 +6,7 @@ lanes --by broker--> ours: stored here     theirs: sent on as commits of their p
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -17,7 +18,15 @@ from mq.names import broker_of
 from mq.queue import Committed, LaneKey
 from mq.wire import CommitRequest
 
-__all__ = ["LaneCommits"]
+__all__ = ["LaneCommits", "is_begin"]
+
+#: Header of a commit that another process forwards: the offsets are where the group begins.
+_BEGINS: Final = b"mq-begins"
+
+
+def is_begin(headers: Collection[Header]) -> bool:
+    """Whether a commit says where the group begins, and not what it has consumed."""
+    return any(name == _BEGINS for name, _ in headers)
 
 
 class LaneCommits:
@@ -29,9 +38,17 @@ class LaneCommits:
         self._owners = owners
 
     async def here(
-        self, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int], attempts: Mapping[str, int]
+        self,
+        topic: str,
+        lanes: Mapping[LaneKey, int],
+        epochs: Mapping[str, int],
+        attempts: Mapping[str, int],
+        *,
+        begins: bool = False,
     ) -> dict[str, Committed]:
         """Store commits in lanes of this process; `epochs` that are meant and `attempts` are by partition.
+
+        With `begins`, the offsets are where the group begins, and do not count as consumption.
 
         Raises
         ------
@@ -50,7 +67,7 @@ class LaneCommits:
         for broker, epoch in held.items():
             self._hosting.check(broker, epoch)
         now_ms = self._lanes.logs.now_ms()
-        for lane in lanes:
+        for lane in () if begins else lanes:
             self._lanes.consumed(lane, now_ms)
         return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
 
@@ -59,19 +76,41 @@ class LaneCommits:
         answer = await self._owners.ask(peer, call._replace(body=msgspec.json.encode(asked)))
         return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
 
+    async def begin(
+        self, topic: str, lane: LaneKey, offset: int, *, found_again: bool, headers: Collection[Header]
+    ) -> None:
+        """Store where a group begins in a lane of any process.
+
+        It is durable when this returns, unless it is `found_again` after a crash; then it is stored soon, if the lane
+        is ours, so that messages which retention takes from now on count as lost.
+        """
+        epoch = self._lanes.groups.epoch_of(lane)
+        if epoch is not None and found_again and self._hosting.hosts(broker_of(lane.partition)):
+            self._lanes.logs.offsets.note(lane, topic, Committed(epoch, offset))
+            return
+        await self.anywhere(topic, lane, offset, meant=None, attempts=0, headers=headers, begins=True)
+
     async def anywhere(
-        self, topic: str, lane: LaneKey, offset: int, *, meant: int | None, attempts: int, headers: Collection[Header]
+        self,
+        topic: str,
+        lane: LaneKey,
+        offset: int,
+        *,
+        meant: int | None,
+        attempts: int,
+        headers: Collection[Header],
+        begins: bool = False,
     ) -> Committed:
-        """Store one commit in a lane of any process; `headers` are those of the client's request.
+        """Store one commit in a lane of any process; `headers` are those of the client's request. `begins`: see `here`.
 
         Another process takes the partition's name from this one only, so what clients may do is checked before.
         """
         name = lane.partition
         target = f"/v1/groups/{quote(lane.group, safe='')}/topics/{quote(topic, safe='')}/offsets"
-        call = Call.on_behalf("PUT", target, headers)
+        call = Call.on_behalf("PUT", target, [*headers, (_BEGINS, b"1")] if begins else headers)
         peer = self._owners.of(broker_of(name), call)
         epochs, tried = {} if meant is None else {name: meant}, {name: attempts} if attempts else {}
         if peer is None:
-            return (await self.here(topic, {lane: offset}, epochs, tried))[name]
+            return (await self.here(topic, {lane: offset}, epochs, tried, begins=begins))[name]
         asked = CommitRequest(offsets={name: offset}, epochs=epochs, attempts=tried, topic_id=lane.topic_id)
         return (await self.there(peer, call, asked))[name]

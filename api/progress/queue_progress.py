@@ -134,6 +134,26 @@ class QueueProgress:
         reached = max(segment.logical(done.offset), before.offset if before.is_begun else 0)
         return Committed(done.epoch if before.epoch is None else max(before.epoch, done.epoch), reached)
 
+    async def begin(
+        self,
+        topic: Topic,
+        group: Group,
+        queue: LogicalQueue,
+        offset: int,
+        *,
+        found_again: bool,
+        headers: Collection[Header],
+    ) -> None:
+        """Store that the group begins at a logical offset of a queue in which it has no progress.
+
+        `found_again` and `headers` are as for `LaneCommits.begin`.
+        """
+        *older, (segment, physical) = commit_steps(queue, offset)
+        begun = [(passed, end) for passed, end in older if end > passed.start_offset]
+        for one, at in [*begun, (segment, physical)]:
+            lane = lane_of(topic, group.name, one)
+            await self._commits.begin(topic.name, lane, at, found_again=found_again, headers=headers)
+
     # Resets.
 
     async def reset_lanes(

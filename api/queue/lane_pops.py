@@ -71,6 +71,28 @@ class LanePops:
             return Empty.HELD_BACK
         return found
 
+    async def repeat(self, request: LanePopRequest) -> Taken | Empty:
+        """Return once more the messages of one lane that the pop's `attempt_id` was given there (SPEC POP-20).
+
+        It waits while another pop is at work there: an answer without them would end the repetitions.
+        """
+        key, attempt_id = request.lane, request.whole.attempt_id
+        assert attempt_id is not None, "the caller has asked `has_attempt`"
+        self._lanes.check_hosted(key)
+        await self._turns.free(key)
+        async with self._turns.take(key):
+            ordered = self._lanes.ordered.of_attempt(key, self._lanes.groups.epoch_of(key), attempt_id)
+            if ordered is None:
+                return Empty.NOTHING
+            found = await self._lanes.ordered.repeat(request, ordered, attempt_id)
+        # It may have released messages that do not fit into this answer.
+        self._lanes.wake(key.group, key.topic_id)
+        return found
+
+    def has_attempt(self, key: LaneKey, attempt_id: str) -> bool:
+        """Return whether a pop of this id was given messages of the lane that are leased still."""
+        return self._lanes.ordered.of_attempt(key, self._lanes.groups.epoch_of(key), attempt_id) is not None
+
     async def _take_unordered(
         self, request: LanePopRequest, blocked: Blocked | None
     ) -> tuple[Taken | Empty, MustStore]:

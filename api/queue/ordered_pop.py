@@ -115,6 +115,21 @@ class OrderedLanes:
         await self._store(request.lane, request.topic.name, ordered)
         return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
 
+    def of_attempt(self, key: LaneKey, epoch: int | None, attempt_id: str) -> OrderedLane | None:
+        """Return the lane if a pop of this id was given messages there that are leased still (SPEC POP-20)."""
+        ordered = self._lanes.get(key)
+        if ordered is None or ordered.epoch != epoch:
+            return None
+        return ordered if ordered.of_attempt(attempt_id, self._logs.now_ms()) else None
+
+    async def repeat(self, request: LanePopRequest, ordered: OrderedLane, attempt_id: str) -> Taken | Empty:
+        """Return once more what the pop of this id was given in this lane, with new leases, which are stored."""
+        now_ms, invisible_ms = self._logs.now_ms(), request.whole.invisible_ms
+        given = ordered.repeat(attempt_id, now_ms, invisible_ms, request.max_messages)
+        taken = await self._delivered(ordered, given, request)
+        await self._store(request.lane, request.topic.name, ordered)
+        return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
+
     def visible_ms(self, key: LaneKey) -> int | None:
         """Return when the lane may next deliver without an event; None if it does not wait for a time."""
         ordered = self._lanes.get(key)
@@ -135,7 +150,13 @@ class OrderedLanes:
                 seen = await self._look(request, turn.read_from, request.max_messages, blocked)
                 if seen.next_offset == turn.read_from:
                     return None
-                given = ordered.new(seen.offsets, seen.next_offset, self._logs.now_ms(), request.whole.invisible_ms)
+                given = ordered.new(
+                    seen.offsets,
+                    seen.next_offset,
+                    self._logs.now_ms(),
+                    request.whole.invisible_ms,
+                    request.whole.attempt_id,
+                )
                 if given or not seen.offsets:
                     return self._taken(ordered, given, request, _only(seen.rows, seen.offsets, given))
 
@@ -145,7 +166,8 @@ class OrderedLanes:
         read = rows.column("offset").to_pylist()
         # A client's commit may have ended some of them during the read.
         left = [offset for offset in read if not ordered.is_done(offset)]
-        given = ordered.again(left, self._logs.now_ms(), request.whole.invisible_ms)
+        whole = request.whole
+        given = ordered.again(left, self._logs.now_ms(), whole.invisible_ms, whole.attempt_id)
         return self._taken(ordered, given, request, _only(rows, read, given))
 
     async def _pop_keyed(self, keyed: KeyedPop, request: LanePopRequest, blocked: Blocked | None) -> Taken | None:
@@ -154,7 +176,14 @@ class OrderedLanes:
         while True:
             left, at_least = request.max_messages - len(deliveries), 0 if deliveries else 1
             now_ms, max_bytes = self._logs.now_ms(), request.max_bytes - nbytes
-            given, dead = keyed.take(now_ms, left, request.whole.invisible_ms, max_bytes=max_bytes, at_least=at_least)
+            given, dead = keyed.take(
+                now_ms,
+                left,
+                request.whole.invisible_ms,
+                max_bytes=max_bytes,
+                at_least=at_least,
+                attempt_id=request.whole.attempt_id,
+            )
             is_full = len(given) == left or keyed.ready > len(dead)
             nbytes += keyed.weight_of(given)
             deliveries += given

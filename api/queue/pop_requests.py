@@ -33,6 +33,13 @@ class TopicPopRequest:
     order: Ordering
     #: Whether to take only messages that are delivered again.
     retries_only: bool = False
+    #: The id of a pop in order that may be repeated (SPEC POP-20).
+    attempt_id: str | None = None
+
+    @property
+    def attempt(self) -> tuple[str, str, str] | None:
+        """What the repetitions of this pop have in common; None if it cannot be repeated."""
+        return None if self.attempt_id is None else (self.group.name, self.topic.id, self.attempt_id)
 
     @property
     def keeps_order(self) -> bool:

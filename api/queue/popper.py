@@ -1,5 +1,7 @@
 """Pops of a topic: visit lane after lane until there is enough, or wait if there is nothing (SPEC POP-1, POP-15).
 
+of a repeated `attempt_id`: lanes with its messages --> answer with these alone (SPEC POP-20)
+    |none
 visit the lanes --found--> answer                    of a static topic: the segments of its logical queues
     |nothing
 look for other processes' commits, visit again
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from api.host import Hosting
@@ -46,6 +48,8 @@ class Popped:
     epochs: dict[str, int] = field(default_factory=dict)
     #: The logical queues of a static topic, in whose terms the messages are shown.
     queues: TopicQueues | None = None
+    #: Whether an earlier pop of the same `attempt_id` was given these messages.
+    repeated: bool = False
 
 
 class Popper:
@@ -158,6 +162,8 @@ class Popper:
         queues = self._queues(request.topic)
         found = Popped(queues=queues)
         left = self._visits(request, queues)
+        if await self._repeat(left, request, found):
+            return found
         seen: set[LanePartition] = set()
         while left:
             for visit in left:
@@ -175,7 +181,30 @@ class Popper:
             left = [visit for visit in self._visits(request, queues) if visit not in seen]
         return found
 
-    async def _visit(self, visit: LanePartition, request: TopicPopRequest, found: Popped) -> None:
+    async def _repeat(self, visits: list[LanePartition], request: TopicPopRequest, found: Popped) -> bool:
+        """Find once more what an earlier pop of this `attempt_id` was given; return whether there was anything.
+
+        All its lanes are visited, also when there is enough: each releases what does not fit. An error of one is the
+        answer if no other has messages, and then the client repeats the pop.
+        """
+        attempt_id = request.attempt_id
+        if attempt_id is None:
+            return False
+        for visit in [visit for visit in visits if self._pops.has_attempt(visit.key, attempt_id)]:
+            try:
+                await self._visit(visit, request, found, self._pops.repeat)
+            except DeltaMQError as error:
+                found.error = found.error or error
+        found.repeated = bool(found.taken)
+        return found.repeated or found.error is not None
+
+    async def _visit(
+        self,
+        visit: LanePartition,
+        request: TopicPopRequest,
+        found: Popped,
+        pop: Callable[[LanePopRequest], Awaitable[Taken | Empty]] | None = None,
+    ) -> None:
         log = visit.partition.log
         if log is None:
             if visit.key.retry:
@@ -190,7 +219,8 @@ class Popper:
         if found.epochs.setdefault(visit.broker, epoch) != epoch:
             raise Unavailable(f"broker {visit.broker} changed its process meanwhile; ask again", code="lease_lost")
         room = request.max_messages - found.count
-        taken = await self._pops.pop(LanePopRequest(request, visit.key, log, room, self._bytes_max - found.nbytes))
+        asked = LanePopRequest(request, visit.key, log, room, self._bytes_max - found.nbytes)
+        taken = await (pop or self._pops.pop)(asked)
         if isinstance(taken, Taken):
             found.taken.append(taken)
             found.count += len(taken.handles)

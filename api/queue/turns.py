@@ -46,6 +46,11 @@ class Turns:
             turn.limit(self._limit_s(lane))
         return turn is not None
 
+    async def free(self, lane: LaneKey) -> None:
+        """Wait until no pop is at work in the lane; from now on the time of those that are is limited."""
+        while self.is_busy(lane):
+            await self._busy[lane].over()
+
     def take(self, lane: LaneKey) -> _Turn:
         """Return the turn of a pop in a lane that is not busy: `async with` it while the pop is at work.
 
@@ -78,7 +83,7 @@ class Turns:
 class _Turn:
     """A pop at work in a lane."""
 
-    __slots__ = ("_began_s", "_is_wanted", "_lane", "_timeout", "_turns")
+    __slots__ = ("_began_s", "_is_wanted", "_lane", "_over", "_timeout", "_turns")
 
     def __init__(self, turns: Turns, lane: LaneKey) -> None:
         self._turns = turns
@@ -87,12 +92,19 @@ class _Turn:
         #: Whether another pop has wanted the lane since.
         self._is_wanted = False
         self._timeout = asyncio.timeout(None)
+        #: Set at the end of the turn, if somebody waits for it.
+        self._over: asyncio.Event | None = None
 
     def limit(self, limit_s: float) -> None:
         """End the pop when it has worked for `limit_s`, or now if it has already."""
         if not self._is_wanted:
             self._is_wanted = True
             self._timeout.reschedule(self._began_s + limit_s)
+
+    async def over(self) -> None:
+        """Wait for the end of the turn."""
+        self._over = self._over or asyncio.Event()
+        await self._over.wait()
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
@@ -101,6 +113,8 @@ class _Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._turns.ended(self._lane, well=error is None)
+        if self._over is not None:
+            self._over.set()
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as late:

@@ -59,6 +59,7 @@ class GlobalReader:
         Unavailable
             `queue_unserved`: the cluster where the offset lies cannot be reached. Nothing is skipped.
         """
+        self._clusters.refuse_guarded(topic.name)
         if from_cluster(call.headers):
             await self._globals.caught_up(topic.name, global_epoch_of(call.headers))
         deadline = self._globals.time() + query.wait_ms / 1000

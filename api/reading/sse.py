@@ -17,7 +17,7 @@ import msgspec
 
 from api.reading.partition_reader import FetchQuery
 from api.wire import Client, ClientDisconnected, Send, stored_messages
-from mq.errors import Conflict, Unavailable, Unprocessable
+from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
 from mq.limits import OFFSET_MAX
 from tables.log import Fetched, FetchStatus
 
@@ -63,12 +63,21 @@ async def stream_events(
         try:
             found = await read(query)
         except ClientDisconnected:
-            return
-        except (Conflict, Unavailable) as error:
-            why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
-            await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
             break
+        except (Conflict, Unavailable) as error:
+            await _refuse(send, error)
+            break
+    if client.refusal is not None:
+        await _refuse(send, client.refusal)
+    elif client.gone.done():
+        return
     await _piece(send, b"", last=True)
+
+
+async def _refuse(send: Send, error: DeltaMQError) -> None:
+    """Send the event that says why there are no more."""
+    why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
+    await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
 
 
 async def _piece(send: Send, body: bytes, *, last: bool) -> None:

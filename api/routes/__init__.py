@@ -6,6 +6,7 @@ from typing import Final
 
 from api.routes import (
     access,
+    auth,
     cancel,
     cluster,
     dead_letters,
@@ -18,6 +19,7 @@ from api.routes import (
     static_topics,
     topics,
 )
+from api.routes.cluster import asking_console
 from api.routes.fetch import ARROW_TYPE, FetchEndpoint
 from api.routes.handles import CALLS, HandlesEndpoint
 from api.routes.pop import PopEndpoint
@@ -35,6 +37,7 @@ __all__ = [
     "PopEndpoint",
     "PopForwarder",
     "ProduceEndpoint",
+    "asking_console",
 ]
 
 #: The routers that FastAPI serves, in the order of the OpenAPI document.
@@ -53,5 +56,6 @@ ROUTERS: Final = tuple(
         dead_letters,
         cluster,
         access,
+        auth,
     )
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Final
@@ -13,18 +13,29 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from api.log import of_partitions, rendered
+from api.host import Topics, queue_states
+from api.log import QueueGauges, of_partitions, of_queues, rendered
 from api.routes.topics import Running, brought_up
-from api.wire import TOPIC_PATTERN, AccessFields, Json, problems
+from api.wire import TOPIC_PATTERN, AccessFields, Answer, Json, problems
 from mq.errors import Unavailable
 from mq.meta import META_ROLE, Host
 from mq.names import broker_of
 
-__all__ = ["router"]
+__all__ = ["asking_console", "router"]
 
 router = APIRouter(tags=["service"])
 
-_CONSOLE: Final = files("api").joinpath("console.html").read_text(encoding="utf-8")
+#: The console's page, script and style: bytes and media type.
+_CONSOLE: Final = {
+    name: (files("api").joinpath(name).read_bytes(), f"text/{kind}; charset=utf-8")
+    for name, kind in (("console.html", "html"), ("console.js", "javascript"), ("console.css", "css"))
+}
+#: The console's policy: the page runs this service's files alone, and asks this service alone. Text that it shows can
+#: thus never run, and nobody else can frame it.
+_CONSOLE_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 _METRICS_TEXT: Final = """# HELP deltamq_produced_messages_total Messages acknowledged to producers.
 # TYPE deltamq_produced_messages_total counter
 deltamq_produced_messages_total{topic="flights"} 123.0
@@ -164,7 +175,7 @@ async def metrics(
         Sequence[str],
         Query(
             max_length=_TOPICS_MAX,
-            description="Only metrics of these topics and their partitions.",
+            description="Only metrics of these topics, their partitions, and their logical queues.",
             json_schema_extra={"items": {"type": "string", "pattern": TOPIC_PATTERN}},
             examples=[["flights"]],
         ),
@@ -177,6 +188,7 @@ async def metrics(
         for name in topic:
             await brought_up(await service.topics.require(name), service.settings.refresh_ms)
         families = [*service.metrics.of_topics(topic), *of_partitions(service.partitions.gauges(topic))]
+        families += of_queues(_queues(service.topics, topic))
     else:
         families = list(service.metrics.of_process())
         if partitions:
@@ -186,10 +198,38 @@ async def metrics(
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
+def _queues(topics: Topics, names: Sequence[str]) -> Iterator[QueueGauges]:
+    """Yield the logical queues of the static topics among these."""
+    for name in names:
+        hosted = topics.find(name)
+        states = None if hosted is None else queue_states(hosted, topics.queues(hosted))
+        for one in states or ():
+            yield QueueGauges(name, one.partition, one.min_offset, one.max_offset, one.messages)
+
+
 @router.get("/", summary="The console", response_class=HTMLResponse)
-async def console() -> HTMLResponse:
-    return HTMLResponse(_CONSOLE, headers={"content-security-policy": _CONSOLE_POLICY})
+async def console() -> Response:
+    return _file("console.html")
 
 
-#: The console's policy: the page is one file and loads nothing from elsewhere.
-_CONSOLE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+@router.get("/console.js", summary="The console's script", include_in_schema=False)
+async def console_script() -> Response:
+    return _file("console.js")
+
+
+@router.get("/console.css", summary="The console's style", include_in_schema=False)
+async def console_style() -> Response:
+    return _file("console.css")
+
+
+def _file(name: str) -> Response:
+    body, kind = _CONSOLE[name]
+    headers = {"content-type": kind, "content-security-policy": _CONSOLE_POLICY, "cache-control": "no-cache"}
+    return Response(body, headers=headers)
+
+
+def asking_console(refusal: Answer) -> Answer:
+    """Return the 401 that a browser shows: the console's page, the same for everybody, which asks for a key."""
+    page = _file("console.html")
+    challenge = [one for one in refusal.headers if one[0] == b"www-authenticate"]
+    return Answer(refusal.status, [*page.raw_headers, *challenge], bytes(page.body))

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from api.host import HostedMeta
 from api.log import Partitions
 from api.routes.groups import GroupName
-from api.routes.replay import Replayer
-from api.routes.topics import Running
+from api.routes.topics import Asking, Running
+from api.sending import Replayer
 from api.wire import JsonBody, dead_letters, problems, shown_origins
 from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX
@@ -79,6 +79,7 @@ class ReplayAnswer(BaseModel):
 async def list_dead_letters(
     group: GroupName,
     service: Running,
+    caller: Asking,
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = _LIST_DEFAULT,
     offset: Annotated[
         int, Query(ge=0, le=OFFSET_MAX, description="Number to skip; with `partition`, the first offset there.")
@@ -96,6 +97,8 @@ async def list_dead_letters(
         place_of = service.topics.place_of
         messages = [letter for name, page in rows for letter in dead_letters(name, shown_origins(page, place_of))]
         following = _following(logs, offset, len(messages), messages, here=partition is not None)
+        # Others of the group may have consumed topics that this caller may not.
+        messages = [one for one in messages if one.topic is None or caller.allows("topic", one.topic, "subscribe")]
         answer = DeadLetters(group, total, messages, following)
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
@@ -165,7 +168,7 @@ def _following(
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_REPLAY.described,
 )
-async def replay_dead_letters(group: GroupName, service: Running, request: Request) -> Any:
+async def replay_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Any:
     asked = await _REPLAY.read(request)
     found = await service.groups.require(group)
     logs = await _logs(service.partitions, service.meta, service.settings.brokers, found)
@@ -181,7 +184,7 @@ async def replay_dead_letters(group: GroupName, service: Running, request: Reque
             else:
                 failed += [_failure(partition, offset, "offset_out_of_range") for offset in sorted(set(offsets))]
     replayer = Replayer(service.topics, service.partitions, service.meta, service.fencing, service.sealer)
-    done = await replayer.replay(found, chosen, asked.to or "origin")
+    done = await replayer.replay(found, chosen, asked.to or "origin", caller)
     return {
         "replayed": done.replayed,
         "duplicates": done.duplicates,

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from api.auth import require_also
 from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics, from_cluster, refuse_global, unknown_here
 from api.log import Metrics, Partitions
 from api.order import Gate, Gates
@@ -135,6 +136,8 @@ class FetchEndpoint:
         events = accepts(headers, EVENTS_TYPE)
         client = Client(scope, receive)
         try:
+            if "group" in parameters:
+                require_also(scope, "group", parameters["group"], "subscribe")
             gate = await self._gate(topic, partition_name, parameters)
             if gate is not None and gate.is_owners and not events:
                 call = Call.of(scope, wait_ms=query.wait_ms)

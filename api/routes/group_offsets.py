@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from api.host import Call, Groups, HostedMeta, Owners, Peer, Topics, is_forwarded, refuse_global, together
-from api.progress import check_offset
+from api.progress import check_offset, is_begin
 from api.queue import Lanes, begin, bounds_at
 from api.routes.groups import ReaderName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
@@ -144,7 +144,8 @@ async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, 
     asking: list[Awaitable[dict[str, Committed]]] = [
         service.commits.there(peer, call, _part(asked, names)) for peer, names in _names(theirs, their_queues).items()
     ]
-    here = service.commits.here(topic, {lane: lanes[lane] for lane in ours}, epochs, attempts)
+    begins = is_forwarded(call.headers) and is_begin(call.headers)
+    here = service.commits.here(topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, begins=begins)
     in_queues = _commit_queues(service, found, its_group, {queue: queues[queue] for queue in our_queues}, asked, call)
     done = await together([here, in_queues, *asking])
     committed = {name: at for part in done for name, at in part.items()}

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from api.host import Call, is_forwarded
 from api.routes.groups import GroupName
 from api.routes.lane_views import ask_others
-from api.routes.topics import Running
+from api.routes.topics import Asking, Running
 from api.wire import problems, rfc3339
 from mq.statistics import KEPT_MINUTES, Consumed, sums_of
 
@@ -70,7 +70,9 @@ class GroupStatisticsView(BaseModel):
     response_model=GroupStatisticsView,
     responses=problems(400, 404, 422, 500),
 )
-async def show_statistics(group: GroupName, service: Running, request: Request, minutes: Minutes = 5) -> Any:
+async def show_statistics(
+    group: GroupName, service: Running, caller: Asking, request: Request, minutes: Minutes = 5
+) -> Any:
     await service.groups.require(group)
     call = Call.of(request.scope)
     since_ms, counted = service.statistics.since(group, minutes)
@@ -84,7 +86,11 @@ async def show_statistics(group: GroupName, service: Running, request: Request, 
         "since_time": rfc3339(since_ms * 1_000),
         "seconds": seconds,
         "processes": len(told),
-        "topics": [_view(topic, one, seconds) for topic, one in sorted(sums_of(told).items())],
+        "topics": [
+            _view(topic, one, seconds)
+            for topic, one in sorted(sums_of(told).items())
+            if caller.allows("topic", topic, "describe")
+        ],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from api.order import OnlineClients
 from api.queue import Lanes, MovedProgress, SeenClients
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.routes.lane_views import LaneView, Others, ask_others, lane_views
-from api.routes.topics import Running
+from api.routes.topics import Asking, Running
 from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
 from mq.errors import NotFound
 from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
@@ -267,16 +267,17 @@ Views = Annotated[GroupViews, Depends(_views_of)]
     response_model_exclude_none=True,
     responses=problems(400, 422, 500),
 )
-async def list_groups(service: Running, limit: Limit = None, after: After = None) -> Any:
-    names, following = page(service.groups.state.groups, limit, after)
+async def list_groups(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Any:
+    names, following = page(filter(caller.filter("group", "describe"), service.groups.state.groups), limit, after)
     return {"groups": names, "next": following}
 
 
 @router.get(
     "/{group}", summary="One group with its progress", response_model=GroupView, responses=problems(400, 404, 500)
 )
-async def show_group(group: ReaderName, service: Running, views: Views, request: Request) -> Any:
-    return await views.of(await service.groups.reader(group), Call.of(request.scope))
+async def show_group(group: ReaderName, service: Running, caller: Asking, views: Views, request: Request) -> Any:
+    view = await views.of(await service.groups.reader(group), Call.of(request.scope))
+    return _describable(view, caller.filter("topic", "describe"))
 
 
 @router.put(
@@ -289,13 +290,34 @@ async def show_group(group: ReaderName, service: Running, views: Views, request:
     },
     openapi_extra=_PUT.described,
 )
-async def put_group(group: GroupName, service: Running, views: Views, request: Request, response: Response) -> Any:
+async def put_group(
+    group: GroupName, service: Running, caller: Asking, views: Views, request: Request, response: Response
+) -> Any:
     check_group(group)
     wanted = GroupRequest.from_json(msgspec.to_builtins(await _PUT.read(request)), service.invisible)
     found, created = await service.groups.put(group, wanted)
     response.status_code = 201 if created else 200
-    shown = Call("GET", Call.of(request.scope).target, [], b"")
-    return await views.of(found, shown)
+    asked = Call.of(request.scope)
+    shown = Call.on_behalf("GET", asked.target.decode("ascii"), asked.headers)
+    return _describable(await views.of(found, shown), caller.filter("topic", "describe"))
+
+
+def _describable(view: dict[str, Any], may: Callable[[str], bool] | None) -> dict[str, Any]:
+    """Return the view of a group without topics that the caller may not describe."""
+    if may is None:
+        return view
+    shown = {**view, "allocation": {topic: one for topic, one in view["allocation"].items() if may(topic)}}
+    shown["topics"] = [one for one in view["topics"] if may(one.topic)]
+    shown["clients"] = [_of_topics(one, may) for one in view["clients"]]
+    shown["members"] = [
+        one.model_copy(update={"topics": [topic for topic in one.topics if may(topic.topic)]})
+        for one in view["members"]
+    ]
+    return shown
+
+
+def _of_topics(client: ClientView, may: Callable[[str], bool]) -> ClientView:
+    return client.model_copy(update={"topics": {topic: how for topic, how in client.topics.items() if may(topic)}})
 
 
 @router.delete(

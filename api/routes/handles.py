@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from api.auth import Caller, caller_of
 from api.host import Call, Groups, Owners, failed_of, together
 from api.log import Metrics
 from api.queue import Disposition, HandleCalls, Lanes
@@ -29,7 +30,7 @@ from api.wire import (
     read_body,
     unquoted,
 )
-from mq.errors import Conflict, Refused
+from mq.errors import Conflict, Forbidden, Refused
 from mq.meta import Group, InvisibleBounds, Topic
 from mq.queue import Dead, Handle, after_failure, check_reason, wait_ms
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
@@ -54,6 +55,15 @@ _ack: Final = msgspec.json.Decoder(AckRequest)
 _invisible: Final = msgspec.json.Decoder(InvisibleRequest)
 _nack: Final = msgspec.json.Decoder(NackRequest)
 _dead: Final = msgspec.json.Decoder(DeadRequest)
+
+
+class Asked(NamedTuple):
+    """One request."""
+
+    group: Group
+    headers: Headers
+    call: Call
+    caller: Caller
 
 
 class HandlesEndpoint:
@@ -89,35 +99,39 @@ class HandlesEndpoint:
         with self._admission.enter() as reserved:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
             group = self._groups.find(group_name) or await self._groups.require(group_name)
-            answer = msgspec.json.encode(await CALLS[call](self, group, headers, Call.of(scope, body)))
+            asked = Asked(group, headers, Call.of(scope, body), caller_of(scope))
+            answer = msgspec.json.encode(await CALLS[call](self, asked))
         return Answer.of_json(answer)
 
-    async def ack(self, group: Group, headers: Headers, call: Call) -> AckAnswer:
+    async def ack(self, asked: Asked) -> AckAnswer:
         """Acknowledge messages."""
-        request = decode(_ack, headers, call.body)
+        group, request = asked.group, decode(_ack, asked.headers, asked.call.body)
 
         async def here(handles: Sequence[str]) -> Mapping[int, str]:
             failed = await self._handles.finish(self._handles.begin_ack(group.name, handles))
             self._metrics.acked_messages[group.name] += len(handles) - len(failed)
             return failed
 
-        failed = await self._everywhere(group, call, request, here)
+        failed = await self._everywhere(asked, request, here)
         return AckAnswer(len(request.handles) - len(failed), failed)
 
-    async def invisible(self, group: Group, headers: Headers, call: Call) -> InvisibleAnswer:
+    async def invisible(self, asked: Asked) -> InvisibleAnswer:
         """Change the invisible time of one message."""
-        request = decode(_invisible, headers, call.body)
+        group, request = asked.group, decode(_invisible, asked.headers, asked.call.body)
         disposition = Disposition(self._invisible.check(request.invisible_ms, zero=True))
-        for peer in self._owners.split(group.name, [request.handle], call).theirs:
-            return InvisibleAnswer((await self._owners.ask(peer, call))["handle"])
+        _, barred = self._owners.allowed(group.name, [request.handle], asked.caller)
+        if barred:
+            raise Forbidden("handle: the topic of its message may not be consumed any more", field="handle")
+        for peer in self._owners.split(group.name, [request.handle], asked.call).theirs:
+            return InvisibleAnswer((await self._owners.ask(peer, asked.call))["handle"])
         failed, renewed = await self._handles.change(group, [request.handle], lambda _: disposition)
         if failed:
             raise _refused(failed[0])
         return InvisibleAnswer(renewed[0])
 
-    async def nack(self, group: Group, headers: Headers, call: Call) -> NackAnswer:
+    async def nack(self, asked: Asked) -> NackAnswer:
         """Give messages back as failed."""
-        request = decode(_nack, headers, call.body)
+        group, request = asked.group, decode(_nack, asked.headers, asked.call.body)
         if request.delay_ms is not None:
             self._invisible.check(request.delay_ms, field="delay_ms", zero=True)
 
@@ -129,12 +143,12 @@ class HandlesEndpoint:
             self._metrics.nacked_messages[group.name] += len(handles) - len(failed)
             return failed
 
-        failed = await self._everywhere(group, call, request, here)
+        failed = await self._everywhere(asked, request, here)
         return NackAnswer(len(request.handles) - len(failed), failed)
 
-    async def dead(self, group: Group, headers: Headers, call: Call) -> DeadAnswer:
+    async def dead(self, asked: Asked) -> DeadAnswer:
         """Send messages to the dead letters."""
-        request = decode(_dead, headers, call.body)
+        group, request = asked.group, decode(_dead, asked.headers, asked.call.body)
         disposition = Disposition(0, check_reason(request.reason), Outcome.DEAD)
 
         async def here(handles: Sequence[str]) -> Mapping[int, str]:
@@ -142,13 +156,12 @@ class HandlesEndpoint:
             self._metrics.condemned_messages[group.name] += len(handles) - len(failed)
             return failed
 
-        failed = await self._everywhere(group, call, request, here)
+        failed = await self._everywhere(asked, request, here)
         return DeadAnswer(len(request.handles) - len(failed), failed)
 
     async def _everywhere(
         self,
-        group: Group,
-        call: Call,
+        asked: Asked,
         request: AckRequest | NackRequest | DeadRequest,
         here: Callable[[Sequence[str]], Awaitable[Mapping[int, str]]],
     ) -> list[FailedHandle]:
@@ -156,14 +169,14 @@ class HandlesEndpoint:
 
         `here` returns the codes of the handles that it refuses, by position.
         """
-        handles = request.handles
-        split = self._owners.split(group.name, handles, call)
+        handles, barred = self._owners.allowed(asked.group.name, request.handles, asked.caller)
+        split = self._owners.split(asked.group.name, handles, asked.call)
         if not split.theirs:
-            return _failed(handles, await here(handles))
+            return barred + _failed(handles, await here(handles))
         ours = [handles[at] for at in split.ours]
-        asking = self._owners.ask_all(split.theirs, call, msgspec.to_builtins(request))
-        failed, answers = await together([here(ours), asking])
-        return _failed(ours, failed) + failed_of(answers)
+        body = {**msgspec.to_builtins(request), "handles": handles}
+        failed, answers = await together([here(ours), self._owners.ask_all(split.theirs, asked.call, body)])
+        return barred + _failed(ours, failed) + failed_of(answers)
 
 
 def _refused(code: str) -> Refused | Conflict:
@@ -193,7 +206,7 @@ def _failed(handles: Sequence[str], failed: Mapping[int, str]) -> list[FailedHan
     return [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
 
-_Call = Callable[[HandlesEndpoint, Group, Headers, Call], Awaitable[msgspec.Struct]]
+_Call = Callable[[HandlesEndpoint, Asked], Awaitable[msgspec.Struct]]
 #: The calls with handles, by the last segment of the path.
 CALLS: Final[dict[bytes, _Call]] = {
     b"ack": HandlesEndpoint.ack,

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.auth import require_also
 from api.host import refuse_global
 from api.order import Beat
 from api.routes.groups import GroupName
@@ -85,6 +86,7 @@ async def heartbeat(
     check_wait(wait_ms)
     subscriptions, online = heartbeat_of(await HEARTBEAT.read(request))
     for name in subscriptions:
+        require_also(request.scope, "topic", name, "subscribe")
         subscribed = service.topics.find(name)
         if subscribed is not None:
             refuse_global(subscribed.topic, "a subscription")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, refuse_global
@@ -20,8 +20,10 @@ from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from api.routes.topics import Running, TopicName
 from api.wire import Client, problems
-from mq.errors import Conflict, Unavailable, Unknown
+from mq.errors import Conflict, Unavailable, Unknown, Unprocessable
 from mq.meta import Group, Topic
+from mq.names import check_broker
+from mq.queue import LaneKey
 from mq.wire import LocksGiven
 
 __all__ = ["router"]
@@ -66,6 +68,48 @@ class ReleaseAnswer(BaseModel):
     partitions: list[str]
 
 
+class HolderView(BaseModel):
+    """The client that has the lock, the number of its stay and of the lock, and when the lock was renewed last."""
+
+    client: str
+    joined: int
+    number: int
+    renewed_ms_ago: int
+
+
+class LockAnswer(BaseModel):
+    """What the process of a broker knows of a pull lock.
+
+    `holder` is null if no client has it there. For `settles_in_ms` another client may have it that is not known there.
+    The rest is for processes: when that was, and what has happened to the lock since.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "holder": {"client": "worker-1", "joined": 7, "number": 12_884_901_889, "renewed_ms_ago": 8_200},
+                    "settles_in_ms": 0,
+                    "online_epoch": 12,
+                    "given": False,
+                    "void": False,
+                    "abandoned": False,
+                }
+            ]
+        }
+    )
+    holder: HolderView | None
+    settles_in_ms: int
+    online_epoch: int
+    given: bool
+    void: bool
+    abandoned: bool
+
+
+QueueName = Annotated[str, Query(description="A logical queue.", examples=["0@__logical_queue_broker__"])]
+BrokerName = Annotated[str, Query(description="A broker that led it before.", examples=["broker-a"])]
+
+
 class _Share(NamedTuple):
     """The partitions of one process; `owner` is None for this one."""
 
@@ -99,6 +143,28 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
         client.close()
 
 
+@router.get(
+    "",
+    summary="What a broker knows of the lock of a logical queue that it led before",
+    response_model=LockAnswer,
+    responses=problems(400, 404, 409, 422),
+)
+async def show_lock(
+    group: GroupName, topic: TopicName, partition: QueueName, broker: BrokerName, service: Running, request: Request
+) -> Any:
+    _, hosted = await _exclusive(service.topics, service.groups, service.meta, group, topic)
+    queues = service.topics.queues_of(hosted)
+    if queues is None:
+        raise Unprocessable(f"topic {topic} is not static: its partitions stay at their brokers", field="topic")
+    queues.require(partition, topic)
+    check_broker(broker)
+    there = await service.peers.elsewhere_as_response(broker, request, b"")
+    if there is not None:
+        return there
+    told = await service.locks.account(broker, topic, LaneKey(hosted.id, group, False, partition))
+    return msgspec.to_builtins(told)
+
+
 @router.delete(
     "",
     summary="Give pull locks back",
@@ -114,7 +180,9 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
     released: set[str] = set()
     for share in shares:
         if share.owner is None:
-            released.update(service.locks.release(group, hosted, asked.client, share.partitions, asked.numbers))
+            headers = request.scope["headers"]
+            here = service.locks.release(group, hosted, asked.client, share.partitions, asked.numbers, headers)
+            released.update(await here)
     parts = [_release_there(service.peers, request, asked, share, share.owner) for share in shares if share.owner]
     for there in await asyncio.gather(*parts):
         released.update(there)

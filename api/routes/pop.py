@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from api.auth import caller_of
 from api.host import GONE, Call, Groups, HostedTopic, Hosting, Peer, Topics, refuse_global
 from api.log import Metrics, Partitions
 from api.queue import (
@@ -40,6 +41,7 @@ from api.wire import (
     Answer,
     Client,
     Receive,
+    RepeatedCalls,
     Scope,
     Ticket,
     accepts,
@@ -53,6 +55,7 @@ from api.wire import (
 from mq.errors import Conflict, DeltaMQError, NotFound
 from mq.meta import Group, InvisibleBounds, Subscription, Topic
 from mq.names import broker_of, check_topic
+from mq.queue import check_attempt_id
 from mq.static import TopicQueues
 from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from tables.failpoints import failpoint
@@ -104,6 +107,7 @@ class PopEndpoint:
         self._invisible = invisible
         self._within_ms = within_ms
         self._now_ms = now_ms
+        self._repeated = RepeatedCalls()
 
     async def answer(
         self, group_segment: bytes, topic_segment: bytes, scope: Scope, receive: Receive, until_sent: ExitStack
@@ -127,10 +131,12 @@ class PopEndpoint:
                 order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
             )
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
-        acks = request.ack or []
+        acks, barred = self._forwarder.allowed(group_name, request.ack or [], caller_of(scope))
+        request.ack = acks
         handles, refused = acks, list[FailedHandle]()
         popped: Popped | None = None
         client = Client(scope, receive)
+        over = await self._repeated.begin(wanted.attempt, client)
         try:
             if not self._hosting.alone:
                 call = Call.of(scope, body, wait_ms=wanted.wait_ms)
@@ -143,7 +149,7 @@ class PopEndpoint:
                 else:
                     found, handles, refused = await self._forwarder.forward(request, group_name, way.last, call, client)
                 if isinstance(found, Answer):
-                    answer = with_refused(found, refused)
+                    answer = with_refused(found, barred + refused)
                     ticket.grow(answer.size)
                     return answer
                 popped = found
@@ -156,15 +162,21 @@ class PopEndpoint:
                 refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
         finally:
             client.close()
-        answer = await self._encoded(wanted, popped, refused, scope, ticket)
-        for taken in popped.taken:
-            broker = broker_of(taken.pop.partition)
-            self._statistics.delivered(group_name, wanted.topic, broker, taken.rows, taken.attempts)
-        _count(self._metrics, wanted, popped.taken, len(acks) - len(refused))
+            over()
+        answer = await self._encoded(wanted, popped, barred + refused, scope, ticket)
+        self._count(wanted, popped, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
         self._popper.check(popped)
         return answer
+
+    def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int) -> None:
+        """Count what was popped, but not once more what the lost answer of a repeated pop has counted."""
+        new = () if popped.repeated else popped.taken
+        for taken in new:
+            broker = broker_of(taken.pop.partition)
+            self._statistics.delivered(wanted.group.name, wanted.topic, broker, taken.rows, taken.attempts)
+        _count(self._metrics, wanted, new, acked)
 
     async def _pop_here(self, topic: HostedTopic, wanted: TopicPopRequest, client: Client) -> Popped:
         try:
@@ -249,7 +261,9 @@ def _checked(
             field="group",
         )
     order = group.settings.order if request.order is None else request.order
-    invisible_ms = request.invisible_ms
+    # Retried messages have no order.
+    in_order = False if retries_only else order
+    invisible_ms, attempt_id = request.invisible_ms, request.attempt_id
     return TopicPopRequest(
         topic=topic,
         group=group,
@@ -258,9 +272,9 @@ def _checked(
         wait_ms=request.wait_ms or 0,
         filter=message_filter(request.tags, request.filter),
         partition=request.partition,
-        # Retried messages have no order.
-        order=False if retries_only else order,
+        order=in_order,
         retries_only=retries_only,
+        attempt_id=None if attempt_id is None else check_attempt_id(attempt_id, in_order=in_order is not False),
     )
 
 

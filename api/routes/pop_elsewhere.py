@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from api.auth import Caller
 from api.host import Call, Hosting, Owners, Peer, Peers, failed_of, is_forwarded
 from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
 from api.wire import Answer, Client
@@ -76,6 +77,10 @@ class PopForwarder:
         self._hosting = hosting
         self._lanes = lanes
         self._progress = progress
+
+    def allowed(self, group: str, handles: list[str], caller: Caller) -> tuple[list[str], list[FailedHandle]]:
+        """Return the handles that the caller may acknowledge, and the others."""
+        return self._owners.allowed(group, handles, caller)
 
     # The way.
 
@@ -168,7 +173,7 @@ class PopForwarder:
         if split.theirs:
             # A pop's path is that of its group, its topic and the call.
             target = b"/".join([*call.target.split(b"/")[:4], b"ack"])
-            ack = Call("POST", target, [(b"content-type", b"application/json")], b"")
+            ack = Call.on_behalf("POST", target.decode("ascii"), call.headers)
             refused += failed_of(await self._owners.ask_all(split.theirs, ack, {"handles": handles}))
         return [handles[at] for at in left], refused
 

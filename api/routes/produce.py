@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from api.auth import caller_of, permit_put
 from api.host import GONE, Call, Topics, from_cluster, unknown_here
 from api.log import Metrics, Partitions
 from api.sending import INLINE_BYTES, GlobalSender, RequestAppender, StoreRequest, check_new
@@ -105,7 +106,9 @@ class ProduceEndpoint:
             if topic is None and from_cluster(scope["headers"]):
                 raise unknown_here(topic_name)
             if topic is None:
-                topic = await self._topics.for_produce(topic_name, partial(check_new, topic_name, request))
+                topic = await self._topics.for_produce(
+                    topic_name, partial(check_new, topic_name, request), permit_put(caller_of(scope), topic_name)
+                )
             elsewhere: Answer | None = None
             try:
                 if topic.topic.world is not None:

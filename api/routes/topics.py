@@ -14,6 +14,7 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
+from api.auth import Caller, caller_of, permit_put
 from api.host import HostedTopic, QueueState, from_cluster, queue_states, refuse_global
 from api.log import Partition
 from api.service import Service
@@ -32,7 +33,7 @@ from mq.names import broker_of, check_client_topic
 from mq.static import GlobalQueues, global_queue_name
 from tables.log import PartitionLog, Warehouse
 
-__all__ = ["StayView", "brought_up", "router", "service_of"]
+__all__ = ["Asking", "Running", "StayView", "TopicName", "brought_up", "router", "service_of"]
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 
@@ -48,6 +49,14 @@ async def service_of(request: Request) -> Service:
 
 
 Running = Annotated[Service, Depends(service_of)]
+
+
+async def asking(request: Request) -> Caller:
+    """Return who sent the request."""
+    return caller_of(request.scope)
+
+
+Asking = Annotated[Caller, Depends(asking)]
 
 
 class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -256,8 +265,8 @@ class OffsetsByTime(BaseModel):
     response_model_exclude_none=True,
     responses=problems(400, 422, 500),
 )
-async def list_topics(service: Running, limit: Limit = None, after: After = None) -> Any:
-    names, following = page(service.topics.state.topics, limit, after)
+async def list_topics(service: Running, caller: Asking, limit: Limit = None, after: After = None) -> Any:
+    names, following = page(filter(caller.filter("topic", "describe"), service.topics.state.topics), limit, after)
     return {"topics": names, "next": following}
 
 
@@ -280,17 +289,18 @@ async def show_topic(topic: TopicName, service: Running, request: Request) -> An
     },
     openapi_extra=_PUT.described,
 )
-async def put_topic(topic: TopicName, service: Running, request: Request, response: Response) -> Any:
+async def put_topic(topic: TopicName, service: Running, caller: Asking, request: Request, response: Response) -> Any:
     check_client_topic(topic)
     asked = await _PUT.read(request)
     static = _static_of(asked)
+    permit = permit_put(caller, topic)
     if static is None:
-        hosted, created = await service.topics.put(topic, _wanted_of(asked))
+        hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit)
         await service.sealer.seal(hosted)
     elif asked.clusters is not None:
         hosted, created = await service.global_topics.create(topic, static, list(dict.fromkeys(asked.clusters)))
     else:
-        hosted, created = await service.static_topics.put(topic, static)
+        hosted, created = await service.static_topics.put(topic, static, permit)
     response.status_code = 201 if created else 200
     return await _view(service, hosted)
 

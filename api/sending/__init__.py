@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from api.sending.global_sender import GlobalSender, local_name
+from api.sending.partition_appender import PartitionAppender
+from api.sending.replay import Replayer
 from api.sending.request_appender import INLINE_BYTES, RequestAppender
 from api.sending.store_request import StoreRequest, check_new
 
-__all__ = ["INLINE_BYTES", "GlobalSender", "RequestAppender", "StoreRequest", "check_new", "local_name"]
+__all__ = [
+    "INLINE_BYTES",
+    "GlobalSender",
+    "PartitionAppender",
+    "Replayer",
+    "RequestAppender",
+    "StoreRequest",
+    "check_new",
+    "local_name",
+]

@@ -70,6 +70,7 @@ class GlobalSender:
             `queue_unserved`: the cluster that takes the messages cannot be reached, or, if a cluster forwarded the
             request, they are not taken here. `logic_offset_undecided`: a queue is still moving.
         """
+        self._clusters.refuse_guarded(topic.name)
         local = _local(topic, request)
         forwarded = from_cluster(call.headers)
         if forwarded:

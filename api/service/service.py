@@ -9,9 +9,11 @@ upkeep thread     roll-ups, checkpoints, clean-up
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 from functools import partial
 
+from api.auth import Gate, Prover, Quotas, derived
 from api.host import (
     Clusters,
     Fencing,
@@ -35,7 +37,9 @@ from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
 from api.statistics import GroupStatistics
+from api.tls import peer_context
 from api.wire import Admission
+from mq.auth_limits import SECRET_BYTES
 from mq.meta import InvisibleBounds
 from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey
@@ -52,9 +56,17 @@ class Service:
     """The service of one process, made by `start` and ended by `stop`; lives on one event loop."""
 
     def __init__(
-        self, config: Config, warehouse: Warehouse, meta: MetaLog, keys: HandleKeys, address: str, ports: Ports
+        self,
+        config: Config,
+        warehouse: Warehouse,
+        meta: MetaLog,
+        keys: HandleKeys,
+        address: str,
+        ports: Ports,
+        kafka: str = "",
     ) -> None:
         settings, cluster, refresh_s = config.service, config.warehouse.cluster, config.service.refresh_ms / 1000
+        self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.config = config
         self.settings = settings
         self.warehouse = warehouse
@@ -69,6 +81,12 @@ class Service:
         self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
+        #: The check of all requests; None without authentication.
+        self.gate = Gate(lambda: self.meta.now.auth, self.now_ms) if settings.auth else None
+        # By the boot clock: a wall clock that is set back must not stop anybody.
+        self.quotas = Quotas(lambda: self.meta.now.auth.quotas, warehouse.clock.boot_ms)
+        if self.gate is not None:
+            self.meta.follow(self.gate.follow)
         self.hosting = Hosting(
             self.meta,
             HostLocks(warehouse.folder),
@@ -77,9 +95,11 @@ class Service:
             times=_lease_times(settings),
             now_ms=ports.lease_clock.boot_ms,
             load=RequestRate(self.metrics),
+            kafka=kafka,
         )
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
-        self.peers = Peers(self.hosting)
+        prover = None if self.gate is None else self.prover
+        self.peers = Peers(self.hosting, peer_context(settings), prover)
         self.owners = Owners(self.hosting, self.peers, keys)
         self.topics = Topics(
             self.meta,
@@ -94,7 +114,7 @@ class Service:
             self.meta,
             self.topics,
             self.sealer,
-            Clusters(cluster, others, self.peers),
+            Clusters(cluster, others, self.peers, is_guarded=settings.auth),
             refresh_s=settings.clusters_refresh_ms / 1000,
             now_ms=self.now_ms,
         )
@@ -135,7 +155,7 @@ class Service:
             self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
         )
         self.locks = Locks(
-            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, clock=clock
+            self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, self.peers, clock=clock
         )
 
         # Delayed messages.
@@ -150,25 +170,28 @@ class Service:
             auto_create=settings.auto_create_groups,
             now_ms=self.now_ms,
         )
-        self._watch = Watch(self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s)
+        end_waiting = None if self.gate is None else self.gate.end_waiting
+        self._watch = Watch(
+            self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s, end_waiting=end_waiting
+        )
         self.metrics.gauges = gauges_of(
             self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
         )
         self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
     @classmethod
-    async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "") -> Service:
+    async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "", kafka: str = "") -> Service:
         """Open the warehouse and the metadata log, take the brokers without an owner, and be ready to serve them.
 
-        `address` is the URL under which other processes reach this one.
+        `address` is the URL under which other processes reach this one, `kafka` the address for Kafka's clients.
         """
 
         def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
             uri = config.warehouse.uri
             warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
-            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, config.queue.handle_secret.reveal())
+            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
 
-        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports)
+        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports, kafka)
         try:
             await service.hosting.start()
         except BaseException:
@@ -224,6 +247,22 @@ class Service:
         self.meta.close()
         await asyncio.to_thread(self._threads.stop)
         await asyncio.to_thread(self.warehouse.close)
+
+
+def _cluster_secret(settings: ServiceSettings) -> bytes:
+    """Return the cluster's secret; without one a secret that no other process has, which then believes nothing."""
+    return settings.cluster_secret.reveal().encode() or secrets.token_bytes(SECRET_BYTES)
+
+
+def _handle_secret(config: Config) -> str:
+    """Return the operator's secret for handles, in hexadecimal digits; empty for the one that the warehouse keeps.
+
+    With authentication it comes from the cluster's secret, so that who can read the warehouse cannot forge handles.
+    """
+    settings = config.service
+    if config.queue.handle_secret or not (settings.auth and settings.cluster_secret):
+        return config.queue.handle_secret.reveal()
+    return derived(_cluster_secret(settings), b"handles").hex()
 
 
 def _brokers(settings: ServiceSettings, meta: MetaLog) -> list[str]:

@@ -21,12 +21,23 @@ log = logging.getLogger("deltamq.api")
 class Watch:
     """Looks at partitions from `start` to `stop`; used on the event loop."""
 
-    def __init__(self, partitions: Partitions, topics: Topics, groups: Groups, lanes: Lanes, *, every_s: float) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        topics: Topics,
+        groups: Groups,
+        lanes: Lanes,
+        *,
+        every_s: float,
+        end_waiting: Callable[[], None] | None = None,
+    ) -> None:
+        """`end_waiting` ends requests that wait and whose right to do so is over."""
         self._partitions = partitions
         self._topics = topics
         self._groups = groups
         self._lanes = lanes
         self._every_s = every_s
+        self._end_waiting = end_waiting
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -48,6 +59,8 @@ class Watch:
         while True:
             await asyncio.sleep(self._every_s)
             await _guarded(partial(settle_overdue, self._lanes), None)
+            if self._end_waiting is not None:
+                self._end_waiting()
             for partition in list(partitions.awaited):
                 if not partition.has_waiters:
                     partitions.awaited.discard(partition)

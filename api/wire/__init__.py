@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.wire.access_fields import AccessAsked, AccessFields
-from api.wire.answer import WRITE_WHOLE, Answer, Header, send_answer
+from api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer, Header, send_answer
 from api.wire.arrow_body import decode_arrow
 from api.wire.arrow_pieces import ArrowPieces
 from api.wire.dead_letter_json import dead_letters
@@ -28,8 +28,12 @@ from api.wire.openapi_parts import (
 from api.wire.paging import After, Limit, page
 from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
 from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
+from api.wire.repeated_calls import RepeatedCalls
 from api.wire.request import (
+    ALSO_NEEDS,
     HALF_CLOSED,
+    REFUSAL,
+    WATCH,
     Admission,
     Client,
     ClientDisconnected,
@@ -39,6 +43,7 @@ from api.wire.request import (
     Send,
     Ticket,
     accepts,
+    body_too_slow,
     header_text,
     headers_of,
     integer,
@@ -62,11 +67,15 @@ from api.wire.shown_rows import shown_offsets, shown_origins
 from api.wire.times import parse_time, rfc3339
 
 __all__ = [
+    "ALSO_NEEDS",
     "BODY_BYTES_MAX",
     "HALF_CLOSED",
     "PROBLEM",
     "REF",
+    "REFUSAL",
+    "SECURITY_HEADERS",
     "TOPIC_PATTERN",
+    "WATCH",
     "WRITE_WHOLE",
     "AccessAsked",
     "AccessFields",
@@ -86,6 +95,7 @@ __all__ = [
     "Limit",
     "Named",
     "Receive",
+    "RepeatedCalls",
     "Rows",
     "Scope",
     "Send",
@@ -94,6 +104,7 @@ __all__ = [
     "accepts",
     "answer_of",
     "as_deltamq_error",
+    "body_too_slow",
     "check_named",
     "check_same_request",
     "dead_letters",

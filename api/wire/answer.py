@@ -48,8 +48,19 @@ class Answer(NamedTuple):
         return len(self.body) if isinstance(self.body, (bytes, memoryview)) else self.body.size
 
 
+#: Headers of every answer: browsers take it for what it says it is, show it in no frame, and tell nobody its address.
+SECURITY_HEADERS: Final[list[Header]] = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+]
+
+
 async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
-    """Send the whole answer; returns when the transport has the last piece. A slow reader delays the next piece."""
+    """Send the whole answer; returns when the client has taken nearly all of it, so what it holds is counted till then.
+
+    A slow reader delays the next piece, and the empty one at the end.
+    """
     body = answer.body
     if isinstance(body, bytes) and len(body) <= _WHOLE_BYTES_MAX:
         extension = scope.get("extensions", {}).get(WRITE_WHOLE)
@@ -57,11 +68,9 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
             await send({"type": "http.response.body", "body": b""})
             return
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    if isinstance(body, (bytes, memoryview)):
-        await send({"type": "http.response.body", "body": body})
-        return
     sent = 0
-    for piece in body:
+    for piece in (body,) if isinstance(body, (bytes, memoryview)) else body:
         sent += len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": sent < body.size})
-    assert sent == body.size, "the length in the headers is the length of the body"
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    assert sent == answer.size, "the length in the headers is the length of the body"
+    await send({"type": "http.response.body", "body": b""})

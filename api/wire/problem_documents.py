@@ -45,6 +45,8 @@ def answer_of(error: DeltaMQError) -> Answer:
     document.update(error.extra)
     body = msgspec.json.encode(document)
     headers = [(b"content-type", PROBLEM_TYPE), (b"content-length", b"%d" % len(body))]
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="deltamq"'))
     retry_after_s: int | None = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % retry_after_s))

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from mq.errors import Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
+from mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
 __all__ = [
+    "ALSO_NEEDS",
     "HALF_CLOSED",
+    "REFUSAL",
+    "WATCH",
     "Admission",
     "BodyTooSlow",
     "Client",
@@ -27,6 +30,7 @@ __all__ = [
     "Send",
     "Ticket",
     "accepts",
+    "body_too_slow",
     "check_encoding",
     "header_text",
     "headers_of",
@@ -51,6 +55,14 @@ _Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 HALF_CLOSED: Final = "deltamq.half_closed"
 
 
+#: Name of the entry of a request's scope with a function that is given its `Client`, and returns what ends the watch.
+WATCH: Final = "deltamq.watch"
+#: Name of the entry of a request's scope with the reason for which it ended before its client did.
+REFUSAL: Final = "deltamq.refusal"
+#: Name of the entry of a request's scope with what it needs beside what its path says: resource, name and verb of each.
+ALSO_NEEDS: Final = "deltamq.also_needs"
+
+
 class ClientDisconnected(Exception):
     """The client closed the connection before it was answered; there is no answer to send."""
 
@@ -63,6 +75,31 @@ class Client:
         self._receive = receive
         self._left: asyncio.Future[None] | None = None if extension is None else extension["left"]
         self._watching: asyncio.Task[None] | None = None
+        self._scope = scope
+        watch: Callable[[Client], Callable[[], None]] | None = scope.get(WATCH)
+        self._unwatch = None if watch is None else watch(self)
+
+    @property
+    def refusal(self) -> DeltaMQError | None:
+        """Why the request has ended before its client did; None if it has not."""
+        found: DeltaMQError | None = self._scope.get(REFUSAL)
+        return found
+
+    @property
+    def also_needs(self) -> Sequence[tuple[Any, str, Any]]:
+        """What the request needs, beside what its path says, as long as it waits."""
+        found: Sequence[tuple[Any, str, Any]] = self._scope.get(ALSO_NEEDS, ())
+        return found
+
+    def leave(self, refusal: DeltaMQError | None = None) -> None:
+        """End the request, as if its client had closed the connection; a `refusal` is its answer then.
+
+        Without one, the client has repeated its call on another connection.
+        """
+        if refusal is not None:
+            self._scope[REFUSAL] = refusal
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     @property
     def gone(self) -> asyncio.Future[None]:
@@ -83,6 +120,8 @@ class Client:
         """Stop watching the connection."""
         if self._watching is not None:
             self._watching.cancel()
+        if self._unwatch is not None:
+            self._unwatch()
 
 
 class BodyTooSlow(Refused):
@@ -231,9 +270,12 @@ async def read_body(
                 return await _read_declared(receive, body, declared)
             return await _read_chunked(receive, body, ticket, limit)
     except TimeoutError:
-        raise BodyTooSlow(
-            f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms}
-        ) from None
+        raise body_too_slow(within_ms) from None
+
+
+def body_too_slow(within_ms: int) -> BodyTooSlow:
+    """Return the refusal of a body that was not complete after `within_ms`."""
+    return BodyTooSlow(f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms})
 
 
 def _declared_length(headers: Headers) -> int:

@@ -16,7 +16,21 @@ from mq.names import broker_of
 from mq.queue import policy_to_json
 from mq.static import LogicalQueue, QueueMapping
 from tables.queue import MetaLog
-from tables.state import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, QUEUE_MAPPINGS, ROUTES, TOPICS, open_state_log
+from tables.state import (
+    ACLS,
+    ALLOCATIONS,
+    BROKERS,
+    CLIENTS,
+    GROUPS,
+    KEYS,
+    MOVES,
+    PRINCIPALS,
+    QUEUE_MAPPINGS,
+    QUOTAS,
+    ROUTES,
+    TOPICS,
+    open_state_log,
+)
 from tables.store import Store
 
 __all__ = ["META_TABLES", "MetaTables", "meta_rows"]
@@ -239,6 +253,44 @@ def _segments(holder: str, mapping: QueueMapping, queues: Mapping[int, LogicalQu
                 }
 
 
+def _principals(meta: Meta) -> Iterator[Row]:
+    for name, one in sorted(meta.auth.principals.items()):
+        yield {"principal": name, "note": one.note or None, "created_time": _time(one.created_ms)}
+
+
+def _keys(meta: Meta) -> Iterator[Row]:
+    """Yield a row for each key, without what is stored of its secret."""
+    for id_, key in sorted(meta.auth.keys.items()):
+        yield {
+            "key_id": id_,
+            "principal": key.principal,
+            "created_time": _time(key.created_ms),
+            "until_time": None if key.until_ms is None else _time(key.until_ms),
+        }
+
+
+def _acls(meta: Meta) -> Iterator[Row]:
+    for id_, rule in sorted(meta.auth.rules.items()):
+        yield {
+            "acl_id": id_,
+            "principal": rule.principal,
+            "effect": rule.effect,
+            "resource": rule.resource,
+            "pattern": rule.pattern,
+            "verbs": list(rule.verbs),
+        }
+
+
+def _quotas(meta: Meta) -> Iterator[Row]:
+    for name, quota in sorted(meta.auth.quotas.items()):
+        yield {
+            "principal": name,
+            "requests_per_s": quota.requests_per_s,
+            "bytes_in_per_s": quota.bytes_in_per_s,
+            "bytes_out_per_s": quota.bytes_out_per_s,
+        }
+
+
 def _broker_of(partition: str) -> str:
     return broker_of(partition)
 
@@ -263,4 +315,8 @@ META_TABLES: Final = {
     ALLOCATIONS: _Kind(_allocations, ("online",)),
     MOVES: _Kind(_moves, ("moved",)),
     QUEUE_MAPPINGS: _Kind(_queue_mappings, ("static",)),
+    PRINCIPALS: _Kind(_principals, ("auth",)),
+    KEYS: _Kind(_keys, ("auth",)),
+    ACLS: _Kind(_acls, ("auth",)),
+    QUOTAS: _Kind(_quotas, ("auth",)),
 }

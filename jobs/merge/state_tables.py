@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from jobs.tasks import cloned_session, is_connect
 from mq.limits import MIB
 from tables.state import (
+    ACLS,
+    ACLS_SCHEMA,
     ALLOCATIONS,
     ALLOCATIONS_SCHEMA,
     BROKERS,
@@ -32,14 +34,20 @@ from tables.state import (
     GROUP_STATISTICS_SCHEMA,
     GROUPS,
     GROUPS_SCHEMA,
+    KEYS,
+    KEYS_SCHEMA,
     LOST_MESSAGES,
     LOST_MESSAGES_SCHEMA,
     MOVES,
     MOVES_SCHEMA,
     POP_CHECKPOINTS,
     POP_CHECKPOINTS_SCHEMA,
+    PRINCIPALS,
+    PRINCIPALS_SCHEMA,
     QUEUE_MAPPINGS,
     QUEUE_MAPPINGS_SCHEMA,
+    QUOTAS,
+    QUOTAS_SCHEMA,
     ROUTES,
     ROUTES_SCHEMA,
     TOPICS,
@@ -72,6 +80,10 @@ STATE_TABLES: Final = {
     ALLOCATIONS: ALLOCATIONS_SCHEMA,
     MOVES: MOVES_SCHEMA,
     QUEUE_MAPPINGS: QUEUE_MAPPINGS_SCHEMA,
+    PRINCIPALS: PRINCIPALS_SCHEMA,
+    KEYS: KEYS_SCHEMA,
+    ACLS: ACLS_SCHEMA,
+    QUOTAS: QUOTAS_SCHEMA,
 }
 
 _SETTINGS: Final = {

@@ -124,6 +124,8 @@ def _state(store: Store, schema: str) -> Iterator[Entry]:
 
 def _catalog_query(query: str, schema: str, empty: Mapping[str, str]) -> str:
     """Return a temporary view's query over the catalog's tables; tables named in `empty` are replaced by its query."""
+    # What the views of a session read anew, the catalog has as a table.
+    query = query.replace("mq_stored_partitions", "mq_partitions")
     return re.sub(r"\bmq_(\w+)", lambda found: empty.get(found[1]) or _qualified(schema, found[1]), query).strip()
 
 

@@ -2,7 +2,7 @@
 
 | view              | a row for each                                                              |
 |-------------------|-----------------------------------------------------------------------------|
-| `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`                      |
+| `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`, `logical_queue`     |
 | `mq_in_flight`    | message that a client has and has not acknowledged; `overdue`: its lease is over |
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
 | `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
@@ -15,6 +15,9 @@
 | `mq_statistics`   | minute of a group in a topic: what was `delivered`, `succeeded`, `failed`   |
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
 | `job_shards`      | shard of a job that has run: its owner, its last run, how far behind it is   |
+
+Where a row is about a partition as it is stored, a segment of a static topic has `logical_queue`, the name that clients
+know, and logical offsets beside the stored ones; they are null for plain topics, and while they are not decided.
 
 Messages and end offsets are as of the query; the progress of groups is as of the last merge. What was popped without
 order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`). Each query evaluates the
@@ -39,8 +42,23 @@ from tables.state import read_state_log
 
 __all__ = ["VIEWS", "register_views"]
 
-_IN_FLIGHT: Final = f"""
-    SELECT `group`, topic, partition, broker, retry,
+#: The logical queue of each segment of a static topic, and the logical offset of its offset 0 (SPEC STATIC-1).
+_SEGMENTS: Final = f"""(
+        SELECT topic_id, partition, concat(queue, '@{LOGICAL_BROKER}') AS logical_queue,
+               if(logic_offset < 0, NULL, logic_offset) AS logic_offset
+        FROM mq_state_queue_mappings WHERE served
+    )"""
+
+_PARTITIONS: Final = f"""
+    SELECT p.*, s.logical_queue, s.logic_offset + p.min_offset AS logical_min_offset,
+           s.logic_offset + p.end_offset AS logical_end_offset
+    FROM mq_stored_partitions p
+    LEFT JOIN mq_state_topics t ON p.space = 'topics' AND t.topic = p.topic AND t.generation = p.generation
+    LEFT JOIN {_SEGMENTS} s ON s.topic_id = t.topic_id AND s.partition = p.partition
+"""
+
+_STORED_IN_FLIGHT: Final = f"""
+    SELECT `group`, topic_id, topic, partition, broker, retry,
            start_offset + coalesce(diffs[i], i) AS offset, attempts[i] AS attempt,
            pop_time, revive_time, invisible_ms, revive_time < current_timestamp() AS overdue, dead_reason, merged_at
     FROM (
@@ -48,7 +66,8 @@ _IN_FLIGHT: Final = f"""
     )
     WHERE getbit(acked | replaced | done, i) = 0
     UNION ALL
-    SELECT `group`, topic, partition, broker, retry, one.offset, cast(one.attempt % {CONDEMNED} AS int) AS attempt,
+    SELECT `group`, topic_id, topic, partition, broker, retry, one.offset,
+           cast(one.attempt % {CONDEMNED} AS int) AS attempt,
            timestamp_millis(one.pop_time_ms) AS pop_time,
            -- 0: no lease; a client of an exclusive group tries it in place.
            timestamp_millis(nullif(one.visible_ms, 0)) AS revive_time,
@@ -56,6 +75,12 @@ _IN_FLIGHT: Final = f"""
            one.visible_ms > 0 AND timestamp_millis(one.visible_ms) < current_timestamp() AS overdue,
            if(one.attempt >= {CONDEMNED}, '{REJECTED}', NULL) AS dead_reason, merged_at
     FROM (SELECT *, explode(delivered) AS one FROM mq_state_consumer_offsets)
+"""
+
+_IN_FLIGHT: Final = f"""
+    SELECT f.* EXCEPT (topic_id), s.logical_queue, s.logic_offset + f.offset AS logical_offset
+    FROM ({_STORED_IN_FLIGHT}) f
+    LEFT JOIN {_SEGMENTS} s ON s.topic_id = f.topic_id AND s.partition = f.partition AND NOT f.retry
 """
 
 _LANE_LAG: Final = f"""
@@ -77,7 +102,7 @@ _LANE_LAG: Final = f"""
            greatest(0, p.end_offset - greatest(coalesce(c.committed_offset, 0), p.min_offset)) AS lag,
            coalesce(f.in_flight, 0) + coalesce(array_size(c.delivered), 0) AS in_flight, c.merged_at
     FROM owners o
-    JOIN mq_partitions p ON p.space = o.space AND p.topic = o.stored_as AND p.generation = o.generation
+    JOIN mq_stored_partitions p ON p.space = o.space AND p.topic = o.stored_as AND p.generation = o.generation
     LEFT JOIN mq_state_consumer_offsets c
       ON c.`group` = o.`group` AND c.topic_id = o.topic_id AND c.retry = o.retry AND c.partition = p.partition
     LEFT JOIN given f
@@ -122,7 +147,7 @@ _LOGICAL_QUEUES: Final = f"""
                lead(m.logic_offset) OVER (PARTITION BY m.topic_id, m.queue ORDER BY m.gen) AS next_logic
         FROM mq_state_queue_mappings m
         JOIN mq_state_topics t ON t.topic_id = m.topic_id
-        LEFT JOIN mq_partitions p
+        LEFT JOIN mq_stored_partitions p
           ON p.space = 'topics' AND p.topic = t.topic AND p.generation = t.generation AND p.partition = m.partition
         WHERE m.served
     ),
@@ -167,9 +192,11 @@ _DEAD: Final = f"""
     FROM mq_dead_messages
 """
 
-_LOST: Final = """
-    SELECT `group`, topic, partition, broker, retry, low, high, high - low AS messages, reason, lost_time
-    FROM mq_state_lost_messages
+_LOST: Final = f"""
+    SELECT l.`group`, l.topic, l.partition, l.broker, l.retry, l.low, l.high, l.high - l.low AS messages, l.reason,
+           l.lost_time, s.logical_queue, s.logic_offset + l.low AS logical_low, s.logic_offset + l.high AS logical_high
+    FROM mq_state_lost_messages l
+    LEFT JOIN {_SEGMENTS} s ON s.topic_id = l.topic_id AND s.partition = l.partition AND NOT l.retry
 """
 
 _STATISTICS: Final = """
@@ -217,6 +244,7 @@ _MOVES: Final = """
 
 #: The views by name, in an order in which each one uses only earlier ones.
 VIEWS: Final = {
+    "mq_partitions": _PARTITIONS,
     "mq_in_flight": _IN_FLIGHT,
     "mq_lane_lag": _LANE_LAG,
     "mq_lag": _LAG,
@@ -253,7 +281,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     """
     warehouse = absolute((conf or load()).warehouse.uri)
     register_queue_sources(spark)
-    _source_view(spark, "mq_partitions", "mq_partitions", warehouse=warehouse)
+    _source_view(spark, "mq_stored_partitions", "mq_partitions", warehouse=warehouse)
     _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")
     _source_view(spark, "mq_dead_messages", "mq_space", warehouse=warehouse, space="dlq")
     _source_view(spark, "job_shards", "mq_jobs", warehouse=warehouse)
@@ -261,7 +289,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
         _state_view(spark, table, warehouse)
     for name, query in VIEWS.items():
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
-    return ["mq_partitions", "job_shards", *VIEWS]
+    return ["job_shards", *VIEWS]
 
 
 def _source_view(spark: SparkSession, name: str, source: str, **options: str) -> None:

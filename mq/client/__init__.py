@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mq.client.admin import (
+        AclInfo,
         Admin,
         BrokerInfo,
         ClusterInfo,
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
         GroupStatistics,
         GroupTopic,
         HostInfo,
+        KeyInfo,
         MappingInfo,
         MovedQueue,
+        NewKey,
         PartitionInfo,
+        PrincipalInfo,
         QueueInfo,
+        QuotaInfo,
         Remapping,
         SegmentInfo,
         TopicCheck,
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
         TopicRepair,
         TopicStatistics,
     )
-    from mq.client.http import Patience
+    from mq.client.http import OidcClientCredentials, Patience
     from mq.client.messages import (
         FailedHandle,
         Failure,
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from mq.client.pull import BroadcastOffsets, FileOffsets, GroupOffsets, PullConsumer
 
 __all__ = [
+    "AclInfo",
     "Admin",
     "BroadcastOffsets",
     "BrokerInfo",
@@ -80,10 +86,13 @@ __all__ = [
     "GroupTopic",
     "HandlerEnd",
     "HostInfo",
+    "KeyInfo",
     "MappingInfo",
     "Message",
     "MessageOrigin",
     "MovedQueue",
+    "NewKey",
+    "OidcClientCredentials",
     "OrderedMessage",
     "OrderlyClosed",
     "OrderlyConsumer",
@@ -99,10 +108,12 @@ __all__ = [
     "PopConsumer",
     "PopTable",
     "PoppedMessage",
+    "PrincipalInfo",
     "Producer",
     "ProducerStats",
     "PullConsumer",
     "QueueInfo",
+    "QuotaInfo",
     "ReceivedMessage",
     "RelayStats",
     "Remapping",
@@ -125,6 +136,7 @@ __all__ = [
 
 #: The room that each name is imported from.
 _ROOMS = {
+    "AclInfo": "admin",
     "Admin": "admin",
     "BrokerInfo": "admin",
     "Closed": "produce",
@@ -146,10 +158,13 @@ _ROOMS = {
     "GroupTopic": "admin",
     "HandlerEnd": "pop",
     "HostInfo": "admin",
+    "KeyInfo": "admin",
     "MappingInfo": "admin",
     "Message": "messages",
     "MessageOrigin": "messages",
     "MovedQueue": "admin",
+    "NewKey": "admin",
+    "OidcClientCredentials": "http",
     "OrderedMessage": "messages",
     "OrderlyClosed": "orderly",
     "OrderlyConsumer": "orderly",
@@ -158,6 +173,7 @@ _ROOMS = {
     "OutboxRelay": "outbox",
     "OutboxStatus": "outbox",
     "PartitionInfo": "admin",
+    "PrincipalInfo": "admin",
     "PartlySent": "messages",
     "Patience": "http",
     "PopBatch": "messages",
@@ -169,6 +185,7 @@ _ROOMS = {
     "ProducerStats": "produce",
     "PullConsumer": "pull",
     "QueueInfo": "admin",
+    "QuotaInfo": "admin",
     "ReceivedMessage": "messages",
     "RelayStats": "outbox",
     "Remapping": "admin",

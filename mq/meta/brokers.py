@@ -63,6 +63,8 @@ class Host:
     load: int
     #: Identifies its machine since the last boot; empty when that is not known, and for hosts of earlier releases.
     machine: str = ""
+    #: Where Kafka clients connect to, `HOST:PORT`; empty if they cannot.
+    kafka: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
 
+from mq.auth import AUTH_EVENTS, AuthEvent, AuthState
 from mq.errors import Corrupt
 from mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
 from mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
@@ -20,7 +21,7 @@ from mq.stored_json import Form, corrupt_when_damaged
 
 __all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 
-AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent
+AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent | AuthEvent
 
 _NO_MOVES: Final = MovedKeys()
 
@@ -39,12 +40,15 @@ class Meta:
     static: Mapping[str, TopicMappings] = field(default_factory=dict)
     #: The brokers and partitions that may not be read or written to.
     access: AccessState = field(default_factory=AccessState)
+    #: Principals, keys and access rules.
+    auth: AuthState = field(default_factory=AuthState)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
         """Return the state after `events`. Families depend on each other only where a topic ends."""
         of_topics = [e for e in events if isinstance(e, Event)]
         of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
         of_clients = [e for e in events if isinstance(e, OnlineEvent)]
+        of_auth = [e for e in events if isinstance(e, AuthEvent)]
         groups, moved, static, access = self.groups, dict(self.moved), dict(self.static), self.access
         waiting: list[GroupEvent] = []
         seals: dict[str, list[Sealed]] = {}
@@ -84,6 +88,7 @@ class Meta:
             moved=moved,
             static=static,
             access=access,
+            auth=self.auth.apply_all(of_auth) if of_auth else self.auth,
         )
 
     def over(self, known: Meta) -> Meta:
@@ -131,6 +136,7 @@ _TOLD: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(MoveEvent), ("moved", "static")),
     **dict.fromkeys(get_args(StaticEvent), ("static",)),
     **dict.fromkeys(get_args(AccessEvent), ("access",)),
+    **dict.fromkeys(get_args(AuthEvent), ("auth",)),
     SegmentsDropped: ("static", "moved", "groups", "access"),
     TopicDeleted: ("topics", "groups", "moved", "static", "access"),
     HostRenewed: (),
@@ -143,6 +149,7 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
     **MOVE_EVENTS,
     **STATIC_EVENTS,
     **ACCESS_EVENTS,
+    **AUTH_EVENTS,
 }
 
 

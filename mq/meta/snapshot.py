@@ -18,6 +18,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from mq.auth import AccessRule, AuthState, Key, Principal, Quota
 from mq.meta.access import Access, AccessState, PartitionOf
 from mq.meta.brokers import BrokersState, Host, Ownership
 from mq.meta.fold import Meta
@@ -189,6 +190,30 @@ class _Access(msgspec.Struct):
         return AccessState(self.brokers, {PartitionOf(*one[:2]): one[2] for one in self.partitions})
 
 
+class _Auth(msgspec.Struct):
+    principals: list[Principal] = []
+    keys: list[Key] = []
+    rules: list[AccessRule] = []
+    quotas: list[Quota] = []
+
+    @classmethod
+    def of(cls, state: AuthState) -> _Auth:
+        return cls(
+            list(state.principals.values()),
+            list(state.keys.values()),
+            list(state.rules.values()),
+            list(state.quotas.values()),
+        )
+
+    def state(self) -> AuthState:
+        return AuthState(
+            {principal.name: principal for principal in self.principals},
+            {key.id: key for key in self.keys},
+            {rule.id: rule for rule in self.rules},
+            {quota.principal: quota for quota in self.quotas},
+        )
+
+
 class _Stored(msgspec.Struct):
     previous: int
     told: Mapping[str, int]
@@ -201,6 +226,8 @@ class _Stored(msgspec.Struct):
     static: dict[str, dict[str, QueueMapping]] = {}
     #: Snapshots of earlier releases have none.
     access: _Access = msgspec.field(default_factory=_Access)
+    #: Snapshots of earlier releases have none.
+    auth: _Auth = msgspec.field(default_factory=_Auth)
 
     @classmethod
     def of(cls, snapshot: MetaSnapshot) -> _Stored:
@@ -215,6 +242,7 @@ class _Stored(msgspec.Struct):
             {topic_id: list(map(StoredMove.of, keys.moves)) for topic_id, keys in meta.moved.items()},
             {topic_id: dict(mappings.by_broker) for topic_id, mappings in meta.static.items()},
             _Access.of(meta.access),
+            _Auth.of(meta.auth),
         )
 
     def snapshot(self) -> MetaSnapshot:
@@ -227,6 +255,7 @@ class _Stored(msgspec.Struct):
             moved=moved,
             static={topic_id: TopicMappings(those) for topic_id, those in self.static.items()},
             access=self.access.state(),
+            auth=self.auth.state(),
         )
         return MetaSnapshot(meta=meta, previous=self.previous, told=self.told)
 

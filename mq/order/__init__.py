@@ -18,7 +18,7 @@ from mq.order.orderly import (
     Wait,
     Yield,
 )
-from mq.order.pull_lock import ClientLock, PullLocks
+from mq.order.pull_lock import ClientLock, LockAccount, PullLocks
 
 __all__ = [
     "Authorization",
@@ -27,6 +27,7 @@ __all__ = [
     "ClientLock",
     "Fetch",
     "KeyedRun",
+    "LockAccount",
     "MoveAway",
     "OnFailure",
     "OrderlyRun",

@@ -20,8 +20,9 @@ Locks are only in the memory of the broker, and a crash loses them. That is safe
 
 The lock of a logical queue is at the broker of its leader. A remapping between brokers of one process takes it along
 (`receive`). At another process, the broker knows nothing of the queue's locks, as if it had been taken over just then
-(`arrive`). The previous broker's process refuses as soon as it knows of the remapping; until then it may still renew
-the lock, so a contested one waits for that time, too.
+(`arrive`). When it matters, it asks the previous broker's process what that knows of the lock (`account`, `adopt`).
+That process refuses as soon as it knows of the remapping, and it knows before it answers. If it does not answer, it may
+still renew the lock, so a contested one waits for that time, too.
 
 A client repeats a release until it is answered (else the next owner waits for the expiry), and does not ask for that
 partition meanwhile. So a client that goes without a release has died, or has lost the lock. The message that it was
@@ -34,12 +35,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from mq.errors import Conflict
 from mq.meta import Seat
 from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
 from mq.queue import LaneKey
 
-__all__ = ["ClientLock", "PullLocks"]
+__all__ = ["ClientLock", "LockAccount", "LockHolder", "PullLocks"]
 
 
 class _Arrival(NamedTuple):
@@ -47,6 +50,31 @@ class _Arrival(NamedTuple):
 
     settled_ms: int
     online_epoch: int
+    #: The broker whose process may know of the locks of a queue that came from there.
+    previous: str | None = None
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """The client that has a lock, the stay in which it joined, and how long ago the lock was renewed."""
+
+    client: str
+    joined: int
+    number: int
+    renewed_ms_ago: int
+
+
+class LockAccount(msgspec.Struct, frozen=True):
+    """What a broker knows of one lock, for the broker to which a logical queue went."""
+
+    #: None if no client has the lock, as far as this broker knows.
+    holder: LockHolder | None
+    #: For how long another client may still have it, from before the queue came to this broker.
+    settles_in_ms: int
+    online_epoch: int
+    #: As in `PullLocks`: locks were granted here, are void, or were abandoned.
+    given: bool
+    void: bool
+    abandoned: bool
 
 
 @dataclass(slots=True)
@@ -65,7 +93,7 @@ class PullLocks:
     Call it only while the host's own lease holds, and check the lease again before an answer leaves.
     """
 
-    __slots__ = ("_abandoned", "_arrivals", "_given", "_locks", "_next_number", "_taken", "_void")
+    __slots__ = ("_abandoned", "_arrivals", "_given", "_locks", "_next_number", "_taken", "_told", "_void")
 
     def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
         """Begin at `taken_ms`, when the broker was taken in `epoch`; lock numbers exceed those of earlier epochs.
@@ -75,6 +103,8 @@ class PullLocks:
         self._taken = _Arrival(taken_ms + PULL_LOCK_SETTLE_MS, online_epoch)
         #: Queues that came to the broker later, by topic id and name.
         self._arrivals: dict[tuple[str, str], _Arrival] = {}
+        #: Lanes of such queues of which the previous broker's process has told.
+        self._told: dict[LaneKey, _Arrival] = {}
         self._next_number = epoch << _NUMBER_BITS
         self._locks: dict[LaneKey, _Lock] = {}
         #: Lanes whose locks this broker has granted, so that no lock from before the takeover is left.
@@ -88,14 +118,52 @@ class PullLocks:
         """Return the number of locks that were granted and not released or swept."""
         return len(self._locks)
 
-    def arrive(self, topic_id: str, queue: str, now_ms: int, *, online_epoch: int, late_ms: int) -> None:
+    def arrive(
+        self, topic_id: str, queue: str, now_ms: int, *, online_epoch: int, late_ms: int, previous: str | None = None
+    ) -> None:
         """Note that a remapping brought a logical queue to the broker; locks of an earlier stay here are void.
 
-        `late_ms` is how long the process of its previous broker may not know of that. `online_epoch` is as in
+        `late_ms` is how long the process of its `previous` broker may not know of that. `online_epoch` is as in
         `__init__`.
         """
         self._forget(topic_id, queue)
-        self._arrivals[topic_id, queue] = _Arrival(now_ms + late_ms + PULL_LOCK_SETTLE_MS, online_epoch)
+        self._arrivals[topic_id, queue] = _Arrival(now_ms + late_ms + PULL_LOCK_SETTLE_MS, online_epoch, previous)
+
+    def came_from(self, lane: LaneKey, now_ms: int) -> str | None:
+        """Return the broker whose process may know of a lock that this one knows nothing of; None if there is none."""
+        arrival = self._arrival(lane)
+        is_known = lane in self._locks or lane in self._given or lane in self._void
+        return None if is_known or now_ms >= arrival.settled_ms else arrival.previous
+
+    def account(self, lane: LaneKey, now_ms: int) -> LockAccount:
+        """Return what is known of a lock whose queue another broker leads now, so that it is not granted here."""
+        lock, (settled_ms, online_epoch, _) = self._locks.get(lane), self._arrival(lane)
+        holder = None if lock is None else LockHolder(lock.client, lock.joined, lock.number, now_ms - lock.renewed_ms)
+        return LockAccount(
+            holder,
+            max(0, settled_ms - now_ms),
+            online_epoch,
+            lane in self._given,
+            lane in self._void,
+            lane in self._abandoned,
+        )
+
+    def adopt(self, lane: LaneKey, told: LockAccount, now_ms: int) -> None:
+        """Go on with what the previous broker's process knew of a lock, unless it was decided about here meanwhile.
+
+        That process renews it no more. So a holder that does not renew it here has lost it after `PULL_LOCK_SETTLE_MS`.
+        """
+        if self.came_from(lane, now_ms) is None:
+            return
+        settled_ms = min(self._arrival(lane).settled_ms, now_ms + told.settles_in_ms)
+        self._told[lane] = _Arrival(settled_ms, told.online_epoch)
+        for lanes, is_in in ((self._given, told.given), (self._void, told.void), (self._abandoned, told.abandoned)):
+            if is_in:
+                lanes.add(lane)
+        if told.holder is not None:
+            holder = told.holder
+            ago_ms = max(holder.renewed_ms_ago, PULL_LOCK_MS - PULL_LOCK_SETTLE_MS)
+            self._locks[lane] = _Lock(holder.client, holder.joined, holder.number, now_ms - ago_ms)
 
     def receive(self, topic_id: str, queue: str, previous: PullLocks) -> None:
         """Note that a remapping brought a logical queue from another broker of this process, together with its locks.
@@ -104,6 +172,7 @@ class PullLocks:
         """
         self._forget(topic_id, queue)
         self._arrivals[topic_id, queue] = previous._arrivals.get((topic_id, queue), previous._taken)
+        self._told |= {lane: previous._told[lane] for lane in _of_queue(previous._told, topic_id, queue)}
         for lane, lock in previous._locks.items():
             if (lane.topic_id, lane.partition) == (topic_id, queue):
                 self._locks[lane] = lock
@@ -113,8 +182,9 @@ class PullLocks:
         previous._forget(topic_id, queue)
 
     def _forget(self, topic_id: str, queue: str) -> None:
-        for lane in _of_queue(self._locks, topic_id, queue):
-            del self._locks[lane]
+        for kept in (self._locks, self._told):
+            for lane in _of_queue(kept, topic_id, queue):
+                del kept[lane]
         for lanes in (self._given, self._void, self._abandoned):
             lanes -= _of_queue(lanes, topic_id, queue)
         self._arrivals.pop((topic_id, queue), None)
@@ -123,6 +193,8 @@ class PullLocks:
         """Return since when the lane's locks are given here."""
         if not self._arrivals:
             return self._taken
+        if lane in self._told:
+            return self._told[lane]
         return self._arrivals.get((lane.topic_id, lane.partition), self._taken)
 
     def has(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> bool:
@@ -158,7 +230,7 @@ class PullLocks:
 
     def _may_take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
         """Return whether the client may have a lock that is free, as far as this broker knows."""
-        settled_ms, online_epoch = self._arrival(lane)
+        settled_ms, online_epoch, _ = self._arrival(lane)
         settled = now_ms >= settled_ms or lane in self._given
         if held:
             # This is a late renewal of a lock that is over, or a claim. A broker accepts claims only after a takeover.
@@ -224,6 +296,8 @@ class PullLocks:
     def sweep(self, now_ms: int) -> None:
         """Forget locks that were not renewed in time, and state of the takeover; may be called at any time."""
         self._arrivals = {queue: one for queue, one in self._arrivals.items() if now_ms < one.settled_ms}
+        arrived = self._arrivals
+        self._told = {lane: one for lane, one in self._told.items() if (lane.topic_id, lane.partition) in arrived}
         if now_ms >= self._taken.settled_ms:
             for lanes in (self._given, self._void):
                 lanes.intersection_update([lane for lane in lanes if now_ms < self._arrival(lane).settled_ms])

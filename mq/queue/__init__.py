@@ -24,7 +24,15 @@ from mq.queue.handle import Handle, HandleKeys, Lease, Opened, check_live, index
 from mq.queue.keyed_pop import KeyedPop
 from mq.queue.lane import Held, Lane
 from mq.queue.lost import LostRecord
-from mq.queue.ordered_pop import CONDEMNED, REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
+from mq.queue.ordered_pop import (
+    CONDEMNED,
+    REJECTED,
+    Delivery,
+    OrderedLane,
+    OrderedPop,
+    check_attempt_id,
+    dead_producer_id,
+)
 from mq.queue.progress import (
     STREAM_PRODUCER_PREFIX,
     Bounds,
@@ -143,6 +151,7 @@ __all__ = [
     "Stored",
     "Waits",
     "after_failure",
+    "check_attempt_id",
     "check_cancel",
     "check_epoch",
     "check_live",

@@ -115,7 +115,14 @@ class KeyedPop(OrderedLane):
             heappush(self._ready, offset)
 
     def take(
-        self, now_ms: int, max_messages: int, invisible_ms: int, *, max_bytes: float = inf, at_least: int = 1
+        self,
+        now_ms: int,
+        max_messages: int,
+        invisible_ms: int,
+        *,
+        max_bytes: float = inf,
+        at_least: int = 1,
+        attempt_id: str | None = None,
     ) -> tuple[list[Delivery], list[int]]:
         """Deliver ready messages, the lowest offsets first; return the deliveries, and the offsets to dead-letter.
 
@@ -142,10 +149,19 @@ class KeyedPop(OrderedLane):
         for offset in dead:
             # It stays ready, so that the next pop returns it again if this caller dies.
             self._make_ready(offset)
-        given = self.deliver(offsets, now_ms, invisible_ms)
+        given = self.deliver(offsets, now_ms, invisible_ms, attempt_id)
         for offset in offsets:
             self._note(offset)
         return given, dead
+
+    def repeat(self, attempt_id: str, now_ms: int, invisible_ms: int, max_messages: int) -> list[Delivery]:
+        """Deliver once more what the pop of this id was given; what does not fit is ready again."""
+        offsets = self.of_attempt(attempt_id, now_ms)
+        given = super().repeat(attempt_id, now_ms, invisible_ms, max_messages)
+        for offset in offsets:
+            self._is_ready.discard(offset)
+            self._note(offset)
+        return given
 
     def weight_of(self, deliveries: Iterable[Delivery]) -> int:
         """Return the size of the deliveries in an answer, in bytes, as far as it is known."""

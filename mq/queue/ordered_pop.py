@@ -5,6 +5,11 @@ Messages that are not acknowledged are delivered again in order when their invis
 
     pop -> 7 8 9      ack 8      pop -> nothing      60 s later: pop -> 7 9      ack 7 9      pop -> 10 ...
 
+A pop may have an `attempt_id` (SPEC POP-20). Repeated with it, since its answer was lost, it gets the same messages
+with new leases and new handles, and the handles of the lost answer are void. So nothing waits for the invisible time,
+and two clients never have a message at once. Only memory knows this: after a restart the messages come after their
+time.
+
 Before each answer, the state that must survive a crash or a takeover is stored (`progress`): the committed offset, the
 offsets above it that are done, and the leases of the rest. So the next owner knows the handles of the previous one, and
 delivers nothing again before its time.
@@ -14,17 +19,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from mq.errors import Conflict
+from mq.errors import Conflict, Unprocessable
 from mq.offset_ranges import OffsetRanges
 from mq.queue.checkpoint import LaneKey
 from mq.queue.progress import Committed, Delivered
+from mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
 
-__all__ = ["CONDEMNED", "REJECTED", "Delivery", "Flight", "OrderedLane", "OrderedPop", "Turn", "dead_producer_id"]
+__all__ = [
+    "CONDEMNED",
+    "REJECTED",
+    "Delivery",
+    "Flight",
+    "OrderedLane",
+    "OrderedPop",
+    "Turn",
+    "check_attempt_id",
+    "dead_producer_id",
+]
 
 
 #: Added to the attempts of a message that its consumer sent to the dead letters, so that a crash does not forget it.
@@ -33,6 +50,25 @@ CONDEMNED: Final = 1 << 30
 _SET_BACK_MS: Final = 1_000
 #: The reason of a dead letter whose own reason was forgotten: the stored progress of a lane does not hold reasons.
 REJECTED: Final = "rejected"
+_ATTEMPT_ID: Final = re.compile(rf"[!-~]{{1,{ATTEMPT_ID_LENGTH_MAX}}}")
+
+
+def check_attempt_id(attempt_id: str, *, in_order: bool) -> str:
+    """Return the id of a pop that may be repeated; raise `Unprocessable` if it is no id, or there is no order."""
+    if _ATTEMPT_ID.fullmatch(attempt_id) is None:
+        raise Unprocessable(
+            f"attempt_id must be 1 to {ATTEMPT_ID_LENGTH_MAX} visible ASCII characters",
+            code="invalid_attempt_id",
+            field="attempt_id",
+            extra={"limit": ATTEMPT_ID_LENGTH_MAX},
+        )
+    if not in_order:
+        raise Unprocessable(
+            'attempt_id: only a pop in order can be repeated; ask for order true or "key", or leave attempt_id out',
+            code="attempt_id_without_order",
+            field="attempt_id",
+        )
+    return attempt_id
 
 
 def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
@@ -61,6 +97,8 @@ class Flight:
     pop_time_ms: int
     #: When the message may be delivered again.
     visible_ms: int
+    #: The id of the pop that got the message; None without one, and when a handle of the delivery was used.
+    attempt_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +149,11 @@ class OrderedLane:
         #: The offset at which new messages begin.
         self.next_offset = start.offset
         #: Messages that are delivered and not done, by offset.
-        self.flights = {at: Flight(*lease) for at, *lease in start.delivered if not self.is_done(at)}
+        self.flights = {
+            one.offset: Flight(one.attempt, one.pop_time_ms, one.visible_ms)
+            for one in start.delivered
+            if not self.is_done(one.offset)
+        }
         #: End of the flights from before a restart; below it, flights may lie at or behind `next_offset`.
         self._unread_end = 1 + max(self.flights, default=-1)
         self._pop_time_ms = max((flight.pop_time_ms for flight in self.flights.values()), default=-1)
@@ -138,8 +180,10 @@ class OrderedLane:
         self._pop_time_ms = next_ms if now_ms < next_ms <= now_ms + _SET_BACK_MS else now_ms
         return self._pop_time_ms
 
-    def deliver(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
-        """Deliver these messages to a client now."""
+    def deliver(
+        self, offsets: Sequence[int], now_ms: int, invisible_ms: int, attempt_id: str | None = None
+    ) -> list[Delivery]:
+        """Deliver these messages to a client now, by the pop that has this id."""
         if not offsets:
             return []
         pop_time_ms = self.pop_time(now_ms)
@@ -147,9 +191,31 @@ class OrderedLane:
         for offset in offsets:
             before = self.flights.get(offset)
             attempt = before.attempt + 1 if before else 1
-            self.flights[offset] = Flight(attempt, pop_time_ms, pop_time_ms + invisible_ms)
+            self.flights[offset] = Flight(attempt, pop_time_ms, pop_time_ms + invisible_ms, attempt_id)
             given.append(Delivery(offset, attempt, pop_time_ms))
         return given
+
+    def of_attempt(self, attempt_id: str, now_ms: int) -> list[int]:
+        """Return the offsets that the pop of this id was given, and that are leased still, in order."""
+        flights = self.flights.items()
+        return sorted(at for at, one in flights if one.attempt_id == attempt_id and now_ms < one.visible_ms)
+
+    def repeat(self, attempt_id: str, now_ms: int, invisible_ms: int, max_messages: int) -> list[Delivery]:
+        """Deliver once more what the pop of this id was given: its answer was lost, and it was repeated (SPEC POP-20).
+
+        The leases begin anew, and the handles of the lost answer are void. It is the same delivery of each message, so
+        it does not count again. Messages beyond `max_messages` are released: nobody has a handle of theirs.
+        """
+        offsets = self.of_attempt(attempt_id, now_ms)
+        if not offsets:
+            return []
+        newest_ms = max(self.flights[offset].pop_time_ms for offset in offsets)
+        pop_time_ms = max(self.pop_time(now_ms), newest_ms + 1)
+        for at, offset in enumerate(offsets):
+            flight = self.flights[offset]
+            flight.pop_time_ms = pop_time_ms
+            flight.visible_ms = pop_time_ms + invisible_ms if at < max_messages else now_ms
+        return [Delivery(at, self.flights[at].attempt, pop_time_ms) for at in offsets[:max_messages]]
 
     @property
     def done(self) -> OffsetRanges:
@@ -183,6 +249,8 @@ class OrderedLane:
             raise _expired()
         if now_ms >= flight.visible_ms:
             raise _expired()
+        # Who has the handle has the answer, so nobody repeats the pop for this message.
+        flight.attempt_id = None
         return flight
 
     def ack(self, delivery: Delivery, now_ms: int) -> None:
@@ -293,11 +361,20 @@ class OrderedPop(OrderedLane):
         again = offsets[: bisect_left(offsets, self.next_offset)]
         return Turn(again=tuple(again[:max_messages])) if again else Turn(read_from=self.next_offset)
 
-    def again(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
+    def again(
+        self, offsets: Sequence[int], now_ms: int, invisible_ms: int, attempt_id: str | None = None
+    ) -> list[Delivery]:
         """Deliver again the messages that `turn` named; those that it left out follow later."""
-        return self.deliver(offsets, now_ms, invisible_ms)
+        return self.deliver(offsets, now_ms, invisible_ms, attempt_id)
 
-    def new(self, offsets: Sequence[int], next_offset: int, now_ms: int, invisible_ms: int) -> list[Delivery]:
+    def new(
+        self,
+        offsets: Sequence[int],
+        next_offset: int,
+        now_ms: int,
+        invisible_ms: int,
+        attempt_id: str | None = None,
+    ) -> list[Delivery]:
         """Deliver new messages, read from `Turn.read_from` up to `next_offset`; the rest was filtered out.
 
         Stops before a message that was delivered too often, which the next `turn` returns among the dead.
@@ -307,4 +384,4 @@ class OrderedPop(OrderedLane):
         if over < len(wanted):
             next_offset = wanted[over]
         self.skip_between(wanted[:over], next_offset)
-        return self.deliver(wanted[:over], now_ms, invisible_ms)
+        return self.deliver(wanted[:over], now_ms, invisible_ms, attempt_id)

@@ -76,6 +76,8 @@ class LanePop:
     tags: Collection[str] | None
     #: The SQL condition of the filter; None for no condition (SPEC CONS-9).
     condition: Condition | None = None
+    #: The id of a pop in order that may be repeated (SPEC POP-20).
+    attempt_id: str | None = None
 
     def takes(self, row: Row) -> bool:
         if self.tags is not None and row.tag not in self.tags:
@@ -177,6 +179,21 @@ class MemoryBroker:
         self._tables.commit(request.lane, ordered.progress())
         return popped
 
+    def has_attempt(self, lane: LaneKey, attempt_id: str, now_ms: int) -> bool:
+        """Return whether a pop of this id was given messages of the lane that are leased still (SPEC POP-20)."""
+        ordered = self._ordered.get(lane)
+        if ordered is None or ordered.epoch != self._tables.groups.epoch_of(lane):
+            return False
+        return bool(ordered.of_attempt(attempt_id, now_ms))
+
+    def repeat(self, request: LanePop, now_ms: int) -> list[Popped]:
+        """Pop once more what an earlier pop of the same id was given in one lane."""
+        ordered = self._ordered[request.lane]
+        assert request.attempt_id is not None, "`has_attempt` was asked"
+        given = ordered.repeat(request.attempt_id, now_ms, request.invisible_ms, request.max_messages)
+        self._tables.commit(request.lane, ordered.progress())
+        return self._delivered(given, request)
+
     def _pop_any(self, request: LanePop, now_ms: int) -> list[Popped]:
         ordered = self._ordered.get(request.lane)
         known = self._known(request.lane)
@@ -241,10 +258,11 @@ class MemoryBroker:
             self._bury(ordered, request, turn.dead, now_ms)
             turn = ordered.turn(now_ms, request.max_messages)
         if turn.read_from is None:
-            return self._delivered(ordered.again(turn.again, now_ms, request.invisible_ms), request)
+            again = ordered.again(turn.again, now_ms, request.invisible_ms, request.attempt_id)
+            return self._delivered(again, request)
         rows, next_offset = _read(log, turn.read_from, None, request, request.max_messages)
         offsets = [row.offset for row in rows]
-        deliveries = ordered.new(offsets, next_offset, now_ms, request.invisible_ms)
+        deliveries = ordered.new(offsets, next_offset, now_ms, request.invisible_ms, request.attempt_id)
         if offsets and not deliveries:
             return self._pop_ordered(ordered, request, now_ms)
         return self._delivered(deliveries, request)
@@ -253,7 +271,8 @@ class MemoryBroker:
         log = self._tables.lane_log(request.lane)
         popped: list[Popped] = []
         while True:
-            given, dead = keyed.take(now_ms, request.max_messages - len(popped), request.invisible_ms)
+            left = request.max_messages - len(popped)
+            given, dead = keyed.take(now_ms, left, request.invisible_ms, attempt_id=request.attempt_id)
             popped += self._delivered(given, request)
             self._bury(keyed, request, dead, now_ms)
             start = keyed.read_from

@@ -32,6 +32,7 @@ from mq.queue import (
     Lease,
     Start,
     after_failure,
+    check_attempt_id,
     check_cancel,
     check_live,
     check_reason,
@@ -195,21 +196,26 @@ class MemoryQueue:
         order: Ordering | None = None,
         tags: Collection[str] | None = None,
         filter: str | None = None,
+        attempt_id: str | None = None,
     ) -> list[Popped]:
         """Pop messages from all partitions (SPEC POP-1); retried ones come first every fifth time, else last.
 
-        Messages that have none of the `tags`, or that `filter` (SPEC CONS-9) is not true for, count as consumed.
+        Messages that have none of the `tags`, or that `filter` (SPEC CONS-9) is not true for, count as consumed. A pop
+        in order that is repeated with its `attempt_id` gets the same messages, while they are leased (SPEC POP-20).
         """
         assert 0 < max_messages <= POP_MESSAGES_MAX
         condition = None if filter is None else parse_filter(filter)
         settings = self.tables.groups.group(group).settings
         how = settings.order if order is None else order
         invisible = settings.invisible_ms if invisible_ms is None else self._invisible.check(invisible_ms)
+        if attempt_id is not None:
+            check_attempt_id(attempt_id, in_order=how is not False)
         *normal, retry = self.lanes(group, topic)
+        held = [one for one in normal if attempt_id and self._broker.has_attempt(one, attempt_id, self.now_ms)]
         self._draw += 1
         popped: list[Popped] = []
-        for lane in visits(normal, [retry], draw=self._draw):
-            if len(popped) == max_messages:
+        for lane in held or visits(normal, [retry], draw=self._draw):
+            if len(popped) == max_messages and not held:
                 break
             request = LanePop(
                 topic=topic,
@@ -221,8 +227,9 @@ class MemoryQueue:
                 invisible_ms=invisible,
                 tags=tags,
                 condition=condition,
+                attempt_id=attempt_id,
             )
-            popped += self._broker.pop(request, self.now_ms)
+            popped += (self._broker.repeat if held else self._broker.pop)(request, self.now_ms)
         return popped
 
     def ack(self, group: str, handles: Sequence[str]) -> AckAnswer:

@@ -60,6 +60,7 @@ class FailedHandle(msgspec.Struct, frozen=True, gc=False):
     """A handle that was refused, with the reason as `code`.
 
     `handle_invalid`: no valid handle of this group. `handle_expired`: the message is delivered again, or about to be.
+    `forbidden`: the caller may not consume its topic.
     `outcome_unknown`: acknowledged in time, but stored so late that the message may be delivered again all the same.
     """
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
-from mq.queue_limits import POP_MESSAGES_MAX
+from mq.queue_limits import ATTEMPT_ID_LENGTH_MAX, POP_MESSAGES_MAX
 from mq.wire.filters import FilterText
 from mq.wire.handles import FailedHandle, Handles, Milliseconds
 from mq.wire.stored import MessageOrigin
@@ -19,6 +19,16 @@ POP_MESSAGES_DEFAULT: Final = 32
 #: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged: an HTTP
 #: header has no room for a thousand of them.
 FAILED_KEY: Final = b"mq-failed-acks"
+#: The id of a pop in order; the service checks it (`mq.queue.check_attempt_id`).
+AttemptId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=ATTEMPT_ID_LENGTH_MAX,
+        description="An id of the caller's choice that no other pop of the group has, such as a UUID.",
+        extra_json_schema={"pattern": rf"^[!-~]{{1,{ATTEMPT_ID_LENGTH_MAX}}}$"},
+    ),
+]
 _TAGS_CHARS_MAX: Final = TAG_FILTER_TAGS_MAX * (TAG_BYTES_MAX + 2)
 
 
@@ -28,7 +38,8 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     `invisible_ms` and `order` default to the group's settings; `order` says whether a partition's messages come in
     order, or those of each `key`. Without `partition` all partitions are popped; in a static topic it names a logical
     queue. `retry` "only" takes only messages that are delivered again, without order; an exclusive group can pop only
-    these.
+    these. A pop in order may have an `attempt_id`: if its answer is lost and it is repeated with the same id, it gets
+    the same messages with new handles, while they are leased.
     """
 
     max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] | None = POP_MESSAGES_DEFAULT
@@ -41,6 +52,7 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     client_id: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)] | None = None
     ack: Handles | None = []
     retry: Literal["only"] | None = None
+    attempt_id: AttemptId | None = None
 
 
 class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):

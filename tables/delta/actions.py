@@ -288,7 +288,10 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
     if table_id is None:
         table_id = next((str(line.metaData.get("id")) for line in lines if line.metaData), "")
     _check_whole(text, tags, table_id=table_id, version=version, source=source)
-    return _commit(lines, tags, version=version)
+    try:
+        return _commit(lines, tags, version=version)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AssertionError) as error:
+        raise Corrupt(f"{source}: what the commit file says cannot be read: {error!r}") from error
 
 
 def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: int, source: str) -> None:

@@ -206,18 +206,19 @@ class FileReader:
         self._check(file, data, footer_at, file.size, footer_crc)
         try:
             metadata = pq.read_metadata(pa.BufferReader(data))
-        except (OSError, pa.ArrowException) as error:
+            parts = tuple(part_from_json(p) for p in json.loads((metadata.metadata or {}).get(PARTS_KEY, b"[]")))
+            edges = tuple(group_edges(metadata, footer_at))
+        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, AssertionError) as error:
             raise Corrupt(f"{self._key(file)}: the footer cannot be read: {error}") from error
         counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if sum(counts) != file.count or len(counts) != len(groups):
             raise Corrupt(f"{self._key(file)}: holds {sum(counts)} rows, the log says {file.count}")
-        raw_parts = (metadata.metadata or {}).get(PARTS_KEY, b"[]")
         return _Footer(
             metadata=metadata,
-            edges=tuple(group_edges(metadata, footer_at)),
+            edges=edges,
             checksums=tuple(groups),
             starts=(0, *itertools.accumulate(counts)),
-            parts=tuple(part_from_json(p) for p in json.loads(raw_parts)),
+            parts=parts,
         )
 
     def _group(self, file: DataFile, footer: _Footer, index: int, *, whole: bool) -> pa.Table:
@@ -254,7 +255,7 @@ class FileReader:
             ) as parquet:
                 rows = parquet.read_row_group(index, columns=columns, use_threads=False)
             return rows.cast(pa.schema([MESSAGE_SCHEMA.field(name) for name in rows.column_names]))
-        except (OSError, pa.ArrowException, ValueError) as error:
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise Corrupt(f"{self._key(file)}: row group {index} cannot be read: {error}") from error
 
     def _read(self, file: DataFile, ranges: list[tuple[int, int]]) -> pa.Buffer:

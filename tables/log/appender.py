@@ -9,11 +9,12 @@ from typing import Final
 import pyarrow as pa
 
 from mq.errors import OffsetMismatch, Unavailable
+from mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
 from mq.producer import Part
 from tables.clock import Clock
 from tables.delta import Encoded, RowsPart, encode_append, encode_file, numbered, stamp
 from tables.failpoints import failpoint
-from tables.log.batch import Appended, appended, only, repeats, requests
+from tables.log.batch import Appended, appended, only, repeats, requests, with_numbers
 from tables.log.fences import check_fences
 from tables.log.publish import Publisher
 from tables.log.requests import Requests
@@ -62,9 +63,10 @@ class Appender:
         ------
         LostRace
             Another writer committed first: nothing is stored, and the log's state includes the other commit.
-        OffsetMismatch, Fenced, Unknown
+        OffsetMismatch, Fenced, OutOfSequence, Unknown
             As for `PartitionLog.append`.
         """
+        parts = with_numbers(parts, self._requests.seen, known_since_ms=self._producers_known_since_ms())
         stored = [self._stored_part(p) for p in parts]
         again = repeats(parts)
         base = self._state.end_offset
@@ -83,6 +85,13 @@ class Appender:
                 rows = only(rows, parts, set(fresh))
             ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
         return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
+
+    def _producers_known_since_ms(self) -> int:
+        """Return the time since which no producer that was born then was forgotten: by age, for room, by retention."""
+        if self._state.min_offset > 0:
+            return OFFSET_MAX
+        now_ms = self._clock.wall_us() // 1000
+        return max(self._requests.whole_since_ms(), now_ms - PRODUCER_WINDOW_MS)
 
     def _stored_part(self, part: RowsPart) -> Part | None:
         stamp = part.producer

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from mq.producer import Part, overlap
+from mq.producer import Part, ProducerSeen, overlap
+from mq.sequences import number_of
 from tables.delta import ProducerStamp, RowsPart
 from tables.schema import INTERNAL_SCHEMA
 
-__all__ = ["Appended", "Batch", "appended", "one_batch", "only", "repeats", "requests"]
+__all__ = ["Appended", "Batch", "appended", "one_batch", "only", "repeats", "requests", "with_numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +131,42 @@ def appended(
         )
         at += count if earlier is None else 0
     return results
+
+
+def with_numbers(
+    parts: Sequence[RowsPart], seen: Callable[[str], ProducerSeen | None], *, known_since_ms: int
+) -> Sequence[RowsPart]:
+    """Return the parts, with the numbers of requests of producers that count their messages (`mq.sequences`).
+
+    Parts of one append follow each other. It is decided within the append, against the log's newest state: another
+    process may have stored the producer's last request a moment ago.
+
+    Raises
+    ------
+    OutOfSequence
+        A part is not in its turn: nothing of the append may be stored.
+    """
+    if not any(part.producer is not None and part.producer.sequence is not None for part in parts):
+        return parts
+    before: dict[str, ProducerSeen] = {}
+    return [_numbered(part, part.producer, before, seen, known_since_ms) for part in parts]
+
+
+def _numbered(
+    part: RowsPart,
+    stamp: ProducerStamp | None,
+    before: dict[str, ProducerSeen],
+    seen: Callable[[str], ProducerSeen | None],
+    known_since_ms: int,
+) -> RowsPart:
+    if stamp is None or stamp.sequence is None:
+        return part
+    known = before.get(stamp.id) or seen(stamp.id)
+    number = number_of(stamp.sequence, part.count, known, known_since_ms=known_since_ms)
+    parts = {} if known is None else dict(known.parts)
+    if number not in parts:
+        parts[number] = (
+            Part(producer_id=stamp.id, seq=number, base_offset=-1, count=part.count, total=part.count, time_ms=0),
+        )
+    before[stamp.id] = ProducerSeen(max(parts), parts)
+    return RowsPart(part.count, replace(stamp, seq=number, sequence=None))

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from mq.errors import DeltaMQError
 from mq.producer import Part, ProducerSeen
+from mq.sequences import OutOfSequence
 from tables.clock import Clock
 from tables.delta import (
     ORPHAN_KEEP,
@@ -243,6 +244,8 @@ class PartitionLog:
         Fenced
             `fence_epochs` is given, and the log has a newer fence; nothing was stored. If all batches are already
             stored, their places are returned instead.
+        OutOfSequence
+            A batch's `sequence` does not follow its producer's last one; nothing was stored.
         Unknown
             The commit may be stored: repeat the batch with its producer sequence.
         """
@@ -286,7 +289,13 @@ class PartitionLog:
 
         with self._lock, self._stop:
             self._log.look_ahead()
-            return self._races.win(attempt)
+            try:
+                return self._races.win(attempt)
+            except OutOfSequence:
+                # Another process may have stored what comes before.
+                if not self._log.refresh():
+                    raise
+                return self._races.win(attempt)
 
     def fence(self, name: str, epoch: int) -> int:
         """Put up a fence, which refuses appends of writers that do not know this epoch; return the end offset.

@@ -30,6 +30,8 @@ from mq.statistics import Consumed
 from tables.schema import TIME
 
 __all__ = [
+    "ACLS",
+    "ACLS_SCHEMA",
     "ALLOCATIONS",
     "ALLOCATIONS_SCHEMA",
     "BROKERS",
@@ -44,6 +46,8 @@ __all__ = [
     "GROUPS_SCHEMA",
     "GROUP_STATISTICS",
     "GROUP_STATISTICS_SCHEMA",
+    "KEYS",
+    "KEYS_SCHEMA",
     "LANE_KEY",
     "LOST_KEY",
     "LOST_MESSAGES",
@@ -52,8 +56,12 @@ __all__ = [
     "MOVES_SCHEMA",
     "POP_CHECKPOINTS",
     "POP_CHECKPOINTS_SCHEMA",
+    "PRINCIPALS",
+    "PRINCIPALS_SCHEMA",
     "QUEUE_MAPPINGS",
     "QUEUE_MAPPINGS_SCHEMA",
+    "QUOTAS",
+    "QUOTAS_SCHEMA",
     "ROUTES",
     "ROUTES_SCHEMA",
     "STATISTICS_KEY",
@@ -71,6 +79,10 @@ GROUPS: Final = "state/groups"
 BROKERS: Final = "state/brokers"
 CLIENTS: Final = "state/clients"
 ALLOCATIONS: Final = "state/allocations"
+PRINCIPALS: Final = "state/principals"
+KEYS: Final = "state/keys"
+ACLS: Final = "state/acls"
+QUOTAS: Final = "state/quotas"
 MOVES: Final = "state/moves"
 QUEUE_MAPPINGS: Final = "state/queue_mappings"
 
@@ -276,6 +288,49 @@ ALLOCATIONS_SCHEMA: Final = pa.schema(
         pa.field("client", pa.string()),
         # Clients that had the partition before and may still be finishing messages.
         _required("earlier", pa.list_(pa.string())),
+    ]
+)
+
+PRINCIPALS_SCHEMA: Final = pa.schema(
+    [
+        _required("principal", pa.string()),
+        pa.field("note", pa.string()),
+        _required("created_time", TIME),
+    ]
+)
+
+#: Keys that were not revoked. Neither a secret nor its hash is here.
+KEYS_SCHEMA: Final = pa.schema(
+    [
+        _required("key_id", pa.string()),
+        _required("principal", pa.string()),
+        _required("created_time", TIME),
+        # When it ends; null: it stays until it is revoked.
+        pa.field("until_time", TIME),
+    ]
+)
+
+ACLS_SCHEMA: Final = pa.schema(
+    [
+        _required("acl_id", pa.string()),
+        _required("principal", pa.string()),
+        # allow or deny: one that denies wins.
+        _required("effect", pa.string()),
+        # topic, group or cluster.
+        _required("resource", pa.string()),
+        # A name, or the beginning of names and a `*`.
+        _required("pattern", pa.string()),
+        _required("verbs", pa.list_(pa.string())),
+    ]
+)
+
+QUOTAS_SCHEMA: Final = pa.schema(
+    [
+        _required("principal", pa.string()),
+        # What it may use of each process, per second; null: without a bound.
+        pa.field("requests_per_s", pa.int64()),
+        pa.field("bytes_in_per_s", pa.int64()),
+        pa.field("bytes_out_per_s", pa.int64()),
     ]
 )
 

@@ -25,6 +25,10 @@ class RawPop:
     def cancel(self) -> None:
         self._sock.shutdown(socket.SHUT_WR)
 
+    def send_next(self) -> None:
+        """Send the next request behind the pop, and let the connection end with its answer."""
+        self._sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
     def leave(self) -> None:
         self._sock.close()
 
@@ -33,4 +37,5 @@ class RawPop:
         with closing(self._sock), self._sock.makefile("rb") as stream:
             head, _, body = stream.read().partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 "), head
+        body, _, self.next_answer = body.partition(b"HTTP/1.1")
         return [one["body"] for one in json.loads(body)["messages"]]

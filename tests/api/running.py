@@ -15,11 +15,12 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from api.app import create_app
+from api.app import App, create_app
 from api.log import Partition
 from api.ports import REAL, Ports
 from api.serve import Server, bind
 from api.service import Service
+from api.tls import server_context
 from tables.config import Config
 from tables.config_sections import ServiceSettings, WarehouseSettings
 
@@ -164,11 +165,11 @@ def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
 
 
 @contextlib.contextmanager
-def running(config: Config, ports: Ports = REAL) -> Iterator[Api]:
+def running(config: Config, ports: Ports = REAL, make: Callable[[Config, Ports], App] = create_app) -> Iterator[Api]:
     """Run a service with these settings until the block ends; then its queues are flushed."""
     listener = bind(config)
-    app = create_app(config, ports)
-    server = _ThreadServer(app, config, listener)
+    app = make(config, ports)
+    server = _ThreadServer(app, config, listener, server_context(config.service))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="service")
     thread.start()
     try:

@@ -32,7 +32,7 @@ def call(method: str, path: str) -> tuple[int, dict[str, str], Any]:
         sent.append(message)
 
     scope = {"type": "http", "method": method, "raw_path": path.encode(), "query_string": b"", "headers": []}
-    asyncio.run(Front(others)(scope, receive, send))
+    asyncio.run(Front(others, within_ms=1_000)(scope, receive, send))
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return sent[0]["status"], headers, json.loads(body) if body else None

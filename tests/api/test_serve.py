@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from api.serve import serve_command
+from tables.config import conf_folder, load
 
 COMMAND = [sys.executable, "-c", "from api.serve import serve_command; serve_command()"]
 
@@ -198,10 +199,31 @@ def test_a_failure_before_the_answer_is_an_unknown_outcome(tmp_path: Path) -> No
         assert process.stored() == ["a"]
 
 
-def test_it_does_not_start_open_to_others_without_authentication(tmp_path: Path) -> None:
-    result = CliRunner().invoke(serve_command, ["--host", "0.0.0.0", "--port", "0", "--warehouse", str(tmp_path)])
-    assert result.exit_code == 1 and "no authentication" in result.stderr
+def test_sec_08_nothing_is_open_beyond_the_machine_without_protection(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        for auth in ("false", "true"):
+            result = CliRunner(env={"DELTAMQ_SERVICE_AUTH": auth}).invoke(
+                serve_command, ["--host", host, "--port", "0", "--warehouse", str(tmp_path)]
+            )
+            assert result.exit_code == 1 and "no TLS" in result.stderr
+            assert ("no authentication" in result.stderr) is (auth == "false")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sec_08_no_shipped_profile_opens_it_and_the_cluster_has_authentication() -> None:
+    folder = conf_folder({})
+    assert folder is not None
+    profiles = {path.stem: load(path.stem, environ={}, folder=folder).service for path in folder.glob("*.toml")}
+    assert not any(one.allow_open_access for one in profiles.values())
+    assert profiles["cluster"].auth and profiles["cluster"].host == "0.0.0.0"
+    assert all(one.auth or one.host == "127.0.0.1" for one in profiles.values())
+
+
+def test_sec_08_an_open_service_warns_and_a_guarded_one_does_not(tmp_path: Path) -> None:
+    for auth, warned in (("false", True), ("true", False)):
+        with serving(tmp_path / auth, DELTAMQ_SERVICE_AUTH=auth) as process:
+            assert process.end(signal.SIGTERM) == 0
+            assert ("level=WARNING logger=deltamq.api event=open_access" in process.logs) is warned
 
 
 def test_it_says_when_its_port_is_taken(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.as_static import PREFIX
 from tests.e2e.main_job import EVENTS, MainJob, still_there
 from tests.e2e.service_process import ServiceProcess
 
@@ -29,9 +30,19 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture
-def topic() -> str:
-    """A topic name that no other test uses."""
-    return f"flights.{next(_numbers)}"
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses; for `static` tests one that `create` makes a static topic."""
+    return f"{getattr(request, 'param', '')}flights.{next(_numbers)}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Play what is marked `static_too` against static topics as well (`tests/e2e/as_static.py`)."""
+    marks = {mark.name: mark for mark in reversed(list(metafunc.definition.iter_markers()))}
+    if "static_too" not in marks or "plain_only" in marks or "topic" not in metafunc.fixturenames:
+        return
+    seldom = () if marks["static_too"].kwargs.get("always") else (pytest.mark.long,)
+    kinds = [pytest.param("", id="plain"), pytest.param(PREFIX, id="static", marks=seldom)]
+    metafunc.parametrize("topic", kinds, indirect=True)
 
 
 @pytest.fixture(scope="package")

@@ -16,7 +16,7 @@ __all__ = ["CLI", "DELTAMQ", "ServiceProcess"]
 
 CLI = "mq.client.cli"
 DELTAMQ = [sys.executable, "-m", CLI]
-_READY = re.compile(r"serving (http://\S+) warehouse (.+)")
+_READY = re.compile(r"serving (https?://\S+) warehouse (.+)")
 
 
 class ServiceProcess:

@@ -24,6 +24,7 @@ from mq.limits import (
     TAG_BYTES_MAX,
 )
 from mq.routing import logical_partition
+from tests.e2e.as_static import create
 from tests.e2e.service_process import ServiceProcess
 
 
@@ -126,10 +127,11 @@ def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
     return str(msgspec.json.decode(answer.body)["ranges"][0]["partition"])
 
 
+@pytest.mark.static_too
 def test_order_of_each_key_holds_over_threads_and_ways_to_send(
     shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
 ) -> None:
-    admin.create_topic(topic, partitions=4)
+    create(admin, topic, 4)
 
     def run(thread: int) -> None:
         for n in range(0, 300, 3):
@@ -187,8 +189,9 @@ def test_bodies_of_any_bytes_come_back_as_they_were(
     assert [row["body"] for row in read_all(shared_service.url, topic)] == bodies * 2
 
 
+@pytest.mark.static_too(always=True)
 def test_expected_offset_is_compare_and_append(producer: Producer, admin: Admin, topic: str) -> None:
-    partition = admin.create_topic(topic, partitions=1).partitions[0].partition
+    (partition,) = create(admin, topic, 1)
     assert producer.send(topic, b"0", partition=partition, expected_offset=0).offset == 0
     with pytest.raises(OffsetMismatch) as caught:
         producer.send(topic, b"again", partition=partition, expected_offset=0)
@@ -196,10 +199,11 @@ def test_expected_offset_is_compare_and_append(producer: Producer, admin: Admin,
     assert producer.send(topic, b"1", partition=partition, expected_offset=1).offset == 1
 
 
+@pytest.mark.static_too(always=True)
 def test_cons_02_and_03_start_and_tags(
     shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
 ) -> None:
-    partition = admin.create_topic(topic, partitions=1).partitions[0].partition
+    (partition,) = create(admin, topic, 1)
     producer.send_batch(topic, [Message(str(n).encode(), tag="ABC"[n % 3]) for n in range(100)])
     # Append times have milliseconds.
     threading.Event().wait(0.005)
@@ -222,10 +226,11 @@ def test_cons_02_and_03_start_and_tags(
     assert refused.value.code == "invalid_tag_filter"
 
 
+@pytest.mark.static_too
 def test_cons_09_consumers_of_every_kind_take_a_sql_filter(
     shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
 ) -> None:
-    admin.create_topic(topic, partitions=1)
+    create(admin, topic, 1)
     regions = {0: {"region": "eu"}, 1: {"region": "us"}, 2: {}}
     sent = [Message(b"%d" % n, headers={"n": str(n), **regions[n % 3]}) for n in range(99)]
     producer.send_batch(topic, sent)
@@ -251,10 +256,11 @@ def test_cons_09_consumers_of_every_kind_take_a_sql_filter(
     assert (refused.value.code, refused.value.extra["position"]) == ("invalid_filter", 9)
 
 
+@pytest.mark.static_too
 def test_a_long_poll_ends_with_the_message(
     shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
 ) -> None:
-    admin.create_topic(topic, partitions=4)
+    create(admin, topic, 4)
     with PullConsumer(shared_service.url, topic) as consumer:
         threading.Timer(0.2, producer.send, (topic, b"x")).start()
         began = datetime.now(UTC)
@@ -262,25 +268,26 @@ def test_a_long_poll_ends_with_the_message(
         assert datetime.now(UTC) - began < timedelta(seconds=5)
 
 
+@pytest.mark.static_too(always=True)
 def test_a_deleted_topic_made_anew_is_another_topic(
     shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
 ) -> None:
-    admin.create_topic(topic, partitions=4)
+    create(admin, topic, 4)
     for n in range(10):
         producer.send(topic, b"old", key=f"k{n}")
     admin.delete_topic(topic)
-    admin.create_topic(topic, partitions=1)
+    create(admin, topic, 1)
     sent = [producer.send(topic, str(n), key=f"k{n}") for n in range(10)]
     assert [s.offset for s in sent] == list(range(10))
     assert [row["body"] for row in read_all(shared_service.url, topic)] == [str(n).encode() for n in range(10)]
 
 
 @pytest.mark.promise("GROUP-4")
+@pytest.mark.static_too(always=True)
 def test_pop_18_a_pull_consumer_of_a_group_goes_on_where_a_reset_put_the_group(
     shared_service: ServiceProcess, admin: Admin, producer: Producer, topic: str
 ) -> None:
-    admin.create_topic(topic, partitions=1)
-    (partition,) = [p.partition for p in admin.get_topic(topic).partitions]
+    (partition,) = create(admin, topic, 1)
     for n in range(10):
         producer.send(topic, str(n))
     url, kept = shared_service.url, GroupOffsets(topic)
@@ -296,7 +303,7 @@ def test_pop_18_a_pull_consumer_of_a_group_goes_on_where_a_reset_put_the_group(
         assert [m.text for m in one.poll(3)] == ["2", "3", "4"]
         assert one.commit() == {partition: 5}
         admin.delete_topic(topic)
-        admin.create_topic(topic, partitions=1)
+        create(admin, topic, 1)
         producer.send(topic, "new")
         assert one.commit() == {partition: 0}, "its offsets were those of another topic of this name"
         assert [m.text for m in one.poll(1)] == ["new"]

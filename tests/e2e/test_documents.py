@@ -7,11 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from tests.e2e.main_job import ROOT, MainJob
+from tests.notebook import run_as_notebook
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -30,6 +34,11 @@ class Example(NamedTuple):
     language: str
     text: str
 
+    @property
+    def starts_spark(self) -> bool:
+        """Whether the example makes a Spark session, or takes the one of the notebook that it is typed into."""
+        return "spark_session()" in self.text
+
 
 def examples_of(document: str) -> Iterator[Example]:
     """The examples of a document, each with the heading above it."""
@@ -42,14 +51,37 @@ def examples_of(document: str) -> Iterator[Example]:
 EXAMPLES = [example for document in DOCUMENTS for example in examples_of(document)]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.document}: {example.title}")
+def _named(example: Example) -> object:
+    """An example, and whether `make faults` alone runs it as a process: a start of Spark costs ten seconds."""
+    marks = [pytest.mark.long] if example.starts_spark else []
+    return pytest.param(example, marks=marks, id=f"{example.document}: {example.title}")
+
+
+@pytest.mark.parametrize("example", [_named(example) for example in EXAMPLES])
 def test_an_example_of_the_documents_works(example: Example, served: MainJob) -> None:
     text = example.text.replace(ADDRESS, served.url)
     command = ["bash", "-euo", "pipefail", "-c", text] if example.language == "bash" else [sys.executable, "-c", text]
-    environ = {**os.environ, "DELTAMQ_URL": served.url, "DELTAMQ_WAREHOUSE_URI": str(served.warehouse)}
+    environ = {**os.environ, **environ_of(served)}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for example in EXAMPLES if example.starts_spark],
+    ids=lambda example: f"{example.document}: {example.title}",
+)
+def test_an_example_with_spark_works_in_the_session_that_is_there(
+    example: Example, served: MainJob, spark: SparkSession
+) -> None:
+    text = example.text.replace(ADDRESS, served.url)
+    assert run_as_notebook(text, example.title, spark, environ_of(served)).strip()
+
+
+def environ_of(served: MainJob) -> dict[str, str]:
+    """Where the examples find the service and its warehouse."""
+    return {"DELTAMQ_URL": served.url, "DELTAMQ_WAREHOUSE_URI": str(served.warehouse)}
 
 
 def test_the_documents_have_an_example_of_each_door() -> None:
@@ -66,6 +98,7 @@ def test_the_documents_have_an_example_of_each_door() -> None:
         ("mq/client/README.md", "Filters"),
         ("mq/client/README.md", "Outbox"),
         ("mq/client/README.md", "Maintenance, and routes by hand"),
+        ("mq/client/README.md", "Tokens"),
         ("mq/client/README.md", "Command line"),
         ("jobs/README.md", "Streams"),
         ("jobs/README.md", "Writing, typed tables, a catalog"),

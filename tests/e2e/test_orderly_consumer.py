@@ -13,6 +13,7 @@ import pytest
 
 from mq import Admin, OrderlyConsumer, Producer, Verdict
 from mq.client import OrderedMessage, Patience
+from tests.e2e.as_static import create
 from tests.e2e.orderly_process import Heard, OrderlyProcess, heard_in, journal_to, until
 from tests.e2e.service_process import ServiceProcess
 
@@ -107,7 +108,7 @@ def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_topic(url: str, topic: str, *, partitions: int = 4, strict: bool = True) -> None:
     with Admin(url, patience=QUICK) as admin:
         admin.create_group("ledger", consume_strategy="exclusive")
-        admin.create_topic(topic, partitions=partitions, order_strategy="strict" if strict else "best_tried")
+        create(admin, topic, partitions, order_strategy="strict" if strict else "best_tried")
 
 
 def check_order(heard: Sequence[Heard], *, repeats: bool) -> None:
@@ -154,6 +155,7 @@ def pauses_s(heard: Sequence[Heard]) -> list[float]:
 
 
 @pytest.mark.promise("LOCK-9")
+@pytest.mark.static_too
 def test_order_05_clients_come_and_go_and_every_key_is_heard_in_order_without_a_repeated_message(
     service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
 ) -> None:
@@ -184,6 +186,7 @@ def test_order_05_clients_come_and_go_and_every_key_is_heard_in_order_without_a_
     assert max(moved) < PAUSE_S_MAX, f"pauses of {sorted(round(one, 3) for one in moved)} s"
 
 
+@pytest.mark.static_too
 def test_order_07_a_suspended_message_of_a_strict_topic_is_heard_again_and_stops_only_its_partition(
     service: ServiceProcess, topic: str
 ) -> None:
@@ -247,6 +250,7 @@ def test_order_08_a_message_that_fails_for_good_is_a_dead_letter_and_the_partiti
 
 
 @pytest.mark.promise("LOCK-14")
+@pytest.mark.static_too
 def test_order_08_a_message_that_kills_its_clients_is_a_dead_letter_at_last(
     service: ServiceProcess, topic: str, spawn: Spawn
 ) -> None:
@@ -273,6 +277,7 @@ def test_order_08_a_message_that_kills_its_clients_is_a_dead_letter_at_last(
     assert ended[-14:] == list(range(26, 40)), "what follows was heard once, after it was set aside"
 
 
+@pytest.mark.static_too(always=True)
 def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
     service: ServiceProcess, topic: str
 ) -> None:
@@ -290,6 +295,7 @@ def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
 
 
 @pytest.mark.promise("LOCK-16")
+@pytest.mark.static_too
 def test_retry_03_a_dead_letter_that_is_sent_to_the_retries_is_heard_again(service: ServiceProcess, topic: str) -> None:
     _fill(service, topic, 3)
     heard: list[str] = []
@@ -359,6 +365,7 @@ def test_order_03_a_client_that_stood_still_stops_before_it_goes_on_and_commits_
 
 
 @pytest.mark.promise("LOCK-12")
+@pytest.mark.static_too
 def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
     short_lives: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -472,6 +479,7 @@ def most_at_once(heard: Sequence[Heard]) -> int:
     )
 
 
+@pytest.mark.static_too
 def test_order_11_clients_come_and_go_and_keys_heard_in_parallel_keep_their_order_without_a_repeated_message(
     service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
 ) -> None:
@@ -549,6 +557,7 @@ def test_order_11_a_message_that_kills_its_clients_is_a_dead_letter_at_last_and_
     assert {one.number for one in worker.heard() if one.ended_ns} == {*range(25), *range(26, 40)}
 
 
+@pytest.mark.static_too
 def test_cons_08_what_a_killed_client_had_not_committed_is_heard_again(
     short_lives: None, tmp_path: Path, topic: str, spawn: Spawn
 ) -> None:

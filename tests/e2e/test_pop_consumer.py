@@ -17,9 +17,11 @@ import pytest
 
 from mq import Admin, Message, PopConsumer, Producer, Result
 from mq.client import Patience, PoppedMessage
+from tests.e2e.as_static import create
 from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
+pytestmark = pytest.mark.static_too
 QUICK = Patience(first_wait_ms=5, wait_ms_max=200)
 
 
@@ -71,7 +73,7 @@ def has_more_than(count: int) -> Callable[[list[PoppedMessage]], bool]:
 
 def fill(url: str, topic: str, count: int, *, partitions: int = 4) -> None:
     with Admin(url) as admin, Producer(url) as producer:
-        admin.create_topic(topic, partitions=partitions)
+        create(admin, topic, partitions)
         producer.send_batch(topic, [Message(str(n).encode(), key=f"k{n % 50}") for n in range(count)])
 
 
@@ -129,6 +131,7 @@ def test_batches_arrive_once_each(pop_service: ServiceProcess, topic: str, setti
     assert sorted(map(int, bodies)) == list(range(3_000))
 
 
+@pytest.mark.static_too(always=True)
 @pytest.mark.parametrize("order", [True, "key"])
 def test_pop_16_pop_17_order_holds_with_two_consumers(pop_service: ServiceProcess, topic: str, order: Any) -> None:
     fill(pop_service.url, topic, 300)
@@ -212,6 +215,25 @@ def test_pop_14_a_service_that_is_killed_loses_no_message(small_times: Path, top
 
 
 # The command line ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("SDK-4")
+@pytest.mark.parametrize("order", [True, "key"])
+@pytest.mark.static_too(always=True)
+def test_pop_20_lost_answers_hold_no_partition(pop_service: ServiceProcess, topic: str, order: Any) -> None:
+    """A lease lasts for longer than the test may: each message comes once, and what was lost at once again."""
+    fill(pop_service.url, topic, 200, partitions=2)
+    group = f"lossy-{topic}"
+    seen = Seen()
+    with ChaosProxy(int(pop_service.url.rpartition(":")[2]), loss=0.1, seed=7) as proxy:
+        options = {"order": order, "invisible_ms": 3_600_000, "max_messages": 8, "patience": QUICK}
+        with PopConsumer(proxy.url, group, topic, seen, **options) as consumer:
+            seen.wait_for(lambda messages: len({message.body for message in messages}) == 200)
+            wait_done(pop_service.url, group)
+        stats = consumer.stats()
+    assert sorted(seen.numbers) == list(range(200)) and stats.failed_pops > 0
+    for key in range(50):
+        assert [n for n in seen.numbers if n % 50 == key] == list(range(key, 200, 50))
 
 
 def test_consume_for_a_group_on_the_command_line(pop_service: ServiceProcess, topic: str) -> None:

@@ -22,19 +22,33 @@ from jobs.spark.datasource import MessageReader, PushdownReader
 from jobs.sql.reader import read_topic
 from jobs.tasks.warehouse_files import storage
 from mq.errors import Corrupt, NotFound, Refused
+from mq.static import queue_name
 from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA
+from tests.static_tables import StaticTables
 from tests.unit.jobs.warehouses import Filled
+from tests.unit.jobs.warehouses import rows as rows_of
 
 pytestmark = pytest.mark.spark
 
 A, B, C = "orders@broker-a", "orders@broker-b", "orders@broker-c"
 Read = Callable[..., DataFrame]
+_QUEUES = {A: queue_name(0), B: queue_name(1)}
 
 
 @pytest.fixture
-def orders(filled: Filled) -> Filled:
-    """Two partitions; rows with and without key, tag and headers; several files and row groups."""
+def orders(filled: Filled, request: pytest.FixtureRequest) -> Filled:
+    """Two partitions; rows with and without key, tag and headers; several files and row groups.
+
+    For `static` tests they are logical queues with the same offsets, the first in two segments.
+    """
+    if getattr(request, "param", "plain") == "static":
+        topic = StaticTables(filled.warehouse, 2, ("broker-a", "broker-b"))
+        topic.append(0, rows_of([f"a{i}".encode() for i in range(10)]))
+        topic.remap(["broker-b"], "strict", [0])
+        topic.append(0, rows_of([b"", "schön".encode()], key=None, headers={"h": "1", "ö": "ü"}))
+        topic.append(1, rows_of([f"b{i}".encode() for i in range(5)], headers={"x": ""}))
+        return filled
     filled.append("orders", A, *[f"a{i}".encode() for i in range(10)])
     filled.append("orders", A, b"", "schön".encode(), key=None, headers={"h": "1", "ö": "ü"})
     filled.append("orders", B, *[f"b{i}".encode() for i in range(5)], headers={"x": ""})
@@ -43,10 +57,25 @@ def orders(filled: Filled) -> Filled:
 
 @pytest.fixture(params=["format", "native"])
 def read(request: pytest.FixtureRequest, spark: SparkSession, orders: Filled) -> Read:
-    """The two ways to read."""
-    if request.param == "native":
-        return lambda **options: read_topic(spark, warehouse=orders.uri, **options)
-    return lambda **options: spark.read.format("mq").options(warehouse=orders.uri, **options).load()
+    """The two ways to read; the queues of a static topic have the names of a plain topic's partitions."""
+
+    def frame(**options: str) -> DataFrame:
+        if request.param == "native":
+            return read_topic(spark, warehouse=orders.uri, **options)
+        return spark.read.format("mq").options(warehouse=orders.uri, **options).load()
+
+    def renamed(**options: str) -> DataFrame:
+        for name, queue in _QUEUES.items():
+            options = {option: value.replace(name, queue) for option, value in options.items()}
+        found = frame(**options)
+        return found.replace({queue: name for name, queue in _QUEUES.items()}, subset=["partition"])
+
+    return renamed if _is_static(request) else frame
+
+
+def _is_static(request: pytest.FixtureRequest) -> bool:
+    callspec = getattr(request.node, "callspec", None)
+    return callspec is not None and callspec.params.get("orders") == "static"
 
 
 def _places(frame: DataFrame) -> list[tuple[str, int]]:
@@ -61,10 +90,11 @@ def test_spark_1_columns_are_the_message_row_and_its_place(read: Read) -> None:
     assert (dict(frame.dtypes)["body"], dict(frame.dtypes)["append_time"]) == ("binary", "timestamp")
 
 
+@pytest.mark.static_too
 def test_spark_1_rows_are_what_was_appended(read: Read) -> None:
-    rows = {(r["partition"], r["offset"]): r for r in read(topic="orders").collect()}
-    assert sorted(rows) == [(A, i) for i in range(12)] + [(B, i) for i in range(5)]
-    first, last = rows[A, 0], rows[A, 11]
+    found = {(r["partition"], r["offset"]): r for r in read(topic="orders").collect()}
+    assert sorted(found) == [(A, i) for i in range(12)] + [(B, i) for i in range(5)]
+    first, last = found[A, 0], found[A, 11]
     assert (first["topic"], first["key"], first["tag"], bytes(first["body"])) == ("orders", "k", "TagA", b"a0")
     assert (first["headers"], first["reconsume_times"], first["origin"]) == (None, 0, None)
     assert (last["key"], last["tag"], bytes(last["body"])) == (None, None, "schön".encode())
@@ -105,6 +135,7 @@ def test_spark_1_kafka_rows_have_the_kafka_sources_columns(read: Read) -> None:
     assert read(topic="orders", rowFormat="kafka", includeHeaders="false").columns == frame.columns[:-1]
 
 
+@pytest.mark.static_too
 def test_spark_1_bounds_choose_offsets(read: Read) -> None:
     frame = read(
         topic="orders",
@@ -115,12 +146,14 @@ def test_spark_1_bounds_choose_offsets(read: Read) -> None:
     assert _places(read(assign=f'{{"orders": ["{B}"]}}')) == [(B, i) for i in range(5)]
 
 
+@pytest.mark.static_too
 def test_spark_1_min_partitions_gives_at_least_as_many(read: Read) -> None:
     frame = read(topic="orders", minPartitions="6")
     assert frame.rdd.getNumPartitions() >= 6
     assert len(_places(frame)) == 17
 
 
+@pytest.mark.static_too
 def test_spark_1_filters_change_no_answer(read: Read) -> None:
     frame = read(topic="orders")
     assert _places(frame.where(f"offset between 3 and 4 and partition = '{A}'")) == [(A, 3), (A, 4)]

@@ -13,6 +13,10 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import Merger
 from jobs.merge.meta_tables import META_TABLES, meta_rows
 from jobs.sql.views import register_views
+from mq.auth.changes import decide_first_administrator, decide_put_quota
+from mq.auth.key import Key
+from mq.auth.quota import quota_of
+from mq.auth.state import AuthState
 from mq.meta.access import Access, BrokerAccessPut
 from mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
 from mq.meta.fold import Meta
@@ -27,7 +31,19 @@ from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.queue.records import rows_of_offset_records
 from tables.queue.refs import OFFSETS, system_ref
-from tables.state.schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
+from tables.state.schema import (
+    ACLS,
+    ALLOCATIONS,
+    BROKERS,
+    CLIENTS,
+    GROUPS,
+    KEYS,
+    MOVES,
+    PRINCIPALS,
+    QUOTAS,
+    ROUTES,
+    TOPICS,
+)
 from tables.state.table import read_state_log
 from tests.queue_tables import CLUSTER, QueueTables
 
@@ -145,7 +161,10 @@ def test_meta_4_brokers_clients_allocations_and_moves_are_tables(
     topic = cluster.strict(4)
     cluster.seal(topic, "orders@A", 120)
     cluster.meta.submit_any(lambda meta: decide_takeover(meta.brokers, "h1", {"h2": 0}))
+    key = Key(id="00112233aabbccdd", principal="root", digest="ab" * 32, created_ms=0)
+    cluster.meta.submit_any(lambda meta: decide_first_administrator(meta.auth, key))
     assert merger.run(spark, NOW)["meta"] == len(META_TABLES)
+    assert {row["resource"] for row in rows(spark, cluster, ACLS)} == {"topic", "group", "cluster"}
 
     brokers = {row["broker"]: (row["epoch"], row["address"], row["stand_in"]) for row in rows(spark, cluster, BROKERS)}
     here = "http://h1:8080"
@@ -266,3 +285,20 @@ def test_route_09_what_is_closed_is_in_the_tables_of_brokers_and_routes() -> Non
     routes = {row["broker"]: tuple(row[one] for one in columns) for row in meta_rows(ROUTES, meta).to_pylist()}
     assert routes == {"A": shut, "B": open_}
     assert {table for table, kind in META_TABLES.items() if "access" in kind.parts} == {BROKERS, ROUTES}
+
+
+def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() -> None:
+    key = Key(id="00112233aabbccdd", principal="root", digest="ab" * 32, created_ms=0, until_ms=1_000)
+    meta = Meta().apply_all(decide_first_administrator(AuthState(), key))
+    meta = meta.apply_all(decide_put_quota(meta.auth, quota_of("root", requests_per_s=5)))
+    (quota,) = meta_rows(QUOTAS, meta).to_pylist()
+    assert quota == {"principal": "root", "requests_per_s": 5, "bytes_in_per_s": None, "bytes_out_per_s": None}
+    tables = {table: meta_rows(table, meta).to_pylist() for table in (PRINCIPALS, KEYS, ACLS)}
+    assert [row["principal"] for row in tables[PRINCIPALS]] == ["root"]
+    ends = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    begins = ends - timedelta(seconds=1)
+    assert tables[KEYS] == [{"key_id": key.id, "principal": "root", "created_time": begins, "until_time": ends}]
+    granted = {row["resource"]: (row["effect"], row["pattern"], len(row["verbs"])) for row in tables[ACLS]}
+    assert granted == {"topic": ("allow", "*", 6), "group": ("allow", "*", 5), "cluster": ("allow", "*", 3)}
+    assert key.digest not in str(tables)
+    assert {table for table, kind in META_TABLES.items() if "auth" in kind.parts} == {*tables, QUOTAS}

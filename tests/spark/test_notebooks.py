@@ -7,18 +7,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
 from tests.e2e.service_process import ServiceProcess
+from tests.notebook import run_as_notebook
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.py"))
-#: CI has not the time for all of them.
-_LONG = ("02", "03", "04", "05", "06", "07")
+#: `make test` has the time for one of them, in the session that its tests share.
+SHORT = NOTEBOOKS[0]
 
 
 #: The plots of the notebooks and colours that stand for their data: three partitions, three reasons.
@@ -58,19 +63,23 @@ def test_a_notebook_is_in_databricks_source_format(path: Path) -> None:
         assert all(marked) or not any(marked), "a cell is text or code"
 
 
-def _by_length(path: Path) -> object:
-    """A notebook, and whether it is run by `make faults` alone: each costs a minute of two cores."""
-    marks = [pytest.mark.long] if path.name[:2] in _LONG else []
-    return pytest.param(path, marks=marks, id=path.stem)
-
-
 @pytest.mark.promise("STATE-7")
-@pytest.mark.parametrize("path", [_by_length(path) for path in NOTEBOOKS])
+def test_spark_5_a_notebook_runs_in_the_session_that_is_there(service: ServiceProcess, spark: SparkSession) -> None:
+    printed = run_as_notebook(SHORT.read_text(encoding="utf-8"), str(SHORT), spark, environ_of(service))
+    assert "left=0, lost=0" in printed
+
+
+def environ_of(service: ServiceProcess) -> dict[str, str]:
+    """Where notebooks find the service and its warehouse."""
+    return {"DELTAMQ_CLIENT_URL": service.url, "DELTAMQ_WAREHOUSE_URI": str(service.warehouse)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_spark_5_a_notebook_runs(path: Path, service: ServiceProcess, tmp_path: Path) -> None:
     environ = {
         **os.environ,
-        "DELTAMQ_CLIENT_URL": service.url,
-        "DELTAMQ_WAREHOUSE_URI": str(service.warehouse),
+        **environ_of(service),
         "PYTHONPATH": str(path.parents[1]),
         "NOTEBOOK_PLOTS": str(tmp_path / "plots"),
         "MPLBACKEND": "agg",

@@ -21,12 +21,14 @@ from mq.meta.group import decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.static_events import MappingRemoved
 from mq.queue.checkpoint import LaneKey
+from mq.queue.lost import LostRecord
 from mq.queue.progress import Committed, OffsetRecord
+from mq.queue.revive import LostReason
 from mq.static import queue_name
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
-from tables.queue.records import rows_of_offset_records
-from tables.queue.refs import OFFSETS, system_ref
+from tables.queue.records import rows_of_lost_records, rows_of_offset_records
+from tables.queue.refs import LOST, OFFSETS, system_ref
 from tables.state.schema import QUEUE_MAPPINGS, TOPICS
 from tests.queue_tables import CLUSTER, QueueTables
 from tests.static_tables import TOPIC, StaticTables
@@ -70,6 +72,20 @@ class Orders(QueueTables):
             record = OffsetRecord(lane=lane, topic=TOPIC, committed=Committed(epoch, offset))
             log = self.warehouse.create(system_ref(OFFSETS, CLUSTER, partition.rpartition("@")[2]))
             log.append([Batch(rows_of_offset_records([record]))])
+
+    def hold(self, group: str, partition: str, offsets: list[int]) -> None:
+        """Store the checkpoint of a pop of messages that nobody acknowledges."""
+        topic = self.orders.topic
+        its_group = self.orders.meta.meta.groups.group(group)
+        at = topic.route.partitions.index(partition)
+        self.pop(its_group, topic, offsets, partition=at, at_ms=1, invisible_ms=10**10)
+
+    def lose(self, group: str, partition: str, low: int, high: int) -> None:
+        """Store that the group could not read these messages."""
+        lane = LaneKey(self.orders.topic.id, group, False, partition)
+        lost = LostRecord(lane=lane, topic=TOPIC, ranges=((low, high),), reason=LostReason.RETENTION, time_ms=1)
+        log = self.warehouse.create(system_ref(LOST, CLUSTER, partition.rpartition("@")[2]))
+        log.append([Batch(rows_of_lost_records([lost]))])
 
     def merge(self, spark: SparkSession) -> None:
         """Run the job in a process of its own."""
@@ -179,6 +195,8 @@ def test_static_18_queues_and_lags_are_shown_by_logical_queue(spark: SparkSessio
     orders = tables.orders
     orders.meta.submit_groups(lambda m: decide_put_group(m.groups, "billing", GroupRequest(), 0))
     tables.commit("billing", {"orders@broker-a": 5, "orders#2@broker-b": 1})
+    tables.hold("billing", "orders#2@broker-b", [1, 2])
+    tables.lose("billing", "orders#3@broker-a", 1, 3)
     orders.remap([A], "available", [1], seal=False)
     orders.send(1, 3)
     tables.merge(spark)
@@ -201,6 +219,7 @@ def test_static_18_queues_and_lags_are_shown_by_logical_queue(spark: SparkSessio
         },
         {"partition": Q1, "broker": A, "committed_offset": None, "min_offset": 0, "end_offset": 2, "lag": 5},
     ]
+    show_stored_places_and_logical_ones(spark)
     moves = rows(spark, "SELECT source, passed FROM mq_moves ORDER BY route_epoch")
     assert [(row["source"], row["passed"]) for row in moves][:2] == [
         ("orders@broker-a", True),
@@ -215,6 +234,29 @@ def test_static_18_queues_and_lags_are_shown_by_logical_queue(spark: SparkSessio
         {"queue": 0, "state": "open"},
         {"queue": 1, "state": "unserved"},
     ]
+
+
+def show_stored_places_and_logical_ones(spark: SparkSession) -> None:
+    """Rows about segments have the logical queue and logical offsets beside what they have of plain topics."""
+    shown = "SELECT partition, offset, logical_queue, logical_offset FROM mq_in_flight ORDER BY offset"
+    assert [tuple(row.values()) for row in rows(spark, shown)] == [
+        ("orders#2@broker-b", 1, Q0, 6),
+        ("orders#2@broker-b", 2, Q0, 7),
+    ]
+    shown = "SELECT low, high, messages, logical_queue, logical_low, logical_high FROM mq_lost"
+    assert [tuple(row.values()) for row in rows(spark, shown)] == [(1, 3, 2, Q0, 10_001, 10_003)]
+    shown = (
+        "SELECT partition, end_offset, logical_queue, logical_min_offset, logical_end_offset FROM mq_partitions "
+        "WHERE topic = 'orders' ORDER BY logical_queue, logical_end_offset NULLS LAST"
+    )
+    assert [tuple(row.values()) for row in rows(spark, shown)] == [
+        ("orders@broker-a", 5, Q0, 0, 5),
+        ("orders#2@broker-b", 3, Q0, 5, 8),
+        ("orders#3@broker-a", 4, Q0, 10_000, 10_004),
+        ("orders#1@broker-b", 2, Q1, 0, 2),
+        ("orders#4@broker-a", 3, Q1, None, None),
+    ]
+    assert rows(spark, "SELECT 1 FROM mq_partitions WHERE space <> 'topics' AND logical_queue IS NOT NULL") == []
 
 
 def test_static_15_the_catalogs_view_of_a_topic_is_by_logical_queue(

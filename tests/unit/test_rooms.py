@@ -18,7 +18,12 @@ ROOMS = (
     *(
         f"api.{room}"
         for room in (
+            "auth",
             "host",
+            "kafka.calls",
+            "kafka.messages",
+            "kafka.records",
+            "kafka.server",
             "log",
             "openapi",
             "order",
@@ -32,7 +37,10 @@ ROOMS = (
         )
     ),
     *(f"jobs.{room}" for room in ("cli", "export", "merge", "queue", "read", "run", "setup", "sink", "spark", "tasks")),
-    *(f"mq.{room}" for room in ("filters", "jobs", "meta", "order", "queue", "static", "testing", "wire")),
+    *(
+        f"mq.{room}"
+        for room in ("auth", "filters", "jobs", "members", "meta", "order", "queue", "static", "testing", "wire")
+    ),
     *(f"mq.client.{room}" for room in ("admin", "http", "messages", "orderly", "outbox", "pop", "produce", "pull")),
     *(f"tables.{room}" for room in ("delta", "log", "ops", "queue", "state", "store")),
 )

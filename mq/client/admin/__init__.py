@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mq.client.admin.access_admin import AccessInfo
 from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo
+from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
 from mq.client.admin.group_admin import (
     DeadLetter,
     GroupClient,
@@ -29,6 +30,7 @@ from mq.client.admin.topic_view import TopicView, broker_in, fetch_view, lp_of
 
 __all__ = [
     "AccessInfo",
+    "AclInfo",
     "Admin",
     "BrokerInfo",
     "ClusterInfo",
@@ -42,10 +44,14 @@ __all__ = [
     "GroupStatistics",
     "GroupTopic",
     "HostInfo",
+    "KeyInfo",
     "MappingInfo",
     "MovedQueue",
+    "NewKey",
     "PartitionInfo",
+    "PrincipalInfo",
     "QueueInfo",
+    "QuotaInfo",
     "RemapMode",
     "Remapping",
     "SegmentInfo",

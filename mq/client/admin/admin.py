@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from mq.client.admin.access_admin import AccessAdmin, time_text
+from mq.client.admin.auth_admin import AuthAdmin
 from mq.client.admin.group_admin import GroupAdmin
 from mq.client.admin.static_admin import StaticAdmin
 from mq.client.admin.topic_info import TopicInfo, topic_info
@@ -66,15 +67,15 @@ class ClusterInfo:
     hosts: tuple[HostInfo, ...] = ()
 
 
-class Admin(GroupAdmin, StaticAdmin, AccessAdmin):
+class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin):
     """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters
     ----------
     url
         The service, `http://HOST:PORT`.
-    token
-        Sent as `Authorization: Bearer ...`.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     # Topics -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import click
 
 from mq.client.admin import AccessInfo, Admin, BrokerInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.http import Access
 from mq.errors import NotFound
 
 __all__ = ["broker"]
@@ -22,9 +23,9 @@ def broker() -> None:
 @broker.command()
 @click.argument("name", required=False)
 @service_options
-def show(name: str | None, url: str, token: str | None, as_json: bool) -> None:
+def show(name: str | None, url: str, access: Access, as_json: bool) -> None:
     """Print what is allowed at broker NAME, or at all brokers."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         brokers = [one for one in admin.cluster().brokers if name in (None, one.broker)]
     if name is not None and not brokers:
         raise NotFound(f"there is no broker {name}", code="broker_not_found", field="broker")
@@ -64,7 +65,7 @@ def set_(
     topic: str | None,
     partition: str | None,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Set what is allowed at broker NAME; without options everything is allowed again.
@@ -76,7 +77,7 @@ def set_(
         raise click.UsageError("--topic and --partition go together")
     if partition is not None and not partition.endswith(f"@{name}"):
         raise click.UsageError(f"partition {partition} is not at broker {name}")
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         if topic is None or partition is None:
             what = name
             found = admin.set_broker_access(name, readable=readable, writable=writable, reason=reason, until=until)

@@ -6,15 +6,16 @@ import click
 
 from mq.client.admin import Admin, ClusterInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.http import Access
 
 __all__ = ["cluster"]
 
 
 @click.command()
 @service_options
-def cluster(url: str, token: str | None, as_json: bool) -> None:
+def cluster(url: str, access: Access, as_json: bool) -> None:
     """Print the brokers, and the process that serves each of them."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.cluster()
     if as_json:
         print_json(info)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Final, TypeVar, cast
 
 import click
 import msgspec
 
-from mq.client.http import Patience
-from mq.errors import DeltaMQError, Overloaded, Unauthenticated, Unavailable, Unknown
+from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, Access, Patience
+from mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table", "service_options"]
 
@@ -49,6 +50,10 @@ _REMEDIES: Final = {
     "broker_unavailable": "`deltamq cluster` shows the brokers, and which of them are served",
     "unknown_queue": "`deltamq topic show NAME` shows its logical queues",
     "physical_partition": "`deltamq topic show NAME` shows the logical queues, which are to be named",
+    "certificate_not_trusted": "name the authority's certificate with --ca, and the host as its certificate does",
+    "tls_files_invalid": "check the files that --ca, --cert and --key name",
+    "token_unavailable": "look whether what makes your tokens can be reached",
+    "token_refused": "check the client's id, secret and scope at the provider of tokens",
     "driver_missing": "install it: `pip install 'deltamq[postgres]'`",
     "outbox_not_found": "make it once, with `Outbox(table=...).create(connection)` and a commit, or name its --table",
     "database_not_found": "check the path: sqlite:///relative/path or sqlite:////absolute/path",
@@ -58,10 +63,25 @@ _REMEDIES: Final = {
 
 
 def service_options(command: Command) -> Command:
-    """Add `--url`, `--token` and `--json` to a command."""
+    """Add `--url`, `--json`, `--token` and the files of TLS to a command, which gets the latter as `access`."""
+
+    @wraps(command)
+    def with_access(
+        *arguments: Any, token: str | None, ca: str | None, cert: str | None, key: str | None, **options: Any
+    ) -> Any:
+        return command(*arguments, access=Access(token=token, ca=ca, cert=cert, key=key), **options)
+
+    decorated: Any = with_access
     for option in (
+        click.option("--key", envvar=KEY_ENV, help="The key of --cert, in PEM, unless it is in that file."),
+        click.option("--cert", envvar=CERT_ENV, help="Certificate to show to the service, in PEM."),
+        click.option("--ca", envvar=CA_ENV, help="Authorities whose certificates are trusted, in PEM."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
-        click.option("--token", envvar="DELTAMQ_CLIENT_TOKEN", help="Bearer token, if the service requires one."),
+        click.option(
+            "--token",
+            envvar=TOKEN_ENV,
+            help="Bearer token; better in the variable: others on this machine can read flags.",
+        ),
         click.option(
             "--url",
             envvar=["DELTAMQ_URL", "DELTAMQ_CLIENT_URL"],
@@ -70,8 +90,8 @@ def service_options(command: Command) -> Command:
             help="URL of the service, or of several of its processes, separated by commas.",
         ),
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return cast("Command", decorated)
 
 
 def error_line(error: DeltaMQError, *, as_json: bool = False) -> str:
@@ -89,7 +109,9 @@ def _remedy(error: DeltaMQError) -> str | None:
     if known is not None:
         return known
     if isinstance(error, Unauthenticated):
-        return "give a valid token with --token"
+        return "give a valid token in DELTAMQ_CLIENT_TOKEN, or with --token"
+    if isinstance(error, Forbidden):
+        return "ask an administrator for the right, or use another token"
     if isinstance(error, Unknown):
         return "the request may have been applied: check before repeating it"
     if isinstance(error, (Overloaded, Unavailable)):

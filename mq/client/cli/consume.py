@@ -15,6 +15,7 @@ from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import ORDERS, parse_order
 from mq.client.cli.message_lines import json_line, text_line, write_lines
 from mq.client.cli.orderly_consume import consume_in_order
+from mq.client.http import Access
 from mq.client.messages import ReceivedMessage
 from mq.client.pull import BroadcastOffsets, PullConsumer, Start
 from mq.errors import NotFound
@@ -71,7 +72,7 @@ def consume(
     invisible_ms: int | None,
     client_id: str | None,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json.
@@ -94,7 +95,7 @@ def consume(
             order=None if order == EXCLUSIVE else parse_order(order),
             invisible_ms=invisible_ms,
         )
-        strategy = EXCLUSIVE if order == EXCLUSIVE else _strategy_of(url, group, token=token)
+        strategy = EXCLUSIVE if order == EXCLUSIVE else _strategy_of(url, group, access)
         if client_id is not None and strategy != BROADCAST:
             raise click.UsageError("--client-id is for broadcast groups")
         if strategy == BROADCAST:
@@ -103,7 +104,7 @@ def consume(
             offsets = BroadcastOffsets(group, client_id or socket.gethostname())
             named = partitions or None
             with PullConsumer(
-                url, topic, partitions=named, offsets=offsets, tags=tags, filter=filter, token=token
+                url, topic, partitions=named, offsets=offsets, tags=tags, filter=filter, **access
             ) as consumer:
                 for messages in polls(consumer, follow=follow, max_messages=max_messages):
                     write_lines(messages, line)
@@ -111,22 +112,22 @@ def consume(
         elif strategy == EXCLUSIVE and order in (None, EXCLUSIVE):
             if options.partition is not None or invisible_ms is not None:
                 raise click.UsageError("an exclusive group allocates its partitions: no --partition, no --invisible-ms")
-            consume_in_order(url, group, options, line, token=token)
+            consume_in_order(url, group, options, line, access)
         else:
-            consume_for_group(url, group, options, line, token=token)
+            consume_for_group(url, group, options, line, access)
         return
     if order is not None or invisible_ms is not None:
         raise click.UsageError("--order and --invisible-ms need --group")
     where = parse_start(start or "first")
     named = partitions or None
-    with PullConsumer(url, topic, partitions=named, start=where, tags=tags, filter=filter, token=token) as consumer:
+    with PullConsumer(url, topic, partitions=named, start=where, tags=tags, filter=filter, **access) as consumer:
         for messages in polls(consumer, follow=follow, max_messages=max_messages):
             write_lines(messages, line)
 
 
-def _strategy_of(url: str, group: str, *, token: str | None) -> str:
+def _strategy_of(url: str, group: str, access: Access) -> str:
     """Return the group's strategy; a group that does not exist yet will be shared."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         try:
             return admin.get_group(group).consume_strategy
         except NotFound:

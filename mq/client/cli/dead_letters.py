@@ -12,6 +12,7 @@ import msgspec
 from mq.client.admin import Admin, DeadLetter
 from mq.client.cli.console import PATIENCE, error_line, print_json, service_options
 from mq.client.cli.groups import parse_offsets
+from mq.client.http import Access
 from mq.errors import DeltaMQError
 
 __all__ = ["dead_letters"]
@@ -31,10 +32,10 @@ def dead_letters() -> None:
     "--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="Print at most this number."
 )
 @service_options
-def list_letters(group: str, max_messages: int, url: str, token: str | None, as_json: bool) -> None:
+def list_letters(group: str, max_messages: int, url: str, access: Access, as_json: bool) -> None:
     """Print dead letters of GROUP, one a line: offset, attempts, reason, origin, key, body; or JSON with --json."""
     line = _json_line if as_json else _text_line
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         for letters in _pages(admin, group, max_messages):
             sys.stdout.buffer.write(b"".join(map(line, letters)))
             sys.stdout.buffer.flush()
@@ -85,7 +86,7 @@ def replay(
     places: tuple[str, ...],
     to: Literal["origin", "retry"],
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> int:
     """Send dead letters of GROUP back. A second run stores nothing twice; exits 1 if some could not be sent."""
@@ -93,7 +94,7 @@ def replay(
     for place in places:
         for partition, offset in parse_offsets((place,), "--at").items():
             offsets.setdefault(partition, []).append(offset)
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         done = admin.replay_dead_letters(group, offsets=offsets or None, to=to)
     if as_json:
         print_json(done)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Forbidden, Unauthenticated
+
+if TYPE_CHECKING:
+    from mq.client.http import Access
 
 __all__ = ["CHECKERS", "Check", "Checker", "Health", "Subject", "check_service", "examine", "installed_checkers"]
 
@@ -41,6 +45,10 @@ class Check:
         assert self.health is Health.OK or self.remedy, f"{self.name}: what is not in order needs a remedy"
 
 
+def _no_access() -> Access:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What the doctor examines; without a `warehouse`, the profile's."""
@@ -48,7 +56,7 @@ class Subject:
     url: str
     warehouse: str | None = None
     profile: str = "local"
-    token: str | None = None
+    access: Access = field(default_factory=_no_access, repr=False)
 
 
 Checker = Callable[[Subject], Iterable[Check]]
@@ -80,9 +88,18 @@ def check_service(subject: Subject) -> Iterator[Check]:
     from mq.client.admin import Admin
     from mq.client.http import Patience
 
-    with Admin(subject.url, token=subject.token, patience=Patience(retries=0, timeout_s=5.0)) as admin:
+    with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
         try:
             ready = admin.ready()
+            cluster = admin.cluster() if ready else None
+        except (Unauthenticated, Forbidden) as error:
+            yield Check(
+                name="service",
+                health=Health.FAILED,
+                detail=f"{subject.url} is alive, and says: {error.detail}",
+                remedy="give a token that may describe the cluster, in DELTAMQ_CLIENT_TOKEN",
+            )
+            return
         except DeltaMQError as error:
             yield Check(
                 name="service",
@@ -91,7 +108,7 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 remedy="start it with `deltamq serve`, or name the right one with --url",
             )
             return
-        if not ready:
+        if cluster is None:
             yield Check(
                 name="service",
                 health=Health.WARNING,
@@ -99,7 +116,6 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 remedy="try again in a few seconds; its log says what it waits for",
             )
             return
-        cluster = admin.cluster()
         brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
         yield Check(name="service", health=Health.OK, detail=detail)

@@ -8,6 +8,7 @@ import click
 
 from mq.client.cli.console import print_json, service_options
 from mq.client.cli.doctor import Check, Health, Subject, examine, installed_checkers
+from mq.client.http import Access
 
 __all__ = ["doctor"]
 
@@ -18,10 +19,10 @@ _SIGNS: Final = {Health.OK: ("ok", "green"), Health.WARNING: ("warning", "yellow
 @click.option("--warehouse", envvar="DELTAMQ_WAREHOUSE_URI", help="The tables' folder or URL; default: the profile's.")
 @click.option("--profile", envvar="DELTAMQ_PROFILE", default="local", show_default=True, help="conf/<profile>.toml")
 @service_options
-def doctor(warehouse: str | None, profile: str, url: str, token: str | None, as_json: bool) -> int:
+def doctor(warehouse: str | None, profile: str, url: str, access: Access, as_json: bool) -> int:
     """Check Java, jars, warehouse and service; exits 1 if something does not work."""
     checks = []
-    for check in examine(Subject(url=url, warehouse=warehouse, profile=profile, token=token), installed_checkers()):
+    for check in examine(Subject(url=url, warehouse=warehouse, profile=profile, access=access), installed_checkers()):
         checks.append(check)
         if not as_json:
             _print(check)

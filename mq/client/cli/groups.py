@@ -12,6 +12,7 @@ import msgspec
 
 from mq.client.admin import Admin, GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.http import Access
 from mq.meta import STRATEGIES, ConsumeStrategy
 
 __all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
@@ -97,13 +98,13 @@ def create(
     strategy: str | None,
     allocation: str | None,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Create group NAME, or change it to these settings."""
     policy = None if retry_policy is None else parse_policy(retry_policy)
     start = None if consume_from is None else parse_place(consume_from, "--consume-from")
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         info, created = admin.put_group(
             name,
             consume_strategy=strategy,
@@ -122,9 +123,9 @@ def create(
 
 @group.command("list")
 @service_options
-def list_groups(url: str, token: str | None, as_json: bool) -> None:
+def list_groups(url: str, access: Access, as_json: bool) -> None:
     """Print the names of all groups."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         names = admin.list_groups()
     if as_json:
         print_json({"groups": names})
@@ -136,9 +137,9 @@ def list_groups(url: str, token: str | None, as_json: bool) -> None:
 @group.command()
 @click.argument("name")
 @service_options
-def show(name: str, url: str, token: str | None, as_json: bool) -> None:
+def show(name: str, url: str, access: Access, as_json: bool) -> None:
     """Print the settings and clients of group NAME, and how far it is in each topic that it consumes."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_group(name)
     if as_json:
         print_json(info)
@@ -163,9 +164,9 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
     "--minutes", type=click.IntRange(1, 15), default=5, show_default=True, help="Minutes before the running one."
 )
 @service_options
-def statistics(name: str, minutes: int, url: str, token: str | None, as_json: bool) -> None:
+def statistics(name: str, minutes: int, url: str, access: Access, as_json: bool) -> None:
     """Print what the clients of group NAME did in the last minutes: rates, ages of messages, handling times."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.group_statistics(name, minutes=minutes)
     if as_json:
         print_json(found)
@@ -227,7 +228,7 @@ def reset(
     drop_retries: bool,
     yes: bool,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Reset the offsets of group NAME in TOPIC. Handles that its clients hold now become void."""
@@ -236,7 +237,7 @@ def reset(
     to = parse_offsets(offsets, "--offset") if target is None else parse_place(target, "--to")
     if not yes and sys.stdin.isatty():
         click.confirm(f"reset the offsets of group {name} in {topic}?", abort=True, err=True)
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         now = admin.reset_offsets(name, topic, to, keep_retries=not drop_retries)
     if as_json:
         print_json({"group": name, "topic": topic, "offsets": now})
@@ -249,11 +250,11 @@ def reset(
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
-def delete(name: str, yes: bool, url: str, token: str | None, as_json: bool) -> None:
+def delete(name: str, yes: bool, url: str, access: Access, as_json: bool) -> None:
     """Remove group NAME with its progress, retries and dead letters."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"remove group {name} with its retries and dead letters?", abort=True, err=True)
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         admin.delete_group(name)
     if as_json:
         print_json({"deleted": name})

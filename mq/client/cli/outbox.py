@@ -10,6 +10,7 @@ import click
 
 from mq.client.cli.console import error_line, print_json, print_table, service_options
 from mq.client.cli.group_consume import stopped_by_sigterm
+from mq.client.http import Access
 from mq.client.outbox import Outbox, OutboxRelay, OutboxStatus, SetAside, connector_of, opened
 from mq.errors import DeltaMQError
 
@@ -38,7 +39,7 @@ def outbox() -> None:
 @click.option("--once", is_flag=True, help="End when nothing can be sent now; exits 1 if messages are left.")
 @click.option("--strict", is_flag=True, help="Let messages of a key wait while one of it is set aside.")
 @service_options
-def relay(database: str, table: str, once: bool, strict: bool, url: str, token: str | None, as_json: bool) -> int:
+def relay(database: str, table: str, once: bool, strict: bool, url: str, access: Access, as_json: bool) -> int:
     """Send the messages of an outbox, each once, those of a key in order, until SIGTERM or Ctrl-C.
 
     Any number of relays may run. A message that the service refuses is set aside and reported; `deltamq outbox show`
@@ -52,7 +53,7 @@ def relay(database: str, table: str, once: bool, strict: bool, url: str, token: 
         click.echo(error_line(error, as_json=as_json), err=True)
 
     connect = connector_of(database)
-    with OutboxRelay(connect, url, token=token, table=table, strict=strict, on_set_aside=report) as running:
+    with OutboxRelay(connect, url, table=table, strict=strict, on_set_aside=report, **access) as running:
         done = True
         with stopped_by_sigterm(running):
             try:

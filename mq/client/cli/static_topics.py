@@ -27,7 +27,7 @@ from mq.client.admin import (
     TopicInfo,
 )
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Patience
+from mq.client.http import Access, Patience
 from mq.client.produce import row_bar
 from mq.errors import Unavailable
 
@@ -79,7 +79,7 @@ def remap(
     queues: tuple[int, ...],
     plan: bool,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Move logical queues of static topic NAME, so that the named brokers lead them, evenly.
@@ -90,9 +90,9 @@ def remap(
     if bool(brokers) == bool(clusters):
         raise click.UsageError("name the brokers that are to lead queues, or the clusters of a global topic")
     if clusters:
-        _remap_clusters(Admin(url, token=token, patience=LONG_PATIENCE), name, clusters, mode, queues, plan, as_json)
+        _remap_clusters(Admin(url, patience=LONG_PATIENCE, **access), name, clusters, mode, queues, plan, as_json)
         return
-    with Admin(url, token=token, patience=LONG_PATIENCE) as admin:
+    with Admin(url, patience=LONG_PATIENCE, **access) as admin:
         planned = admin.remap(name, brokers, mode=mode, queues=queues or None, plan=True)
         if not as_json:
             _print_plan(planned)
@@ -214,9 +214,9 @@ def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
 @click.command()
 @click.argument("name")
 @service_options
-def check(name: str, url: str, token: str | None, as_json: bool) -> int:
+def check(name: str, url: str, access: Access, as_json: bool) -> int:
     """Check the mappings of static topic NAME on all brokers; exits 1 and names what is missing or torn."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.check_topic(name)
     if as_json:
         print_json(found)
@@ -245,9 +245,9 @@ def _print_faults(faults: Sequence[FaultInfo]) -> None:
 @click.argument("name")
 @click.option("--plan", is_flag=True, help="Only print the faults and the brokers whose mappings would be written.")
 @service_options
-def repair(name: str, plan: bool, url: str, token: str | None, as_json: bool) -> None:
+def repair(name: str, plan: bool, url: str, access: Access, as_json: bool) -> None:
     """Write the mappings of static topic NAME anew from the copies that survive, if they have faults."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         planned = admin.repair_topic(name, plan=True)
         if not as_json:
             _print_faults(planned.faults)

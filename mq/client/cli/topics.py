@@ -9,6 +9,7 @@ import click
 from mq.client.admin import Admin, TopicInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
+from mq.client.http import Access
 
 __all__ = ["topic"]
 
@@ -54,7 +55,7 @@ def create(
     message_type: str | None,
     flush: str | None,
     url: str,
-    token: str | None,
+    access: Access,
     as_json: bool,
 ) -> None:
     """Create topic NAME, or change it to these settings.
@@ -77,7 +78,7 @@ def create(
         "message_type": message_type,
         "flush": flush,
     }
-    with Admin(url, token=token, patience=LONG_PATIENCE if static else PATIENCE) as admin:
+    with Admin(url, patience=LONG_PATIENCE if static else PATIENCE, **access) as admin:
         if queues is None:
             info, created = admin.put_topic(name, partitions=partitions, routes=routes or None, **settings)
         else:
@@ -93,9 +94,9 @@ def create(
 
 @topic.command("list")
 @service_options
-def list_topics(url: str, token: str | None, as_json: bool) -> None:
+def list_topics(url: str, access: Access, as_json: bool) -> None:
     """Print the names of all topics."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         names = admin.list_topics()
     if as_json:
         print_json({"topics": names})
@@ -107,9 +108,9 @@ def list_topics(url: str, token: str | None, as_json: bool) -> None:
 @topic.command()
 @click.argument("name")
 @service_options
-def show(name: str, url: str, token: str | None, as_json: bool) -> None:
+def show(name: str, url: str, access: Access, as_json: bool) -> None:
     """Print the settings, route and partitions of topic NAME; of a static topic its logical queues, too."""
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_topic(name)
     if as_json:
         print_json(info)
@@ -145,11 +146,11 @@ def _print_topic(info: TopicInfo) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
-def delete(name: str, yes: bool, url: str, token: str | None, as_json: bool) -> None:
+def delete(name: str, yes: bool, url: str, access: Access, as_json: bool) -> None:
     """Remove topic NAME with its routes and data."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"remove topic {name} and all its messages?", abort=True, err=True)
-    with Admin(url, token=token, patience=PATIENCE) as admin:
+    with Admin(url, patience=PATIENCE, **access) as admin:
         admin.delete_topic(name)
     if as_json:
         print_json({"deleted": name})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
 from mq.client.http.calls import Access, Calls, decoded, read_answer
 from mq.client.http.closing import Closing
+from mq.client.http.credentials import TOKEN_ENV
 from mq.client.http.endpoint import (
     CONNECT_FAILED,
     CONNECTION_LOST,
@@ -14,20 +15,27 @@ from mq.client.http.endpoint import (
     Endpoint,
     Query,
     is_cut_short,
+    lost_connection,
     path_of,
 )
 from mq.client.http.hosts import META, Hosts
 from mq.client.http.inside import Inside
+from mq.client.http.oidc import OidcClientCredentials
 from mq.client.http.problems import error_of
-from mq.client.http.retries import Attempts, Patience, is_worth_retrying
+from mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
+from mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
 from mq.client.http.typed_json import decode_as
 from mq.client.http.workers import Workers
 
 __all__ = [
+    "CA_ENV",
+    "CERT_ENV",
     "CONNECTION_LOST",
     "CONNECT_FAILED",
+    "KEY_ENV",
     "META",
     "NO_ANSWER",
+    "TOKEN_ENV",
     "Access",
     "AfterFailure",
     "Answer",
@@ -38,9 +46,11 @@ __all__ = [
     "Endpoint",
     "Hosts",
     "Inside",
+    "OidcClientCredentials",
     "Patience",
     "Query",
     "Workers",
+    "asked_s",
     "certainly_not_applied",
     "decode_as",
     "decoded",
@@ -48,6 +58,7 @@ __all__ = [
     "is_cut_short",
     "is_worth_retrying",
     "judge",
+    "lost_connection",
     "path_of",
     "read_answer",
 ]

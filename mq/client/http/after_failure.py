@@ -17,7 +17,8 @@ import enum
 from typing import Final
 
 from mq.access_codes import NOT_WRITABLE
-from mq.client.http.endpoint import CONNECT_FAILED
+from mq.client.http.credentials import TOKEN_UNAVAILABLE
+from mq.client.http.endpoint import CONNECT_FAILED, NOT_TRUSTED
 from mq.client.http.retries import is_worth_retrying
 from mq.errors import (
     Conflict,
@@ -51,7 +52,7 @@ def certainly_not_applied(error: DeltaMQError) -> bool:
     """Return whether this attempt certainly stored nothing. After a 5xx or a broken connection it may have (API)."""
     if isinstance(error, (Refused, Conflict, Overloaded, StorageFull)):
         return True
-    return error.code in (CONNECT_FAILED, NOT_WRITABLE)
+    return error.code in (CONNECT_FAILED, NOT_TRUSTED, NOT_WRITABLE, TOKEN_UNAVAILABLE)
 
 
 def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) -> AfterFailure:

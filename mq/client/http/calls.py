@@ -5,11 +5,12 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 import msgspec
 
 from mq.client.http.closing import Closing
+from mq.client.http.credentials import Token
 from mq.client.http.endpoint import Answer, Query
 from mq.client.http.hosts import Hosts
 from mq.client.http.retries import Attempts, Patience, is_worth_retrying
@@ -22,11 +23,13 @@ T = TypeVar("T")
 
 
 class Access(TypedDict, total=False):
-    """Options of every call to a cluster; see `Calls`."""
+    """How every client reaches a cluster and tells who it is; see `Calls`."""
 
-    token: str | None
+    token: Token | None
+    ca: str | None
+    cert: str | None
+    key: str | None
     ssl_context: ssl.SSLContext | None
-    patience: Patience | None
 
 
 class Calls(Closing):
@@ -37,18 +40,21 @@ class Calls(Closing):
     url
         The service, `http://HOST:PORT`, or several of its processes, as a list or separated by commas.
     token
-        Sent as `Authorization: Bearer ...`.
+        Sent as `Authorization: Bearer ...`, to the cluster's processes and nobody else: a text, or a function that
+        gets one (`OidcClientCredentials`, say), which is asked again when the service refuses it. By default
+        `DELTAMQ_CLIENT_TOKEN`; an empty text sends none.
+    ca, cert, key, ssl_context
+        What is trusted and shown at `https://` URLs: files in PEM, or a context of the caller's own; see `Tls`.
     """
 
     def __init__(
         self,
         url: str | Sequence[str],
         *,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
+        **access: Unpack[Access],
     ) -> None:
-        self.hosts = Hosts(url, token=token, ssl_context=ssl_context)
+        self.hosts = Hosts(url, **access)
         self.patience = patience if patience is not None else Patience()
 
     def close(self) -> None:

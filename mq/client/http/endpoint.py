@@ -5,6 +5,7 @@ The exception says whether the failed request may have been applied:
     failed while                    raised                                  may have been applied
     ------------------------------  --------------------------------------  ---------------------
     connecting                      Unavailable `connect_failed`            no
+    asking for the certificate      Unavailable `certificate_not_trusted`   no
     sending, waiting, reading       Unknown `no_answer`, `connection_lost`  yes
     answered with a problem         the exception of its code               as its class says
 """
@@ -25,13 +26,17 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
+from mq.client.http.credentials import Credentials
 from mq.client.http.problems import error_of
-from mq.errors import Refused, Unavailable, Unknown
+from mq.client.http.tls import Tls
+from mq.errors import Refused, Unauthenticated, Unavailable, Unknown
 
-__all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "path_of"]
+__all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "lost_connection", "path_of"]
 
 CONNECT_FAILED: Final = "connect_failed"
 NO_ANSWER: Final = "no_answer"
+#: The service's certificate is not signed by a trusted authority, over, or another host's.
+NOT_TRUSTED: Final = "certificate_not_trusted"
 CONNECTION_LOST: Final = "connection_lost"
 
 #: Number of kept connections; further concurrent callers open connections that are closed after use.
@@ -66,11 +71,28 @@ def is_cut_short(status: int, headers: Mapping[str, str]) -> bool:
     return status != _NO_CONTENT and "content-length" not in headers and "transfer-encoding" not in headers
 
 
+def lost_connection(url: str, error: BaseException) -> Unavailable | Unknown:
+    """Return the error of a connection that broke; if the service's certificate is to blame, nothing was sent."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return Unavailable(f"the certificate of {url} is not trusted: {cause.verify_message}", code=NOT_TRUSTED)
+        # urllib3 wraps the error of the ssl module as an argument of its own.
+        inner = next((one for one in cause.args if isinstance(one, BaseException)), None)
+        cause = cause.__cause__ if inner is None else inner
+    return Unknown(f"the connection to {url} was lost", code=CONNECTION_LOST)
+
+
 class Endpoint:
     """One service process. Safe for any number of threads."""
 
     def __init__(
-        self, url: str, *, token: str | None = None, ssl_context: ssl.SSLContext | None = None, agent: str = "deltamq"
+        self,
+        url: str,
+        *,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+        agent: str = "deltamq",
     ) -> None:
         parsed = _parse(url)
         self.url = url.rstrip("/")
@@ -78,15 +100,21 @@ class Endpoint:
         self.host: str = parsed.host or ""
         self.port: int = parsed.port or (443 if self.scheme == "https" else 80)
         self.prefix = (parsed.path or "").rstrip("/")
-        self.ssl_context = ssl_context
-        self.headers: dict[str, str] = {"User-Agent": agent}
-        if token is not None:
-            self.headers["Authorization"] = f"Bearer {token}"
+        #: None if the connections are not encrypted.
+        self.ssl_context = (tls or Tls()).context() if self.scheme == "https" else None
+        self.credentials = credentials if credentials is not None else Credentials("")
+        self._plain: Mapping[str, str] = {"User-Agent": agent}
         self._pool = self._make_pool()
 
     def __repr__(self) -> str:
         # The token stays out of logs and tracebacks.
         return f"Endpoint({self.url!r})"
+
+    def headers(self, token: str | None, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Return the headers of a request that is sent with this token: the client's own, and `more`."""
+        if token is None:
+            return {**self._plain, **more} if more else self._plain
+        return {**self._plain, "Authorization": f"Bearer {token}", **(more or {})}
 
     def _make_pool(self) -> urllib3.HTTPConnectionPool:
         # urllib3 sets TCP_NODELAY on every connection: a small request never waits for an acknowledgement.
@@ -114,13 +142,27 @@ class Endpoint:
             Seconds for connecting (at most three), and again for each wait for bytes: sockets have no limit for a
             whole attempt.
         """
+        target, token = self.target(path, query), self.credentials.token()
+        response = self._send(method, target, self.headers(token, headers), body, timeout_s)
+        if response.status == Unauthenticated.status and self.credentials.renew(token):
+            fresh = self.headers(self.credentials.token(), headers)
+            response = self._send(method, target, fresh, body, timeout_s)
+        if is_cut_short(response.status, response.headers):
+            raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
+        if response.status >= _OK_STATUS_END:
+            raise error_of(response.status, response.headers, response.data)
+        return Answer(response.status, response.headers, response.data)
+
+    def _send(
+        self, method: str, target: str, headers: Mapping[str, str], body: Body | None, timeout_s: float
+    ) -> urllib3.BaseHTTPResponse:
         try:
-            response = self._pool.urlopen(
+            return self._pool.urlopen(
                 method,
-                self.target(path, query),
+                target,
                 # urllib3 takes any buffer; its types only say bytes.
                 body=cast("bytes | None", body),
-                headers={**self.headers, **headers} if headers else self.headers,
+                headers=headers,
                 retries=False,
                 redirect=False,
                 timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
@@ -132,18 +174,14 @@ class Endpoint:
         except ReadTimeoutError as error:
             raise Unknown(f"{self.url} did not answer within {timeout_s:.3g} s", code=NO_ANSWER) from error
         except (HTTPError, OSError) as error:
-            raise Unknown(f"the connection to {self.url} was lost", code=CONNECTION_LOST) from error
-        if is_cut_short(response.status, response.headers):
-            raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
-        if response.status >= _OK_STATUS_END:
-            raise error_of(response.status, response.headers, response.data)
-        return Answer(response.status, response.headers, response.data)
+            raise lost_connection(self.url, error) from error
 
     def connection(self, timeout_s: float) -> urllib3.connection.HTTPConnection:
         """Return a new connection outside the pool, for callers that wait for several answers at once."""
         if self.scheme == "https":
-            context = self.ssl_context or ssl.create_default_context()
-            return urllib3.connection.HTTPSConnection(self.host, self.port, timeout=timeout_s, ssl_context=context)
+            return urllib3.connection.HTTPSConnection(
+                self.host, self.port, timeout=timeout_s, ssl_context=self.ssl_context
+            )
         return urllib3.connection.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
     def target(self, path: str, query: Query | None = None) -> str:

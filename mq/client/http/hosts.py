@@ -21,7 +21,9 @@ from typing import Final
 import msgspec
 
 from mq.backoff import Backoff
+from mq.client.http.credentials import TOKEN_UNAVAILABLE, Credentials, Token
 from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from mq.client.http.tls import Tls
 from mq.client.http.typed_json import decode_as
 from mq.errors import DeltaMQError, Refused
 
@@ -75,17 +77,25 @@ class Hosts:
     ----------
     url
         One service process, or several, as a list or separated by commas; any of them is enough.
+    token
+        Sent with every request to these processes, and to those that they name as the cluster's; see `Credentials`.
+    ca, cert, key, ssl_context
+        What is trusted and shown at `https://` URLs; see `Tls`.
     """
 
     def __init__(
         self,
         url: str | Sequence[str],
         *,
-        token: str | None = None,
+        token: Token | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
         ssl_context: SSLContext | None = None,
         agent: str = "deltamq",
     ) -> None:
-        self._endpoint_at = partial(Endpoint, token=token, ssl_context=ssl_context, agent=agent)
+        tls = Tls(ca, cert, key, ssl_context)
+        self._endpoint_at = partial(Endpoint, credentials=Credentials(token), tls=tls, agent=agent)
         self._seeds = [self._endpoint_at(one) for one in _urls(url)]
         self.url = self._seeds[0].url
         self._lock = threading.Lock()
@@ -172,6 +182,8 @@ class Hosts:
                 # Any host knows better than this stale view.
                 self._owners = {role: one for role, one in self._owners.items() if one is not endpoint}
         elif error.code in _NO_HOST or error.status == _UNAVAILABLE:
+            if error.code == TOKEN_UNAVAILABLE:
+                return  # the request was never sent
             self._avoid(endpoint)
         else:
             return
@@ -267,11 +279,17 @@ class Hosts:
                 return seed
         if wanted not in self._learned:
             try:
-                self._learned[wanted] = self._endpoint_at(wanted)
+                self._learned[wanted] = self._not_below(self._endpoint_at(wanted))
             except Refused:
-                log.warning("event=host_address_invalid host=%s", host)
+                log.warning("event=host_address_invalid host=%r", host)
                 return None
         return self._learned[wanted]
+
+    def _not_below(self, learned: Endpoint) -> Endpoint:
+        """Return a learned host, unless it is not encrypted while all given URLs are: a token could be read there."""
+        if learned.scheme != "https" and all(seed.scheme == "https" for seed in self._seeds):
+            raise Refused(f"{learned.url} is not encrypted, unlike the given URL", code="invalid_url", field="url")
+        return learned
 
     # The end ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Final
 from mq.backoff import Backoff
 from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
 
-__all__ = ["Attempts", "Patience", "is_worth_retrying"]
+__all__ = ["Attempts", "Patience", "asked_s", "is_worth_retrying"]
 
 # Below this an attempt could not even connect.
 _ATTEMPT_S_MIN: Final = 0.001
@@ -38,11 +38,20 @@ class Patience:
         if self.retries < 0:
             raise Refused("retries must be at least 0", field="retries")
 
-    def wait_s(self, failures: int, draw: float) -> float:
-        """Return the seconds to wait after this number of failures; `draw` is a random number in [0, 1)."""
+    def wait_s(self, failures: int, draw: float, error: DeltaMQError | None = None) -> float:
+        """Return the seconds to wait after this number of failures; `draw` is a random number in [0, 1).
+
+        They are at least as many as the service asked for in the latest error.
+        """
         assert failures >= 1 and 0 <= draw < 1
         full_ms = Backoff(self.first_wait_ms, self.wait_ms_max).after(failures)
-        return full_ms * (0.5 + draw / 2) / 1000
+        return max(full_ms * (0.5 + draw / 2) / 1000, asked_s(error))
+
+
+def asked_s(error: DeltaMQError | None) -> float:
+    """Return the seconds of `Retry-After` in the answer that the error was made from; 0 without any."""
+    wait_s = None if error is None else error.extra.get("retry_after_s")
+    return float(wait_s) if isinstance(wait_s, int) else 0.0
 
 
 def is_worth_retrying(error: DeltaMQError) -> bool:
@@ -83,10 +92,7 @@ class Attempts:
         self.failures += 1
         if self._retries is not None and self.failures > self._retries:
             return False
-        wait_s = self._patience.wait_s(self.failures, random.random())
-        asked_s = error.extra.get("retry_after_s")
-        if isinstance(asked_s, int):
-            wait_s = max(wait_s, float(asked_s))
+        wait_s = self._patience.wait_s(self.failures, random.random(), error)
         if time.monotonic() + wait_s >= self._deadline:
             return False
         return not self._stop.wait(wait_s)

@@ -12,7 +12,7 @@ from typing import Final, Literal, Unpack
 import msgspec
 
 from mq.client.admin import TopicView, broker_in, fetch_view
-from mq.client.http import META, Access, Answer, Calls, Query, path_of, read_answer
+from mq.client.http import META, Access, Answer, Calls, Patience, Query, path_of, read_answer
 from mq.client.orderly.work import OrderlyWork
 from mq.names import check_client_topic, check_group
 from mq.order import MoveAway
@@ -48,8 +48,16 @@ class _Group(msgspec.Struct):
 class OrderlyCalls(Calls):
     """The calls of one client of an exclusive group. Safe for any number of threads."""
 
-    def __init__(self, url: str | Sequence[str], group: str, client_id: str, **access: Unpack[Access]) -> None:
-        super().__init__(url, **access)
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        client_id: str,
+        *,
+        patience: Patience | None = None,
+        **access: Unpack[Access],
+    ) -> None:
+        super().__init__(url, patience=patience, **access)
         self.group = check_group(group)
         self.client_id = client_id
         #: The topics as they were when last looked at.

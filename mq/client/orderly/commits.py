@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from mq.client.http import Workers, is_worth_retrying
+from mq.client.http import Workers, asked_s, is_worth_retrying
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
 from mq.errors import Conflict, DeltaMQError
@@ -120,7 +120,7 @@ class Commits:
             return
         self._failures += 1
         wait_ms = round(self._calls.patience.wait_s(self._failures, random.random()) * 1000)
-        self._next_ms = monotonic_ms() + min(wait_ms, _AGAIN_MS_MAX)
+        self._next_ms = monotonic_ms() + max(min(wait_ms, _AGAIN_MS_MAX), round(asked_s(error) * 1000))
 
     def _end(self, work: OrderlyWork) -> bool:
         """End a work whose run is over; returns True if it needs another commit first."""

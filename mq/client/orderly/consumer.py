@@ -22,13 +22,12 @@ order: any client of the group gets them, one at a time, besides its partitions.
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 from mq.client.http import Access, Patience, Workers
 from mq.client.orderly.calls import OrderlyCalls
@@ -135,6 +134,8 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         Seconds after which the ending of a listener is `HandlerEnd.TIMED_OUT`.
     patience
         How the waits between attempts grow while the service is away; a consumer never gives up.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     def __init__(
@@ -162,9 +163,8 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         before: Callable[[Any], object] | None = None,
         after: AfterVerdict | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
+        **access: Unpack[Access],
     ) -> None:
         self.topics = checked_topics(topics)
         check_handler(listener)
@@ -181,8 +181,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             commit_ms=commit_ms,
         )
         self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
-        access = Access(token=token, ssl_context=ssl_context, patience=patience)
-        self._calls = OrderlyCalls(url, group, self.client_id, **access)
+        self._calls = OrderlyCalls(url, group, self.client_id, patience=patience, **access)
         super().__init__(self._calls.group)
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
@@ -194,7 +193,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         self._build(dict.fromkeys(self.topics, wanted), listening, size)
         batches = batch_messages is not None
         retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
-        self._retries = retries(tags=tags, filter=filter, **access)
+        self._retries = retries(tags=tags, filter=filter, patience=patience, **access)
         #: Whether the retried messages are being popped; guarded by the lock.
         self._retrying = False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from mq.client.http import Access
+from mq.client.http import Access, Patience
 from mq.client.messages import OrderedMessage, PoppedMessage, Result
 from mq.client.orderly.listener import Listening
 from mq.client.pop import PopConsumer
@@ -29,6 +29,7 @@ def retries_of(
     client_id: str,
     tags: str,
     filter: str | None,
+    patience: Patience | None,
     **access: Unpack[Access],
 ) -> PopConsumer:
     """Return a consumer of the group's retried messages of these topics, one at a time."""
@@ -63,5 +64,6 @@ def retries_of(
         tags=tags,
         filter=filter,
         client_id=client_id,
+        patience=patience,
         **access,
     )

@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from mq.client.http import Inside, Workers, is_worth_retrying
+from mq.client.http import Inside, Workers, asked_s, is_worth_retrying
 from mq.client.messages import OrderedMessage, ordered_messages_of
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
@@ -315,7 +315,7 @@ class Turns:
         work.failures += 1
         log.info("event=fetch_failed partition=%s code=%s", work.partition, error.code)
         wait_ms = round(self._calls.patience.wait_s(work.failures, random.random()) * 1000)
-        return min(max(wait_ms, _PAUSE_MS_MIN), _FAILED_MS_MAX)
+        return max(min(max(wait_ms, _PAUSE_MS_MIN), _FAILED_MS_MAX), round(asked_s(error) * 1000))
 
     def close(self) -> None:
         """End the threads as they become idle."""

@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Final, Protocol
+from typing import Final, Protocol, Unpack
 from uuid import uuid4
 
 from mq.backoff import Backoff
-from mq.client.http import Closing
+from mq.client.http import Access, Closing
 from mq.client.messages import Message, SentRange
 from mq.client.outbox.dialect import Connection, OutboxDialect
 from mq.client.outbox.ledger import Bounds, Claim, Ledger, Lost, SetAside, not_repeatable
@@ -100,6 +100,8 @@ class OutboxRelay(Closing):
         The wait after a failed request, which doubles with each further failure, up to a maximum.
     on_set_aside
         Called with each `SetAside`, after its commit.
+    access
+        How the service is reached, `token` for one, if `producer` is a URL; see `Calls`.
     """
 
     def __init__(
@@ -109,7 +111,6 @@ class OutboxRelay(Closing):
         *,
         table: str = TABLE,
         dialect: OutboxDialect | None = None,
-        token: str | None = None,
         strict: bool = False,
         messages_max: int = 1_000,
         bytes_max: int = 4 * MIB,
@@ -122,6 +123,7 @@ class OutboxRelay(Closing):
         on_set_aside: Callable[[SetAside], object] = lambda aside: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], str] = lambda: uuid4().hex,
+        **access: Unpack[Access],
     ) -> None:
         _check(messages_max, bytes_max, lanes_max, timeout_s, lease_s, poll_ms, first_wait_ms, wait_ms_max)
         self._session = Session(connect, dialect)
@@ -136,7 +138,7 @@ class OutboxRelay(Closing):
         )
         self._own: Producer | None = None
         if isinstance(producer, str) or not hasattr(producer, "send_fixed"):
-            producer = self._own = Producer(producer, token=token, timeout_s=timeout_s)
+            producer = self._own = Producer(producer, timeout_s=timeout_s, **access)
         self._producer: Sender = producer
         self._timeout_s = timeout_s
         self._lease_ms = round(lease_s * 1000)

@@ -7,12 +7,12 @@
         client.ack([message.handle for message in batch.messages])
 
 A call is retried while the service is away. If the answer to a pop is lost, its messages are delivered again when their
-invisible time ends; no message is lost.
+invisible time ends; no message is lost. A pop that is asked for in order has an `attempt_id`, by which its retry gets
+the same messages at once.
 """
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Unpack
 
 import msgspec
 
-from mq.client.http import Answer, Calls, Patience, path_of
+from mq.client.http import Access, Answer, Calls, Patience, path_of
 from mq.client.messages import FailedHandle, PopBatch, PopTable
 from mq.client.pop.wire import (
     HANDLE_EXPIRED,
@@ -52,6 +52,8 @@ class PopClient(Calls):
         This client's id in the service's lists of clients.
     patience
         How long and how often a call is retried while the service is away.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     def __init__(
@@ -60,11 +62,10 @@ class PopClient(Calls):
         group: str,
         *,
         client_id: str | None = None,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
+        **access: Unpack[Access],
     ) -> None:
-        super().__init__(url, token=token, ssl_context=ssl_context, patience=patience)
+        super().__init__(url, patience=patience, **access)
         self.group = check_group(group)
         self.client_id = client_id
 
@@ -89,6 +90,7 @@ class PopClient(Calls):
         )
 
     def _pop(self, ask: PopAsk) -> Answer:
+        ask = ask.repeatable()
         return self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
 
     # Settle messages --------------------------------------------------------------------------------------------

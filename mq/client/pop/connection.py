@@ -4,23 +4,37 @@
                                                             └──► its answer, with what was popped by then, is read
 
 So a consumer that closes leaves no popped messages behind, which others would get only when their invisible time ends.
-TLS has no half of a connection: there, an answer that was not sent yet is lost.
+TLS has no half of a connection: there, the next request is sent behind the pop, which ends its wait, too. A proxy that
+holds that request back until the pop is answered only makes the close wait longer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
+import ssl
 import threading
 from http.client import HTTPException
 from typing import Final
 
+from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Endpoint, Hosts, error_of, is_cut_short
+from mq.client.http import (
+    CONNECT_FAILED,
+    CONNECTION_LOST,
+    NO_ANSWER,
+    Answer,
+    Endpoint,
+    Hosts,
+    error_of,
+    is_cut_short,
+    lost_connection,
+)
 from mq.client.pop.wire import PopAsk
-from mq.errors import DeltaMQError, Unavailable, Unknown
+from mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["PopConnection"]
 
@@ -40,6 +54,8 @@ class PopConnection:
         # Reentrant: a signal handler may cancel the pop that it interrupts.
         self._lock = threading.RLock()
         self._cancelled = False
+        #: A byte arrives here when a pop over TLS is cancelled: two threads must not use one TLS connection at once.
+        self._bell, self._rope = socket.socketpair()
 
     def pop(self, ask: PopAsk) -> Answer:
         """Make one attempt; if the answer is lost, popped messages are delivered again after their invisible time.
@@ -70,14 +86,26 @@ class PopConnection:
                 self._connection = wanted.connection(self._timeout_s)
 
     def _attempt(self, ask: PopAsk) -> Answer:
+        credentials = self._endpoint.credentials
+        token = credentials.token()
+        response, body = self._exchange(ask, token)
+        if response.status == Unauthenticated.status and credentials.renew(token):
+            response, body = self._exchange(ask, credentials.token())
+        if response.status != _OK:
+            raise error_of(response.status, response.headers, body)
+        return Answer(response.status, response.headers, body)
+
+    def _exchange(self, ask: PopAsk, token: str | None) -> tuple[BaseHTTPResponse, bytes]:
+        """Send the pop with this token and read the whole answer."""
         try:
             self._connect()
             self._set_timeout(self._timeout_s + ask.wait_ms / 1000)
-            headers = {**self._endpoint.headers, **ask.headers}
+            headers = self._endpoint.headers(token, ask.headers)
             target = self._endpoint.target(ask.path)
             self._connection.request(
                 "POST", target, body=ask.body(), headers=headers, preload_content=False, decode_content=False
             )
+            self._wait_over_tls(self._timeout_s + ask.wait_ms / 1000)
             response = self._connection.getresponse()
             body = response.read()
         except (NewConnectionError, ConnectTimeoutError) as error:
@@ -88,13 +116,11 @@ class PopConnection:
             raise Unknown(f"{self._endpoint.url} did not answer in time", code=NO_ANSWER) from error
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             self._connection.close()
-            raise self._lost() from error
+            raise lost_connection(self._endpoint.url, error) from error
         if is_cut_short(response.status, response.headers):
             self._connection.close()
             raise self._lost()
-        if response.status != _OK:
-            raise error_of(response.status, response.headers, body)
-        return Answer(response.status, response.headers, body)
+        return response, body
 
     def _lost(self) -> Unknown:
         return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
@@ -117,8 +143,27 @@ class PopConnection:
         assert sock is not None, "connected just now"
         sock.settimeout(timeout_s)
 
+    def _wait_over_tls(self, timeout_s: float) -> None:
+        """Wait until the answer begins; if the pop is cancelled, send the next request, which ends its wait."""
+        sock = self._connection.sock
+        if not isinstance(sock, ssl.SSLSocket) or sock.pending():
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(timeout_s)]
+        if self._bell in ready and sock not in ready:
+            head = f"GET {self._endpoint.target('/healthz')} HTTP/1.1\r\nHost: {self._endpoint.host}\r\n"
+            sock.sendall(f"{head}Connection: close\r\n\r\n".encode())
+
     def cancel(self) -> None:
         """Cancel the open pop, and every later one."""
+        if self._endpoint.scheme == "https":
+            with self._lock:
+                self._cancelled = True
+                with contextlib.suppress(OSError):
+                    self._rope.send(b"!")
+            return
         self._shut(socket.SHUT_WR)
 
     def abort(self) -> None:
@@ -138,3 +183,6 @@ class PopConnection:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+        with self._lock:
+            self._bell.close()
+            self._rope.close()

@@ -17,16 +17,15 @@ invisible time. While a handler runs, the invisible time of its message is renew
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, Unpack
 
-from mq.client.http import Patience
+from mq.client.http import Access, Patience
 from mq.client.pop.client import PopClient
 from mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
@@ -114,6 +113,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         Seconds after which the ending of a handler is `HandlerEnd.TIMED_OUT`.
     patience
         How the waits between attempts grow while the service is away; a consumer never gives up.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     def __init__(
@@ -140,9 +141,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         before: Before | None = None,
         after: After | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
+        **access: Unpack[Access],
     ) -> None:
         self.topics = checked_topics(topics)
         check_handler(handler)
@@ -151,9 +151,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         )
         self._counters = ConsumerCounters()
         self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
-        self._client = PopClient(
-            url, group, client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience
-        )
+        self._client = PopClient(url, group, client_id=self.client_id, patience=patience, **access)
         super().__init__(self._client.group)
         self._batch = batch_messages is not None or format == "arrow"
         self._order = order

@@ -44,7 +44,7 @@ class GroupOrder:
                     fail(error)
                     return None
                 failures += 1
-                wait_s = self._client.patience.wait_s(failures, random.random())
+                wait_s = self._client.patience.wait_s(failures, random.random(), error)
                 log.warning("event=group_unknown group=%s code=%s again_s=%.3f", self._client.group, error.code, wait_s)
                 self._stop.wait(wait_s)
         return None

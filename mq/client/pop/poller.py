@@ -2,6 +2,9 @@
 
     free slots ──► pop (carries acknowledgements, waits at the service) ──► messages ──► handlers ──► free slots
 
+A pop in order has an `attempt_id`, and is repeated with it until it has an answer: so a lost answer does not hold a
+partition, or a key, for an invisible time (POP-20).
+
 With several topics, a pop that would wait holds one slot only, so that a quiet topic does not keep handlers from a
 busy one.
 """
@@ -65,6 +68,8 @@ class Poller:
         self._stop = threading.Event()
         self._failures = 0
         self._pauses = 0
+        #: The id of the pop in order that has no answer yet.
+        self._attempt_id: str | None = None
         #: Whether the last pop brought messages; then the next one does not wait.
         self._flowing = True
 
@@ -91,6 +96,8 @@ class Poller:
         acks = self._settler.take_acks(ask.topic)
         if acks:
             ask = replace(ask, ack=[lease.handle for lease in acks])
+        ask = replace(ask, attempt_id=self._attempt_id).repeatable()
+        self._attempt_id = ask.attempt_id
         began = time.monotonic()
         try:
             answer = self._connection.pop(ask)
@@ -101,6 +108,7 @@ class Poller:
             self._failed(error)
             return
         self._settler.carried(acks, found.failed_acks)
+        self._attempt_id = None
         self._failures = 0
         self._popping.count(True)
         if _count(found):
@@ -133,10 +141,7 @@ class Poller:
             self._stop.set()
             return
         self._failures += 1
-        wait_s = self._patience.wait_s(self._failures, random.random())
-        asked_s = error.extra.get("retry_after_s")
-        if isinstance(asked_s, int):
-            wait_s = max(wait_s, float(asked_s))
+        wait_s = self._patience.wait_s(self._failures, random.random(), error)
         log.warning(
             "event=pop_failed topic=%s code=%s again_s=%.3f detail=%s",
             self._popping.ask.topic,

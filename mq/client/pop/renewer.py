@@ -66,6 +66,6 @@ class Renewer:
             return
         lease.renewal_lost = lease.renewal_lost or isinstance(error, Unknown)
         self._failures += 1
-        wait_s = self._client.patience.wait_s(self._failures, random.random())
+        wait_s = self._client.patience.wait_s(self._failures, random.random(), error)
         log.warning("event=renewal_failed message=%s code=%s again_s=%.3f", lease.place, error.code, wait_s)
         self._leases.not_renewed(lease, time.monotonic() + wait_s)

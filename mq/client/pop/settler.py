@@ -190,9 +190,11 @@ class Settler:
         lost = 0
         again: list[Lease] = []
         failed: Sequence[FailedHandle] = ()
+        cause: DeltaMQError | None = None
         try:
             failed = self._call(settlement, leases)
         except DeltaMQError as error:
+            cause = error
             if is_worth_retrying(error):
                 now = time.monotonic()
                 again = [lease for lease in leases if now < lease.expires_at]
@@ -209,20 +211,20 @@ class Settler:
         with self._lock:
             self._under_way -= len(leases)
             self.expired += lost
-            self._settle_failures(bool(again))
+            self._settle_failures(cause if again else None)
             if settlement is None:
                 self._give_back(again)
             else:
                 self._others.extendleft((lease, settlement) for lease in reversed(again))
             self._changed.notify_all()
 
-    def _settle_failures(self, failed: bool) -> None:
-        if not failed:
+    def _settle_failures(self, cause: DeltaMQError | None) -> None:
+        if cause is None:
             self._failures = 0
             self._not_before = 0.0
             return
         self._failures += 1
-        self._not_before = time.monotonic() + self._client.patience.wait_s(self._failures, random.random())
+        self._not_before = time.monotonic() + self._client.patience.wait_s(self._failures, random.random(), cause)
 
     def _call(self, settlement: Settlement | None, leases: list[Lease]) -> Sequence[FailedHandle]:
         timeout_s = self._client.patience.request_timeout_s

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, TypedDict, cast
 
@@ -66,6 +67,9 @@ class PopOptions(TypedDict, total=False):
     ack: Sequence[str]
     #: `only`: pop only messages that are delivered again; an exclusive group allows no other pops.
     retry: Literal["only"] | None
+    #: An id of this pop in order, such as a UUID: repeated with it, it gets the same messages again (POP-20). A pop
+    #: that asks for order has one of its own by default.
+    attempt_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,8 @@ class PopAsk:
     client_id: str | None = None
     ack: Sequence[str] = ()
     retry: Literal["only"] | None = None
+    #: An id of this pop in order, which its repetitions share (POP-20).
+    attempt_id: str | None = None
     arrow: bool = False
 
     def __post_init__(self) -> None:
@@ -92,6 +98,12 @@ class PopAsk:
             raise Refused(f"max_messages must be 1 to {POP_MESSAGES_MAX}", field="max_messages")
         if not 0 <= self.wait_ms <= WAIT_MS_MAX:
             raise Refused(f"wait_ms must be 0 to {WAIT_MS_MAX}", field="wait_ms")
+
+    def repeatable(self) -> PopAsk:
+        """Return the pop with an id of its own if it is in order, so that its repetitions get the same messages."""
+        if not self.order or self.retry is not None or self.attempt_id is not None:
+            return self
+        return replace(self, attempt_id=uuid.uuid4().hex)
 
     @property
     def path(self) -> str:
@@ -114,6 +126,7 @@ class PopAsk:
             client_id=self.client_id,
             ack=list(self.ack),
             retry=self.retry,
+            attempt_id=self.attempt_id,
         )
         return msgspec.json.encode(request)
 

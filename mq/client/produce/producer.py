@@ -13,19 +13,18 @@ store the message twice; a longer `timeout_s` is the better remedy.
 
 from __future__ import annotations
 
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from mq.client.http import Hosts, Patience, Workers
+from mq.client.http import Access, Hosts, Patience, Workers
 from mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
 from mq.client.produce.buffer import Buffer
 from mq.client.produce.entry import Entry
@@ -55,8 +54,6 @@ class Producer:
         The service, `http://HOST:PORT`, or several of its processes, as a list or separated by commas. The producer
         finds the cluster's other processes: a request goes to the host of its broker, or to another if that one does
         not answer.
-    token
-        Sent as `Authorization: Bearer ...`.
     retries, timeout_s, request_timeout_s
         Maximum number of retries of a request, and maximum seconds of a whole send and of each attempt. In a `strict`
         topic, a request is retried until `timeout_s`, without a limit of retries; then its executor stops until
@@ -72,14 +69,14 @@ class Producer:
         Maximum number of requests at once, each for another partition; more partitions take turns.
     new_id
         Makes producer ids. Every id must be new, also across restarts: the service drops requests that it has seen.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     def __init__(
         self,
         url: str | Sequence[str],
         *,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         retries: int = 10,
         timeout_s: float = 30.0,
         request_timeout_s: float = 10.0,
@@ -94,6 +91,7 @@ class Producer:
         requests_in_flight_max: int = 16,
         route_age_s_max: float = 30.0,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        **access: Unpack[Access],
     ) -> None:
         self._settings = SendSettings(
             patience=Patience(
@@ -112,7 +110,7 @@ class Producer:
             requests_in_flight_max=requests_in_flight_max,
             route_age_s_max=route_age_s_max,
         )
-        hosts = Hosts(url, token=token, ssl_context=ssl_context)
+        hosts = Hosts(url, **access)
         hosts.follow()
         self._shared = Shared(
             hosts=hosts,

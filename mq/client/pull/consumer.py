@@ -11,17 +11,16 @@ partitions at once. While the caller works on its messages, the next fetch is al
 from __future__ import annotations
 
 import selectors
-import ssl
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, Unpack
 
 import pyarrow as pa
 
 from mq.client.admin import Admin, topic_info
-from mq.client.http import Closing, Endpoint, Patience, is_worth_retrying, path_of
+from mq.client.http import Access, Closing, Endpoint, Patience, is_worth_retrying, path_of
 from mq.client.messages import ReceivedMessage, messages_of, with_partition
 from mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
 from mq.client.pull.fetch_connections import FetchConnections
@@ -69,6 +68,8 @@ class PullConsumer(Closing):
         Maximum size of one fetch.
     partitions_age_s_max
         Seconds between look-ups of partitions that an expansion added.
+    access
+        How the service is reached, `token` for one; see `Calls`.
     """
 
     def __init__(
@@ -84,10 +85,9 @@ class PullConsumer(Closing):
         on_data_loss: Literal["raise", "skip"] = "raise",
         fetch_messages: int = 10_000,
         fetch_bytes: int = 4 * MIB,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
         partitions_age_s_max: float = 30.0,
+        **access: Unpack[Access],
     ) -> None:
         self.topic = check_topic(topic)
         #: Number of positions that `skip` has moved, and of messages lost to retention there.
@@ -104,7 +104,7 @@ class PullConsumer(Closing):
         self._fetch_messages = fetch_messages
         self._fetch_bytes = fetch_bytes
         self._patience = patience if patience is not None else Patience()
-        self._admin = Admin(url, token=token, ssl_context=ssl_context, patience=self._patience)
+        self._admin = Admin(url, patience=self._patience, **access)
         self._hosts = self._admin.hosts
         self._hosts.follow()
         self._selector = selectors.DefaultSelector()

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Final
 
 import pyarrow as pa
+from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Endpoint, error_of, is_cut_short, path_of
+from mq.client.http import (
+    CONNECT_FAILED,
+    CONNECTION_LOST,
+    NO_ANSWER,
+    Endpoint,
+    error_of,
+    is_cut_short,
+    lost_connection,
+    path_of,
+)
 from mq.client.produce import ARROW
-from mq.errors import Unavailable, Unknown
+from mq.errors import Unauthenticated, Unavailable, Unknown
 
 __all__ = ["FetchAsk", "FetchConnection", "Fetched"]
 
@@ -78,10 +88,14 @@ class FetchConnection:
         self._timeout_s = timeout_s
         self._connection = endpoint.connection(timeout_s)
         self.expires = 0.0
+        #: The open fetch, and the token that it was sent with.
+        self._open: tuple[FetchAsk, str | None] | None = None
 
     def ask(self, ask: FetchAsk) -> None:
         """Send a fetch; its answer is due `timeout_s` after its `wait_ms`."""
-        headers = {**self.endpoint.headers, "Accept": ARROW}
+        token = self.endpoint.credentials.token()
+        self._open = (ask, token)
+        headers = self.endpoint.headers(token, {"Accept": ARROW})
         try:
             self._connection.request(
                 "GET", ask.target(self.endpoint), headers=headers, preload_content=False, decode_content=False
@@ -89,7 +103,7 @@ class FetchConnection:
         except (NewConnectionError, ConnectTimeoutError) as error:
             raise Unavailable(f"cannot connect to {self.endpoint.url}", code=CONNECT_FAILED) from error
         except (HTTPError, HTTPException, OSError) as error:
-            raise self._lost() from error
+            raise lost_connection(self.endpoint.url, error) from error
         self.expires = time.monotonic() + ask.wait_ms / 1000 + self._timeout_s
 
     @property
@@ -103,7 +117,22 @@ class FetchConnection:
         return -1 if sock is None else sock.fileno()
 
     def read(self) -> Fetched:
-        """Read the answer; blocks until it is complete, so call this when the socket is readable."""
+        """Read the answer; blocks until it is complete, so call this when the socket is readable.
+
+        If the token was refused and there is a newer one, the fetch is sent again, without a wait, for its answer is
+        read at once.
+        """
+        assert self._open is not None, "a fetch is open"
+        response, body = self._answer()
+        ask, token = self._open
+        if response.status == Unauthenticated.status and self.endpoint.credentials.renew(token):
+            self.ask(replace(ask, wait_ms=0))
+            response, body = self._answer()
+        if response.status != _OK:
+            raise error_of(response.status, response.headers, body)
+        return _parsed(response.headers, body)
+
+    def _answer(self) -> tuple[BaseHTTPResponse, bytes]:
         try:
             response = self._connection.getresponse()
             body = response.read()
@@ -113,9 +142,7 @@ class FetchConnection:
             raise self._lost() from error
         if is_cut_short(response.status, response.headers):
             raise self._lost()
-        if response.status != _OK:
-            raise error_of(response.status, response.headers, body)
-        return _parsed(response.headers, body)
+        return response, body
 
     def _lost(self) -> Unknown:
         return Unknown(f"the connection to {self.endpoint.url} was lost", code=CONNECTION_LOST)

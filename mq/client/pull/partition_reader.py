@@ -68,10 +68,7 @@ class PartitionReader:
         self._failures += 1
         if self._failing_since is None:
             self._failing_since = now
-        wait_s = self._patience.wait_s(self._failures, random.random())
-        asked_s = error.extra.get("retry_after_s")
-        if isinstance(asked_s, int):
-            wait_s = max(wait_s, float(asked_s))
+        wait_s = self._patience.wait_s(self._failures, random.random(), error)
         self.not_before = now + wait_s
         if now - self._failing_since < self._patience.timeout_s and self._failures <= self._patience.retries:
             return True

@@ -110,6 +110,31 @@ def test_meta_01_a_pop_without_a_partition_takes_what_the_asked_process_serves(t
     assert [m["body"] for m in _pop(two.b, topic).json["messages"]] == ["broker-b"]
 
 
+def test_pop_20_a_pop_that_is_sent_on_is_repeated_there(two: Two, topic: str) -> None:
+    two.b.put_topic(topic, partitions=2)
+    (name,) = [name for name in two.b.partitions(topic) if name.endswith("@broker-b")]
+    _send_to(two.a, topic, name, "x", "y")
+    lost = _pop(two.a, topic, partition=name, order=True, max_messages=1, attempt_id="1")
+    for api in two:
+        again = _pop(api, topic, partition=name, order=True, max_messages=1, attempt_id="1")
+        assert [m["body"] for m in again.json["messages"]] == ["x"]
+    acked = two.a.call("POST", "/v1/groups/g/ack", {"handles": _handles(lost) + _handles(again)}).json
+    assert [one["handle"] for one in acked["failed"]] == _handles(lost) and acked["acked"] == 1
+
+
+def test_pop_20_a_waiting_pop_that_was_sent_on_ends_when_it_is_repeated(two: Two, topic: str) -> None:
+    two.b.put_topic(topic, partitions=2)
+    (name,) = [name for name in two.b.partitions(topic) if name.endswith("@broker-b")]
+    ask = partial(_pop, two.a, topic, partition=name, order=True, wait_ms=10_000, attempt_id="1")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask)
+        until(lambda: two.b.service.lanes.waiting == 1)
+        second = pool.submit(ask)
+        assert first.result(30).json["messages"] == []
+        _send_to(two.a, topic, name, "x")
+        assert [m["body"] for m in second.result(30).json["messages"]] == ["x"]
+
+
 def test_meta_01_a_pop_is_sent_on_when_the_topic_is_all_elsewhere(two: Two, topic: str) -> None:
     two.b.put_topic(topic, partitions=2)
     names = [name for name in two.b.partitions(topic) if name.endswith("@broker-b")]

@@ -52,7 +52,6 @@ def _last_consumed(api: Api, group: str, partition: str) -> str | None:
     return found
 
 
-@pytest.mark.plain_only("in a logical queue a lock's first position is committed")
 def test_cons_06_a_pull_under_the_lock_and_a_commit_are_consumption(api: Api, group: str) -> None:
     client, partition = member(api, group, "c0"), f"{group}@broker-a"
     fill(api, partition, 3)

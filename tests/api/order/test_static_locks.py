@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from api.ports import Ports
 from mq.order_limits import PULL_LOCK_SETTLE_MS
 from tests.api.exclusive import Member, exclusive_group
+from tests.api.queue_calls import queue_in
 from tests.api.routes.test_group_offsets import reset
-from tests.api.running import Api, config_for, running, until
+from tests.api.running import Api, Reply, config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
 from tests.set_clock import SetClock
 
@@ -161,6 +164,21 @@ def test_static_13_a_waiting_pull_goes_on_when_its_queue_moves(made: StaticTopic
         assert bodies(waiting.result(10).json) == ["b0"]
 
 
+@pytest.mark.promise("GROUP-2")
+def test_cons_02_the_start_of_a_queue_at_its_end_is_durable_with_its_lock(tmp_path: Path) -> None:
+    # What is not stored before the answer is not stored by the crash.
+    with queue_in(tmp_path, static=True, commit_every_ms=60_000) as queue:
+        (partition,) = queue.topic(1)
+        exclusive_group(queue.api, "late", consume_from="last")
+        queue.send("a", "b")
+        for _ in range(2):
+            client = Member(queue.api, "late", "orders", "c0")
+            client.beat()
+            assert client.take(partition)["offsets"] == {partition: 2}
+            queue.send("c")
+            queue.crash()
+
+
 # Two processes --------------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +274,106 @@ def test_order_05_the_next_owner_waits_for_who_holds_the_queue_elsewhere(two: Tw
     assert new.take(Q0)["offsets"] == {Q0: 2}, "no message is heard by both"
 
 
+@pytest.mark.parametrize("start", ["first", "last"])
+def test_cons_02_taking_the_lock_of_a_queue_is_no_consumption_at_any_process(two: Two, start: str) -> None:
+    two.made.remap(A)
+    two.made.send(0, "a0")
+    exclusive_group(two.one, "billing", consume_from=start)
+    client = Member(two.one, "billing", "orders", "c0")
+    client.beat()
+    offset = 0 if start == "first" else 4
+    assert client.take(Q0)["offsets"] == {Q0: offset}
+    for api in (two.one, two.other):
+        view = api.call("GET", "/v1/groups/billing/topics/orders/offsets").json["partitions"][0]
+        assert (view["committed_offset"], view["last_consume_time"]) == (offset, None)
+
+
+def test_order_05_a_lock_that_is_handed_over_while_its_queue_moves_is_free_at_once(two: Two) -> None:
+    """The process that the queue came from knows that nobody has the lock, or the release concerns its lock."""
+    old, new = Member(two.one, "billing", "orders", "c0"), Member(two.one, "billing", "orders", "c1")
+    old.beat()
+    numbers = old.take(Q0)["locks"]
+    assert old.commit(Q0, 2, locks=numbers).status == 200
+    new.beat()
+    old.leave()
+    two.made.remap(A)
+    assert old.release(Q0, locks=numbers) == [Q0], "at the new one, which has asked for it"
+    assert new.take(Q0)["offsets"] == {Q0: 2}
+
+
+def test_order_05_a_lock_that_was_released_before_its_queue_moved_is_free_at_once(two: Two) -> None:
+    old, new = Member(two.one, "billing", "orders", "c0"), Member(two.one, "billing", "orders", "c1")
+    old.beat()
+    old.take(Q0)
+    new.beat()
+    old.leave()
+    assert old.release(Q0) == [Q0]
+    two.made.remap(A)
+    assert new.take(Q0)["offsets"] == {Q0: 0}
+
+
+def test_order_05_a_release_wakes_the_next_owner_at_the_new_process(two: Two) -> None:
+    old, new = Member(two.one, "billing", "orders", "c0"), Member(two.one, "billing", "orders", "c1")
+    old.beat()
+    numbers = old.take(Q0)["locks"]
+    new.beat()
+    old.leave()
+    two.made.remap(A)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(new.take, Q0, wait_ms=20_000)
+        until(lambda: two.one.service.locks.waiting == 1)
+        assert old.release(Q0, locks=numbers) == [Q0]
+        assert waiting.result(20)["offsets"] == {Q0: 0}
+
+
+def test_order_05_who_holds_the_queue_elsewhere_and_is_silent_has_it_for_26_s(two: Two) -> None:
+    old, new = Member(two.one, "billing", "orders", "c0"), Member(two.one, "billing", "orders", "c1")
+    old.beat()
+    old.take(Q0)
+    new.beat()
+    two.made.remap(A)
+    old.leave()
+    assert new.take(Q0)["refused"] == [Q0], "the other process has said that it has the lock"
+    pass_ms(two, PULL_LOCK_SETTLE_MS - 1)
+    assert new.take(Q0)["refused"] == [Q0]
+    pass_ms(two, 1)
+    assert new.take(Q0)["offsets"] == {Q0: 0}
+    assert old.take(held=[Q0])["refused"] == [Q0], "it came too late"
+
+
+def test_order_05_a_lock_is_told_of_only_by_a_broker_that_led_the_queue(two: Two) -> None:
+    holder = Member(two.one, "billing", "orders", "c0")
+    holder.beat()
+    number = holder.take(Q0)["locks"][Q0]
+
+    def told(topic: str = "orders", partition: str = Q0, broker: str = B) -> Reply:
+        query = f"partition={quote(partition)}&broker={quote(broker)}"
+        return two.one.call("GET", f"/v1/groups/billing/topics/{topic}/locks?{query}")
+
+    assert (told().status, told().json["code"]) == (409, "queue_not_moved"), "it changes while the broker leads"
+    two.made.remap(A)
+    found = told().json
+    assert (found["holder"]["client"], found["holder"]["number"]) == ("c0", number) and found["settles_in_ms"] > 0
+    assert found["holder"]["renewed_ms_ago"] >= 0 and not (found["void"] or found["abandoned"])
+    assert told(broker=A).json["code"] == "queue_not_moved"
+    assert told(broker="elsewhere").status == 503
+    assert told(broker="no broker").json["field"] == "broker"
+    assert told(partition="9@__logical_queue_broker__").status == 404
+    two.one.put_topic("plain")
+    assert told("plain", "plain@broker-a").json["field"] == "topic"
+
+
+@contextmanager
+def silent(api: Api) -> Iterator[None]:
+    """Let a process do nothing, as one that is stopped."""
+    goes_on = threading.Event()
+    api.service.loop.call_soon_threadsafe(goes_on.wait)
+    try:
+        yield
+    finally:
+        goes_on.set()
+
+
 def pass_ms(two: Two, ms: int) -> None:
     """Let time pass for the first process, which renews its lease meanwhile."""
     step_ms = PATIENT["lease_ms"] // 2
@@ -265,7 +383,7 @@ def pass_ms(two: Two, ms: int) -> None:
         until(lambda: hosting.lease.until_ms - two.clock.boot_ms() > step_ms)  # noqa: B023
 
 
-def test_order_05_a_queue_is_free_when_nobody_claimed_it(two: Two) -> None:
+def test_order_05_if_the_other_process_is_silent_a_queue_is_free_when_nobody_claimed_it(two: Two) -> None:
     old, new = Member(two.one, "billing", "orders", "c0"), Member(two.one, "billing", "orders", "c1")
     old.beat()
     old.take(Q0)
@@ -273,11 +391,13 @@ def test_order_05_a_queue_is_free_when_nobody_claimed_it(two: Two) -> None:
     two.made.remap(A)
     two.see()
     old.leave()
-    pass_ms(two, PULL_LOCK_SETTLE_MS + PATIENT["lease_ms"] - 1)
-    assert new.take(Q0)["refused"] == [Q0]
-    pass_ms(two, 1)
-    assert new.take(Q0)["offsets"] == {Q0: 0}
-    assert old.take(held=[Q0])["refused"] == [Q0], "it came too late"
+    with silent(two.other):
+        assert new.take(Q0)["refused"] == [Q0], "the other process may not know of the remapping"
+        pass_ms(two, PULL_LOCK_SETTLE_MS + PATIENT["lease_ms"] - 1)
+        assert new.take(Q0)["refused"] == [Q0]
+        pass_ms(two, 1)
+        assert new.take(Q0)["offsets"] == {Q0: 0}
+        assert old.take(held=[Q0])["refused"] == [Q0], "it came too late"
 
 
 def test_meta_01_a_takeover_during_a_remapping_loses_no_progress(two: Two) -> None:

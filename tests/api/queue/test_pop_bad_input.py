@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from mq.limits import WAIT_MS_MAX
-from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, POP_MESSAGES_MAX
+from mq.queue_limits import (
+    ATTEMPT_ID_LENGTH_MAX,
+    HANDLE_CHARS_MAX,
+    HANDLES_MAX,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    POP_MESSAGES_MAX,
+)
 from mq.wire import PopRequest
 from tests.api.running import JSON, PROBLEM, Api
 
@@ -46,6 +53,12 @@ def path(api: Api, topic: str) -> str:
         ("order", 1, 400, "invalid_type", None),
         ("client_id", "", 422, "invalid_value", 1),
         ("client_id", "x" * 128, 422, "invalid_value", 127),
+        ("attempt_id", "", 422, "invalid_value", 1),
+        ("attempt_id", "x" * (ATTEMPT_ID_LENGTH_MAX + 1), 422, "invalid_value", ATTEMPT_ID_LENGTH_MAX),
+        ("attempt_id", "a b", 422, "invalid_attempt_id", ATTEMPT_ID_LENGTH_MAX),
+        ("attempt_id", "a\n", 422, "invalid_attempt_id", ATTEMPT_ID_LENGTH_MAX),
+        ("attempt_id", 7, 400, "invalid_type", None),
+        ("attempt_id", "x", 422, "attempt_id_without_order", None),
         ("ack", "handle", 400, "invalid_type", None),
         ("ack", [7], 400, "invalid_type", None),
         ("ack", ["x"] * (HANDLES_MAX + 1), 422, "invalid_value", HANDLES_MAX),

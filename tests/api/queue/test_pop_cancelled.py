@@ -44,6 +44,19 @@ def test_pop_01_a_pop_cancelled_as_it_is_sent_gives_what_there_is(api: Api) -> N
         assert pop.bodies() == expected
 
 
+def test_sec_28_the_next_request_on_the_connection_ends_the_wait_and_is_answered_after_the_pop(api: Api) -> None:
+    pop = RawPop(api)
+    until(lambda: api.service.lanes.waiting == 1)
+    pop.send_next()
+    assert pop.bodies() == []
+    assert pop.next_answer.startswith(b" 200 OK")
+    assert api.send("orders", "a").status == 200
+    pop = RawPop(api)
+    pop.send_next()
+    assert pop.bodies() == ["a"]
+    assert pop.next_answer.startswith(b" 200 OK")
+
+
 def test_pop_01_what_a_cancelled_pop_reads_meanwhile_is_given_to_its_client(tmp_path: Path) -> None:
     with queue_in(tmp_path / "warehouse") as queue:
         queue.topic()

@@ -258,6 +258,24 @@ def test_static_09_an_available_remapping_jumps_and_counts_the_hole(orders: Stat
     assert queue["holes"] == 10_000 - 3
 
 
+def test_static_18_metrics_have_logical_queues_beside_partitions(api: Api, orders: StaticTopic) -> None:
+    orders.send_to(0, "a", "b", "c")
+    orders.remapped(B, mode="available", queues=[0])
+    orders.send_to(0, "d")
+    text = api.call("GET", f"/metrics?topic={orders.name}").body.decode()
+    shown = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("deltamq_logical_queue_"))
+    of_queue = f'{{queue="{name_of(0)}",topic="{orders.name}"}}'
+    assert {name: float(shown[f"deltamq_logical_queue_{name}{of_queue}"]) for name in _QUEUE_METRICS} == {
+        "min_offset": 0,
+        "end_offset": 10_001,
+        "messages": 4,
+    }
+    assert f'deltamq_partition_end_offset{{partition="{orders.queues[0]["segments"][0]["partition"]}"' in text
+
+
+_QUEUE_METRICS = ("min_offset", "end_offset", "messages")
+
+
 def test_static_23_one_queue_alone_may_move(orders: StaticTopic) -> None:
     assert [one["queue"] for one in orders.remapped(B, queues=[2])] == [2]
     assert leaders(orders) == [A, B, B, B]

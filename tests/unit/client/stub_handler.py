@@ -98,12 +98,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.stub.away_calls += 1
             self.drop()
             return False
+        token = self.headers["Authorization"]
+        self.stub.tokens.append(token)
+        if self.stub.valid_tokens is not None and (token or "").removeprefix("Bearer ") not in self.stub.valid_tokens:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.problem(401, "unauthenticated")
+            self.stub.refused_calls.append(f"{self.command} {urlsplit(self.path).path}")
+            return False
         return True
 
     def do_GET(self) -> None:
         parts, query = self.parts()
         self.stub.gets.append(self.path)
-        self.stub.tokens.append(self.headers["Authorization"])
         match parts:
             case ["healthz"]:
                 self.answer(200, {"status": "alive"})

@@ -204,6 +204,7 @@ class StubQueue:
                         order=request.get("order"),
                         tags=tags,
                         filter=request.get("filter"),
+                        attempt_id=request.get("attempt_id"),
                     )
                     left_s = deadline - time.monotonic()
                     if popped or left_s <= 0 or ended.is_set():

@@ -35,6 +35,9 @@ class StubService:
         self.answers: dict[tuple[str, int], dict[str, Any]] = {}
         self.gets: list[str] = []
         self.tokens: list[str | None] = []
+        #: The tokens that are accepted; None for all. Calls without one of these get 401.
+        self.valid_tokens: set[str] | None = None
+        self.refused_calls: list[str] = []
         self.fetches_answered = 0
         #: Number of bytes after which each of the next answers is cut off.
         self.cuts: deque[int] = deque()

@@ -14,6 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mq.auth.key import Key
+from mq.auth.principal import Principal
+from mq.auth.quota import Quota
+from mq.auth.rule import rule_of
+from mq.auth.state import AclPut, AclRemoved, KeyPut, KeyRevoked, PrincipalPut, PrincipalRemoved, QuotaPut
 from mq.errors import Corrupt
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
@@ -87,7 +92,7 @@ def tagged(tag: str, body: bytes) -> tuple[str, object]:
 
 
 AB = ("A", "B")
-HOST = Host(id="one", address="http://a:1", brokers=AB, renewal=3, load=7, machine="boot-1")
+HOST = Host(id="one", address="http://a:1", brokers=AB, renewal=3, load=7, machine="boot-1", kafka="a:9092")
 TWO_PARTITIONS = new_route("orders", 2, AB)
 FOUR_PARTITIONS = expand(TWO_PARTITIONS, "orders", 4, AB)
 STRICT = TopicSettings(order_strategy="strict", retention_ms=7_000, message_type="größe", flush="sync")
@@ -152,6 +157,11 @@ WORLD = GlobalQueues(
 REMAPPED = Route(2, ("orders@A", "orders#1@B", "orders#2@B"), ((0, 512, 2), (512, 1024, 1)), retired=(0,))
 TWO_QUEUES = Route(1, ("orders@A", "orders#1@B"), ((0, 512, 0), (512, 1024, 1)))
 
+RULE = rule_of(
+    principal="ada@x.org", effect="deny", resource="topic", pattern="orders.*", verbs=("subscribe", "publish")
+)
+ID = "00112233aabbccdd"
+
 EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a host": (META, HostRegistered(host=HOST)),
     "a renewal": (META, HostRenewed(id="one", renewal=4, load=9)),
@@ -193,6 +203,13 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             group="billing", topic="orders", topic_id="id-1", epoch=8, owners={"c1": ("orders@A", "orders@B"), "c2": ()}
         ),
     ),
+    "a principal": (META, PrincipalPut(principal=Principal(name="ada@x.org", note="größe", created_ms=5))),
+    "a principal's end": (META, PrincipalRemoved(name="ada@x.org")),
+    "a key": (META, KeyPut(made=Key(id=ID, principal="ada@x.org", digest="ab" * 32, created_ms=5, until_ms=9))),
+    "a revocation": (META, KeyRevoked(id=ID, principal="ada@x.org")),
+    "an access rule": (META, AclPut(rule=RULE)),
+    "an access rule's end": (META, AclRemoved(id=RULE.id, principal="ada@x.org")),
+    "a quota": (META, QuotaPut(quota=Quota(principal="ada@x.org", requests_per_s=5, bytes_out_per_s=6))),
     "an empty snapshot": (SNAPSHOT, MetaSnapshot(meta=Meta(), previous=0, told={})),
     "a snapshot": (
         SNAPSHOT,
@@ -246,9 +263,11 @@ STORED: Mapping[str, tuple[str, Any]] = {
 
 #: Fields that an earlier release did not write, or that are written only where there is something in them.
 OPTIONAL = {
-    *("machine", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
+    *("machine", "kafka", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
+    *("note", "until_ms", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
+    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
     *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
@@ -257,7 +276,10 @@ OPTIONAL = {
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
 }
 #: Fields that may be null.
-NULLABLE = {"flush", "d", "rp", "dr", "static", "world", "filter"}
+NULLABLE = {
+    *("flush", "d", "rp", "dr", "static", "world", "filter", "until_ms"),
+    *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+}
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
 NAMES_ANYWHERE = {"told"}
@@ -402,6 +424,12 @@ EARLIER: Mapping[str, tuple[str, Path_, object, object]] = {
         ("host",),
         {name: value for name, value in STORED["a host"][1]["host"].items() if name != "machine"},
         HostRegistered(host=replace(HOST, machine="")),
+    ),
+    "a host without an address for Kafka's clients": (
+        "a host",
+        ("host",),
+        {name: value for name, value in STORED["a host"][1]["host"].items() if name != "kafka"},
+        HostRegistered(host=replace(HOST, kafka="")),
     ),
     "a topic without settings": (
         "a topic",

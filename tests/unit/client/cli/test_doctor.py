@@ -57,3 +57,12 @@ def test_what_is_not_in_order_names_a_remedy() -> None:
 
 def test_the_services_check_is_always_installed_and_comes_last() -> None:
     assert list(installed_checkers())[-1] == "service"
+
+
+def test_sec_23_the_doctor_says_that_the_token_is_refused(stub: StubService) -> None:
+    stub.valid_tokens = {"good"}
+    [check] = check_service(Subject(url=stub.url, access={"token": "bad"}))
+    assert check.health is Health.FAILED
+    assert "DELTAMQ_CLIENT_TOKEN" in (check.remedy or "") and "bad" not in check.detail
+    [check] = check_service(Subject(url=stub.url, access={"token": "good"}))
+    assert check.health is Health.OK

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from mq.client.http.retries import Attempts, Patience, is_worth_retrying
+from mq.client.http import error_of
+from mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
 from mq.errors import Corrupt, DeltaMQError, Fenced, NotFound, OffsetMismatch, Overloaded, Refused, Unavailable, Unknown
 
 
@@ -44,6 +45,15 @@ def test_retry_after_makes_the_wait_longer_but_never_longer_than_the_deadline() 
     began = time.monotonic()
     assert attempts(Patience(first_wait_ms=1), deadline_s=600).may_go_on(error) is False
     assert time.monotonic() - began < 30, "it does not wait for what comes too late"
+
+
+def test_sec_21_a_wait_is_at_least_as_long_as_the_service_asks() -> None:
+    patience = Patience(first_wait_ms=10, wait_ms_max=20)
+    told = error_of(429, {"retry-after": "7"}, b'{"code": "quota_exceeded"}')
+    assert patience.wait_s(1, 0.5, told) == 7.0
+    assert patience.wait_s(9, 0.999, Overloaded()) <= 1.0
+    assert patience.wait_s(9, 0.5) <= 0.02
+    assert asked_s(None) == 0.0
 
 
 def test_a_closing_producer_ends_the_wait() -> None:

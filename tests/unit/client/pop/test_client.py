@@ -140,3 +140,24 @@ def test_an_answer_that_is_none_is_an_unknown_outcome(body: bytes) -> None:
     with pytest.raises(Unknown) as caught:
         parse_batch("orders", body)
     assert caught.value.code == "answer_unreadable"
+
+
+@pytest.mark.promise("SDK-4")
+def test_pop_20_a_retried_pop_in_order_gets_what_the_lost_answer_held(stub: StubService, client: PopClient) -> None:
+    stub.queue.fill("orders", 3)
+    stub.queue.faults["pop"].extend([QueueFault.DROP_AFTER, QueueFault.DROP_AFTER])
+    handles = [message.handle for message in client.pop("orders", order=True).messages]
+    assert client.ack(handles) == [] and len(handles) == 3
+    assert stub.queue.is_done("billing", "orders")
+    (attempt_id,) = {call.request["attempt_id"] for call in stub.queue.calls_of("pop")}
+    client.pop("orders", order=True)
+    assert stub.queue.calls_of("pop")[-1].request["attempt_id"] != attempt_id
+    client.pop("orders", order=True, attempt_id="mine")
+    assert stub.queue.calls_of("pop")[-1].request["attempt_id"] == "mine"
+
+
+def test_pop_20_an_id_without_order_is_refused_by_the_service(stub: StubService, client: PopClient) -> None:
+    stub.queue.fill("orders", 1)
+    with pytest.raises(Unprocessable) as refused:
+        client.pop("orders", attempt_id="x")
+    assert refused.value.code == "attempt_id_without_order"

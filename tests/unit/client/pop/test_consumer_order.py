@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,34 @@ def test_an_ordered_consumer_acknowledges_at_once(stub: StubService, consume: Co
     wait_done(stub)
     assert seen.numbers == list(range(20))
     assert time.monotonic() - began < 30, "each would wait for 5 s"
+
+
+# Lost answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("SDK-4")
+@pytest.mark.parametrize("order", [True, "key"])
+@pytest.mark.parametrize("fault", [QueueFault.DROP_AFTER, QueueFault.GARBAGE, QueueFault.HANG_AFTER])
+def test_pop_20_a_lost_answer_does_not_stop_a_partition_for_a_lease(
+    stub: StubService, consume: Consume, seen: Seen, order: Any, fault: QueueFault
+) -> None:
+    stub.queue.fill("orders", 12, key=lambda n: f"k{n % 3}")
+    stub.queue.faults["pop"].extend([fault, QueueFault.NONE, fault, QueueFault.UNAVAILABLE, fault])
+    consume(seen, order=order, invisible_ms=3_600_000, wait_ms=50)
+    wait_done(stub)
+    for key in range(3):
+        assert [n for n in seen.numbers if n % 3 == key] == list(range(key, 12, 3)), "each once and in order"
+    assert {message.delivery_attempt for message in seen.messages} == {1}
+    pops = stub.queue.calls_of("pop")
+    answered = [call.request["attempt_id"] for call in pops if call.fault is QueueFault.NONE]
+    assert len(answered) == len(set(answered)), "each pop has an id of its own"
+    for call, later in pairwise(pops):
+        if call.fault is not QueueFault.NONE:
+            assert later.request["attempt_id"] == call.request["attempt_id"], "and is repeated with it"
+
+
+def test_pop_20_pops_without_order_have_no_id(stub: StubService, consume: Consume, seen: Seen) -> None:
+    stub.queue.fill("orders", 3)
+    consume(seen)
+    wait_done(stub)
+    assert not any("attempt_id" in call.request for call in stub.queue.calls_of("pop"))

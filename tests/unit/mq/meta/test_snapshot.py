@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mq.auth.state import AuthState
 from mq.errors import Corrupt
 from mq.meta.access import Access, AccessState
 from mq.meta.brokers import (
@@ -218,7 +219,8 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
 @pytest.mark.parametrize(
     ("state", "stored_fields"),
     [
-        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access"}),
+        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth"}),
+        (AuthState, {"principals", "keys", "rules", "quotas"}),
         (AccessState, {"brokers", "partitions"}),
         (Access, {"readable", "writable", "reason", "until_ms"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),

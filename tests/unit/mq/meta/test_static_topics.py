@@ -447,7 +447,7 @@ def test_static_7_every_number_of_queues_over_every_number_of_brokers(total: int
 
 
 def test_static_10849_epochs_are_compared_as_whole_numbers() -> None:
-    """RocketMQ compares `(int) (e2 - e1)`: epochs 100 and 3,000,000,100 sort wrongly."""
+    """RocketMQ #10849, #10580: it compares `(int) (e2 - e1)`, so epochs 100 and 3,000,000,100 sort wrongly."""
     world = made(2)
     ours = mapping(world, "A")
     world.apply([replace(ours, mapping=replace(ours.mapping, epoch=ours.mapping.epoch + 3_000_000_000))])

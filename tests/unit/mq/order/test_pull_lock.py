@@ -332,3 +332,105 @@ def test_pop_18_a_reset_after_the_move_voids_claims_of_the_queue(locks: PullLock
     assert locks.take(QUEUE, "a", A, 2) is not None
     locks.sweep(PULL_LOCK_SETTLE_MS + LATE_MS)
     locks.pull(QUEUE, "a", A, PULL_LOCK_SETTLE_MS + LATE_MS)
+
+
+# What the broker tells that a queue came from -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def previous() -> PullLocks:
+    """Locks of the broker from which the queue comes, whose clock shows much later times."""
+    return PullLocks(0, epoch=9, online_epoch=2)
+
+
+#: A time at the previous broker when its own takeover is long settled.
+THERE = 1_000_000
+
+
+def came(locks: PullLocks, previous: PullLocks, *, asked_ms: int = 0) -> None:
+    """Let the queue come at 0, and the previous broker tell what it knows at `asked_ms`."""
+    locks.arrive("id-1", QUEUE.partition, 0, online_epoch=2, late_ms=LATE_MS, previous="broker-b")
+    assert locks.came_from(QUEUE, asked_ms) == "broker-b"
+    locks.adopt(QUEUE, previous.account(QUEUE, THERE + asked_ms), asked_ms)
+
+
+def test_order_05_a_lock_that_nobody_had_at_the_previous_broker_is_free_at_once(
+    locks: PullLocks, previous: PullLocks
+) -> None:
+    previous.take(QUEUE, "a", A, THERE - 9)
+    previous.release(QUEUE, "a")
+    came(locks, previous)
+    assert locks.take(QUEUE, "a", B, 0, held=True) is None, "it is known that nobody has it"
+    assert locks.take(QUEUE, "b", B, 0) is not None
+
+
+def test_order_05_who_had_the_lock_at_the_previous_broker_has_it_here(locks: PullLocks, previous: PullLocks) -> None:
+    number = previous.take(QUEUE, "a", A, THERE - 5_000)
+    came(locks, previous)
+    assert locks.take(QUEUE, "b", B, 1) is None
+    locks.check_commit(QUEUE, "a", B, 1, number=number)
+    assert locks.take(QUEUE, "a", B, 2, held=True) == number, "it is the same lock"
+    assert locks.take(QUEUE, "b", B, PULL_LOCK_MS + 1) is None
+    assert locks.release(QUEUE, "a", number=number)
+    assert locks.take(QUEUE, "b", B, PULL_LOCK_MS + 1) is not None
+    assert not locks.is_abandoned(QUEUE)
+
+
+@pytest.mark.parametrize(("ago_ms", "free_ms"), [(0, PULL_LOCK_SETTLE_MS), (PULL_LOCK_MS - 7, 7)])
+def test_order_05_a_holder_that_does_not_renew_here_has_lost_it_when_it_must_think_so(
+    locks: PullLocks, previous: PullLocks, ago_ms: int, free_ms: int
+) -> None:
+    previous.take(QUEUE, "a", A, THERE - ago_ms)
+    came(locks, previous)
+    assert locks.take(QUEUE, "b", B, free_ms - 1) is None
+    assert locks.take(QUEUE, "b", B, free_ms) is not None and free_ms > PULL_LOCK_LOST_MS - ago_ms
+    assert locks.is_abandoned(QUEUE), "it went without a release"
+
+
+def test_order_05_what_was_decided_here_meanwhile_stands(locks: PullLocks, previous: PullLocks) -> None:
+    previous.take(QUEUE, "a", A, THERE)
+    told = previous.account(QUEUE, THERE)
+    came(locks, PullLocks(0, epoch=9, online_epoch=2))
+    number = locks.take(QUEUE, "b", B, 1)
+    assert number is not None and locks.came_from(QUEUE, 2) is None
+    locks.adopt(QUEUE, told, 2)
+    locks.check_commit(QUEUE, "b", B, 3, number=number)
+
+
+def test_pop_18_a_reset_before_the_answer_stands(locks: PullLocks, previous: PullLocks) -> None:
+    previous.take(QUEUE, "a", A, THERE)
+    told = previous.account(QUEUE, THERE)
+    arrive(locks)
+    locks.void(QUEUE, 1)
+    locks.adopt(QUEUE, told, 2)
+    assert locks.take(QUEUE, "a", A, 3, held=True) is None
+
+
+def test_order_05_a_broker_that_was_taken_over_itself_tells_for_how_long_it_does_not_know(locks: PullLocks) -> None:
+    taken_ms = THERE - 1_000
+    came(locks, PullLocks(taken_ms, epoch=9, online_epoch=2))
+    assert locks.take(QUEUE, "b", B, PULL_LOCK_SETTLE_MS - 1_001) is None
+    assert locks.take(QUEUE, "a", B, PULL_LOCK_SETTLE_MS - 1_001, held=True) is not None, "it may claim"
+    locks.release(QUEUE, "a")
+    assert locks.take(QUEUE, "b", B, PULL_LOCK_SETTLE_MS - 1_000) is not None
+
+
+def test_order_05_an_answer_never_makes_anybody_wait_longer(locks: PullLocks) -> None:
+    """The previous broker's process died, and this one has taken that broker over."""
+    came(locks, PullLocks(THERE + 20_000, epoch=9, online_epoch=2), asked_ms=20_000)
+    assert locks.take(QUEUE, "b", B, PULL_LOCK_SETTLE_MS + LATE_MS - 1) is None
+    assert locks.take(QUEUE, "b", B, PULL_LOCK_SETTLE_MS + LATE_MS) is not None
+
+
+def test_order_05_what_was_told_goes_along_when_the_queue_moves_on_within_the_process(
+    locks: PullLocks, previous: PullLocks
+) -> None:
+    previous.take(QUEUE, "a", A, THERE - 9)
+    previous.release(QUEUE, "a")
+    came(locks, previous)
+    third = PullLocks(-PULL_LOCK_SETTLE_MS, epoch=5, online_epoch=2)
+    third.receive("id-1", QUEUE.partition, locks)
+    assert locks.came_from(QUEUE, 1) is None and third.came_from(QUEUE, 1) is None
+    assert third.take(QUEUE, "b", B, 1) is not None
+    third.sweep(PULL_LOCK_SETTLE_MS + LATE_MS)
+    third.pull(QUEUE, "b", B, PULL_LOCK_SETTLE_MS + LATE_MS)

@@ -37,6 +37,16 @@ def test_pop_05_a_handle_says_what_its_checkpoint_is(pop: Pop, span: Span) -> No
         assert handle.lease.life == life_digest(pop.topic_id)
 
 
+def test_sec_36_handles_that_are_joined_wrongly_are_refused() -> None:
+    """Found by `make fuzz`: three handles in two texts were taken for three, with a position that there is not."""
+    first, second, third = mint(KEYS, POP, [FILTERED])[:3]
+    for texts in ([first, second + third], [first + second + third], [first + second + third, "", ""]):
+        opened, invalid = open_handles(KEYS, POP.group, texts)
+        positions = sorted([*invalid, *(at for one in opened for at in one.positions)])
+        assert positions == list(range(len(texts)))
+        assert sum(one.bits.bit_count() for one in opened) <= 1
+
+
 @pytest.mark.parametrize("tenure", [0, 7, 2**32 - 1])
 def test_pop_08_a_handle_says_in_which_tenure_it_was_made_and_is_no_longer_for_it(tenure: int) -> None:
     (text,) = mint(KEYS, replace(POP, epoch=2**32 - 1), [Span(2, 1)], tenure=tenure)

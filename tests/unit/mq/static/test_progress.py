@@ -121,3 +121,13 @@ def test_static_15_the_offset_of_a_time_is_that_of_the_first_message_at_or_after
         first = next((at for at in range(end) if one.logical(at) in later), end)
         found[one.partition] = Found(first, end)
     assert offset_at_time(queue, found) == (there[passed] if passed < len(there) else end_of(queue, count))
+
+
+def test_static_4070_the_first_hit_ends_a_search_by_time_also_at_offset_0() -> None:
+    """RocketMQ #4070: a hit at offset 0 counted as none, and hits of later segments replaced it."""
+    first, second, leader = segment(0, 0, 5), segment(1, 5, 5), segment(2, 10)
+    queue = LogicalQueue(0, (first, second, leader))
+    everywhere = {one.partition: Found(0, 5) for one in queue.segments}
+    assert offset_at_time(queue, everywhere) == 0
+    assert offset_at_time(queue, {**everywhere, first.partition: Found(5, 5)}) == 5, "and at 0 of a later segment"
+    assert offset_at_time(queue, {**everywhere, first.partition: Found(0, 0)}) == 5, "retention has emptied the first"

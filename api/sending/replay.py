@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from api.auth import Caller
 from api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
 from api.wire import ArrowRows
-from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
+from mq.auth import Verb
+from mq.errors import DeltaMQError, Fenced, Forbidden, NotFound, Unavailable, Unknown
 from mq.limits import MIB, PRODUCER_WINDOW_MS
 from mq.meta import Group
 from mq.queue import Replay, retry_broker
@@ -73,8 +75,10 @@ class Replayer:
         self._meta = meta
         self._fencing = fencing
 
-    async def replay(self, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target) -> Replayed:
+    async def replay(self, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target, caller: Caller) -> Replayed:
         """Send back the dead letters at the `chosen` offsets, which are ascending; durable when this returns.
+
+        Those that `caller` may not publish to their topic fail as `forbidden`, or may not read, for the retry topic.
 
         Raises
         ------
@@ -94,13 +98,13 @@ class Replayer:
                     done.fail((log.ref.name, offset), "offset_out_of_range")
                 for offset in picked.unreadable:
                     done.fail((log.ref.name, offset), "corrupt")
-                await self._send(group, log.ref.name, picked, to, done)
+                await self._send(group, log.ref.name, picked, to, done, caller)
         return done
 
-    async def _send(self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed) -> None:
+    async def _send(self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller) -> None:
         """Append the picked messages to their targets, and count the outcomes."""
         rows = picked.rows
-        found = await self._found(group, dead, picked, to, done)
+        found = await self._found(group, dead, picked, to, done, caller)
         if not found:
             return
         back = sent_back(rows, to_retry=to == "retry")
@@ -130,13 +134,17 @@ class Replayer:
                 done.replayed += 1
 
     async def _found(
-        self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed
+        self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
     ) -> list[tuple[int, int, _Target]]:
         """Return the picked messages that must be sent: number of the row, offset, target. Count the others."""
         targets = _Targets(self._topics, self._partitions, self._fencing, self._sealer, group, dead, to)
         found: list[tuple[int, int, _Target]] = []
         columns = [picked.rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
+        verb: Verb = "subscribe" if to == "retry" else "publish"
         for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
+            if not caller.allows("topic", origin["topic"], verb):
+                done.fail((dead, offset), Forbidden.code)
+                continue
             try:
                 target = await targets.of(offset, origin, key)
             except Unavailable as error:

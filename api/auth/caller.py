@@ -1,0 +1,106 @@
+"""Who asks, and what it may do: for names in bodies, and for lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from api.auth.calls import named_by
+from api.wire import ALSO_NEEDS, Scope
+from mq.auth import CLUSTER, Decisions, Resource, Verb
+from mq.errors import Forbidden
+
+__all__ = ["CALLER", "EVERYBODY", "Caller", "KnownCaller", "caller_of", "permit_put", "refused", "require_also"]
+
+#: What it takes to change a topic, and to make one.
+_PUT_VERBS: Final[tuple[Verb, Verb]] = ("alter", "create")
+#: Name of the entry of a request's scope that has its `Caller`.
+CALLER: Final = "deltamq.caller"
+
+
+class Caller(Protocol):
+    """Who sent a request."""
+
+    #: The principal; empty without authentication.
+    @property
+    def name(self) -> str: ...
+
+    def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
+        """Whether it may do this to a topic or group of this name."""
+
+    def require(self, resource: Resource, name: str, verb: Verb) -> None:
+        """Return if it may do this, else raise `Forbidden`."""
+
+    def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
+        """Return a function that says of a name whether the verb is allowed; None if it is on all names."""
+
+
+class _Everybody:
+    """Any caller of a service without authentication."""
+
+    name = ""
+
+    def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
+        return True
+
+    def require(self, resource: Resource, name: str, verb: Verb) -> None:
+        return
+
+    def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
+        return None
+
+
+EVERYBODY: Final[Caller] = _Everybody()
+
+
+class KnownCaller:
+    """A principal, and what it may do by the newest rules that this process knows."""
+
+    def __init__(self, name: str, decisions: Callable[[], Decisions]) -> None:
+        self.name = name
+        self._decisions = decisions
+
+    def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
+        return self._decisions().allows(self.name, resource, name, verb)
+
+    def require(self, resource: Resource, name: str, verb: Verb) -> None:
+        if not self.allows(resource, name, verb):
+            raise refused(self.name, resource, name, verb)
+
+    def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
+        return self._decisions().filter(self.name, resource, verb)
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Return who sent the request. A request that nobody checked has no caller, and fails."""
+    caller: Any = scope[CALLER]
+    assert caller is not None
+    found: Caller = caller
+    return found
+
+
+def require_also(scope: Scope, resource: Resource, name: str, verb: Verb) -> None:
+    """Raise `Forbidden` unless the caller may do this, too; if the request waits, it ends when that is over."""
+    name = named_by(resource, name)
+    caller_of(scope).require(resource, name, verb)
+    scope.setdefault(ALSO_NEEDS, []).append((resource, name, verb))
+
+
+def permit_put(caller: Caller, topic: str) -> Callable[[bool], None]:
+    """Return a function that raises `Forbidden` if the caller may not change a topic that exists, or make a new one.
+
+    What is allowed is found out now, so that the function may be called on any thread.
+    """
+    may_alter, may_create = (caller.allows("topic", topic, verb) for verb in _PUT_VERBS)
+
+    def permit(exists: bool) -> None:
+        if not (may_alter if exists else may_create):
+            raise refused(caller.name, "topic", topic, _PUT_VERBS[0 if exists else 1])
+
+    return permit
+
+
+def refused(principal: str, resource: Resource, name: str, verb: str) -> Forbidden:
+    """Return the error for a principal that may not do this."""
+    what = "the cluster" if resource == "cluster" or name == CLUSTER else f"{resource} {name}"
+    return Forbidden(f"principal {principal} may not {verb.replace('|', ' or ')} {what}", field=resource)

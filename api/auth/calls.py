@@ -1,0 +1,246 @@
+"""What each call needs: one table for all of them, from which the check, the document and the tests are made (SEC-4).
+
+    METHOD /path/{topic}  ->  "topic publish"          `publish` on the topic that the path names
+                              "topic create|alter"     one of the two; the call itself looks which
+                              "group subscribe, topic subscribe"
+                              "cluster admin"
+                              "any"                    a principal with any grant; what is answered is filtered
+                              "open"                   no key
+
+A path is matched as it is routed: split at its slashes first, and each segment decoded once. What is not in the table,
+be it a path or a method, needs `cluster admin`: whether it exists is nobody else's business. Names in bodies and
+queries are checked where they are read (`api.auth.caller`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, cast
+from urllib.parse import unquote_to_bytes
+
+from mq.auth import CLUSTER, Resource, Verb
+from mq.names import split_member
+
+__all__ = [
+    "CALLS",
+    "OPEN",
+    "CallsDisagree",
+    "Entry",
+    "Need",
+    "Required",
+    "check_complete",
+    "named_by",
+    "needs_of",
+    "required_by",
+]
+
+#: What each call needs, by method and path template.
+CALLS: Final[Mapping[str, str]] = {
+    # messages
+    "POST /v1/topics/{topic}/messages": "topic publish",
+    "GET /v1/topics/{topic}/partitions/{partition}/messages": "topic subscribe",
+    "DELETE /v1/topics/{topic}/messages/{message_id:path}": "topic publish",
+    "POST /v1/groups/{group}/topics/{topic}/pop": "group subscribe, topic subscribe",
+    "POST /v1/groups/{group}/ack": "group subscribe",
+    "POST /v1/groups/{group}/invisible": "group subscribe",
+    "POST /v1/groups/{group}/nack": "group subscribe",
+    "POST /v1/groups/{group}/dead": "group subscribe",
+    # topics
+    "GET /v1/topics": "any",
+    "GET /v1/topics/{topic}": "topic describe",
+    "PUT /v1/topics/{topic}": "topic create|alter",
+    "DELETE /v1/topics/{topic}": "topic delete",
+    "GET /v1/topics/{topic}/offsets": "topic describe",
+    "POST /v1/topics/{topic}/remap": "topic alter",
+    "POST /v1/topics/{topic}/check": "topic describe",
+    "POST /v1/topics/{topic}/repair": "topic alter",
+    "PUT /v1/topics/{topic}/partitions/{partition}": "topic alter",
+    # topics of several clusters: the clusters' calls among each other, refused as long as there is a check at all
+    "GET /v1/topics/{topic}/global": "cluster admin",
+    "PUT /v1/topics/{topic}/global": "cluster admin",
+    "GET /v1/topics/{topic}/global/producers/{producer_id}": "cluster admin",
+    # groups
+    "GET /v1/groups": "any",
+    "GET /v1/groups/{group}": "group describe",
+    "PUT /v1/groups/{group}": "group alter",
+    "DELETE /v1/groups/{group}": "group delete",
+    "GET /v1/groups/{group}/topics/{topic}/offsets": "group describe, topic describe",
+    "PUT /v1/groups/{group}/topics/{topic}/offsets": "group subscribe, topic subscribe",
+    "POST /v1/groups/{group}/topics/{topic}/offsets/reset": "group reset, topic describe",
+    "GET /v1/groups/{group}/statistics": "group describe",
+    "POST /v1/groups/{group}/clients/{client_id}/heartbeat": "group subscribe",
+    "GET /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
+    "POST /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
+    "DELETE /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
+    "POST /v1/groups/{group}/topics/{topic}/aside": "group subscribe, topic subscribe",
+    "GET /v1/groups/{group}/dead-letters": "group subscribe",
+    "POST /v1/groups/{group}/dead-letters/replay": "group subscribe",
+    # who may do what
+    "GET /v1/auth/principals": "cluster admin",
+    "GET /v1/auth/principals/{principal}": "cluster admin",
+    "PUT /v1/auth/principals/{principal}": "cluster admin",
+    "DELETE /v1/auth/principals/{principal}": "cluster admin",
+    "GET /v1/auth/keys": "cluster admin",
+    "POST /v1/auth/keys": "cluster admin",
+    "DELETE /v1/auth/keys/{key_id}": "cluster admin",
+    "GET /v1/auth/acls": "cluster admin",
+    "POST /v1/auth/acls": "cluster admin",
+    "DELETE /v1/auth/acls/{acl_id}": "cluster admin",
+    "GET /v1/auth/quotas": "cluster admin",
+    "PUT /v1/auth/quotas/{principal}": "cluster admin",
+    # the service
+    "GET /v1/cluster": "any",
+    "PUT /v1/brokers/{broker}": "cluster admin",
+    "GET /metrics": "cluster metrics",
+    # the console: nobody is told anything by its files, which ask for a key
+    "GET /": "any",
+    "GET /console.js": "open",
+    "GET /console.css": "open",
+    "GET /openapi.json": "any",
+    "HEAD /openapi.json": "any",
+    "GET /healthz": "open",
+    "GET /readyz": "open",
+}
+#: What is said of a call that needs no key.
+OPEN: Final = "open"
+_ANY: Final = "any"
+
+
+class CallsDisagree(Exception):
+    """A call has no entry in the table, or the table an entry that is no call: a fault of this release."""
+
+
+class Need(NamedTuple):
+    """One of `verbs` on a topic or group that the path names, or on the cluster."""
+
+    resource: Resource
+    verbs: tuple[Verb, ...]
+
+
+class Entry(NamedTuple):
+    """What one call needs. Without `needs` it needs any grant, unless it is `is_open`."""
+
+    needs: tuple[Need, ...] = ()
+    is_open: bool = False
+
+
+class Required(NamedTuple):
+    """What one request needs: the call, and the name for each of its needs."""
+
+    call: Entry
+    names: tuple[str, ...] = ()
+
+
+#: What a request needs that no entry is about.
+_UNKNOWN: Final = Required(Entry((Need("cluster", ("admin",)),)), (CLUSTER,))
+
+
+def needs_of(text: str) -> Entry:
+    """Return what an entry of the table says."""
+    if text in (OPEN, _ANY):
+        return Entry(is_open=text == OPEN)
+    parts = [part.split(" ") for part in text.split(", ")]
+    return Entry(tuple(Need(cast(Resource, what), tuple(cast(list[Verb], verbs.split("|")))) for what, verbs in parts))
+
+
+@dataclass(slots=True)
+class _Node:
+    """The calls whose paths begin with the same segments."""
+
+    literal: dict[str, _Node] = field(default_factory=dict)
+    #: The name of the parameter that comes next, and what follows it.
+    parameter: tuple[str, _Node] | None = None
+    #: The calls that end here, and those whose last parameter takes the rest of the path, slashes and all.
+    calls: dict[str, Entry] = field(default_factory=dict)
+    rest: dict[str, Entry] = field(default_factory=dict)
+
+    def add(self, segments: list[str], method: str, call: Entry) -> None:
+        if not segments:
+            self.calls[method] = call
+        elif segments[0].endswith(":path}"):
+            self.rest[method] = call
+        elif segments[0].startswith("{"):
+            name = segments[0].strip("{}")
+            if self.parameter is None:
+                self.parameter = name, _Node()
+            if self.parameter[0] != name:
+                raise CallsDisagree(f"{method}: {{{name}}} and {{{self.parameter[0]}}} are at one place")
+            self.parameter[1].add(segments[1:], method, call)
+        else:
+            self.literal.setdefault(segments[0], _Node()).add(segments[1:], method, call)
+
+    def check(self) -> None:
+        """Refuse a literal beside a parameter: routes are tried in another order than this tree."""
+        if self.parameter is not None and self.literal:
+            raise CallsDisagree(f"{sorted(self.literal)} may be taken for {{{self.parameter[0]}}}")
+        for node in (*self.literal.values(), *([self.parameter[1]] if self.parameter else [])):
+            node.check()
+
+
+def _tree(calls: Mapping[str, str]) -> _Node:
+    root = _Node()
+    for name, text in calls.items():
+        method, _, path = name.partition(" ")
+        root.add(path.split("/")[1:], method, needs_of(text))
+    root.check()
+    return root
+
+
+_ROOT: Final = _tree(CALLS)
+
+
+def required_by(method: str, raw_path: bytes) -> Required:
+    """Return what a request needs, by its method and its path as it was received."""
+    try:
+        segments = _segments(raw_path)
+    except UnicodeDecodeError:
+        return _UNKNOWN
+    node, values = _ROOT, dict[str, str]()
+    for at, segment in enumerate(segments):
+        if node.rest and at < len(segments):
+            call = node.rest.get(method)
+            return _UNKNOWN if call is None else _named(call, values)
+        if "/" in segment:  # it would be routed as two
+            return _UNKNOWN
+        if segment in node.literal:
+            node = node.literal[segment]
+        elif node.parameter is not None and segment:
+            values[node.parameter[0]] = segment
+            node = node.parameter[1]
+        else:
+            return _UNKNOWN
+    call = node.calls.get(method)
+    return _UNKNOWN if call is None else _named(call, values)
+
+
+def _segments(raw_path: bytes) -> list[str]:
+    if b"%" not in raw_path:  # most
+        return raw_path.decode().split("/")[1:]
+    return [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
+
+
+def _named(call: Entry, values: Mapping[str, str]) -> Required:
+    return Required(call, tuple(_name(need.resource, values) for need in call.needs))
+
+
+def _name(resource: Resource, values: Mapping[str, str]) -> str:
+    if resource == "cluster":
+        return CLUSTER
+    return named_by(resource, values[resource])
+
+
+def named_by(resource: Resource, name: str) -> str:
+    """Return the name that access rules know: a client of a broadcast group, `GROUP@CLIENT`, is as its group."""
+    member = split_member(name) if resource == "group" else None
+    return name if member is None else member[0]
+
+
+def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> None:
+    """Raise `CallsDisagree` unless `calls` has an entry for everything that is `served`, and no other.
+
+    A service with a call that nobody decided about must not start.
+    """
+    missing, extra = set(served) - calls.keys(), calls.keys() - set(served)
+    if missing or extra:
+        raise CallsDisagree(f"api/auth/calls.py: no entry for {sorted(missing)}; nothing serves {sorted(extra)}")

@@ -1,0 +1,111 @@
+"""Quotas of principals in this process: 429 with `Retry-After`, before a body is read (SPEC SEC-9)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+from api.wire import WRITE_WHOLE, Header, Receive, Scope, Send
+from mq.auth import Bucket, Quota
+from mq.errors import Overloaded
+
+__all__ = ["Meter", "Quotas"]
+
+#: How long an event stream waits at most before each piece: longer, and nobody would see that it has ended.
+_STREAM_WAIT_S: Final = 4.0
+
+
+class Meter:
+    """Measures the requests of one principal."""
+
+    def __init__(self, quota: Quota, now_ms: Callable[[], int]) -> None:
+        self.quota = quota
+        self._now_ms = now_ms
+        bounds = {
+            "requests": quota.requests_per_s,
+            "bytes in": quota.bytes_in_per_s,
+            "bytes out": quota.bytes_out_per_s,
+        }
+        self._buckets = {name: Bucket(rate, now_ms()) for name, rate in bounds.items() if rate is not None}
+
+    def enter(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Admit a request; return its `receive` and `send`, which count.
+
+        Raises
+        ------
+        Overloaded
+            `quota_exceeded`: the principal has used up what it may; `retry_after_s` says when it may ask again.
+        """
+        now_ms = self._now_ms()
+        for name, bucket in self._buckets.items():
+            wait_s = bucket.wait_s(now_ms)
+            if wait_s > 0:
+                detail = f"principal {self.quota.principal} has used up its quota of {name}"
+                raise Overloaded(detail, retry_after_s=max(1, math.ceil(wait_s)), code="quota_exceeded")
+        self._take("requests", 1)
+        declared = _declared(scope["headers"])
+        self._take("bytes in", declared)
+        scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `send` by
+        return self._receiving(receive, declared), self._sending(send)
+
+    def _take(self, name: str, count: int) -> None:
+        bucket = self._buckets.get(name)
+        if bucket is not None:
+            bucket.take(count)
+
+    def _receiving(self, receive: Receive, declared: int) -> Receive:
+        """Count what comes beyond the declared length: all of a chunked body."""
+        received = 0
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal received
+            message = await receive()
+            before, received = received, received + len(message.get("body", b""))
+            self._take("bytes in", max(0, received - declared) - max(0, before - declared))
+            return message
+
+        return counted
+
+    def _sending(self, send: Send) -> Send:
+        """Count what is sent; an event stream, which has no end, waits for its share."""
+        out, is_stream = self._buckets.get("bytes out"), False
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal is_stream
+            if message["type"] == "http.response.start":
+                is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+            elif out is not None:
+                wait_s = out.wait_s(self._now_ms()) if is_stream and message.get("more_body") else 0
+                if wait_s > 0:
+                    await asyncio.sleep(min(wait_s, _STREAM_WAIT_S))
+                out.take(len(message.get("body", b"")))
+            await send(message)
+
+        return counted
+
+
+class Quotas:
+    """The meters of all principals with a quota; used on the event loop."""
+
+    def __init__(self, newest: Callable[[], Mapping[str, Quota]], now_ms: Callable[[], int]) -> None:
+        self._newest = newest
+        self._now_ms = now_ms
+        self._meters: dict[str, Meter] = {}
+
+    def meter(self, principal: str) -> Meter | None:
+        """Return the principal's meter; None if it has no quota."""
+        quota = self._newest().get(principal)
+        if quota is None:
+            self._meters.pop(principal, None)
+            return None
+        found = self._meters.get(principal)
+        if found is None or found.quota != quota:
+            found = self._meters[principal] = Meter(quota, self._now_ms)
+        return found
+
+
+def _declared(headers: list[Header]) -> int:
+    value = next((value for name, value in headers if name == b"content-length"), b"")
+    return int(value) if value.isdigit() else 0

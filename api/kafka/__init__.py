@@ -1,0 +1,1 @@
+"""Kafka's protocol in front of the same partitions (SPEC KAFKA)."""

@@ -1,0 +1,73 @@
+"""Metadata and DescribeCluster: which processes there are, which topics, and who leads what."""
+
+from __future__ import annotations
+
+from api.auth import EVERYBODY, permit_put
+from api.kafka.calls.places import Node, Places
+from api.kafka.messages import (
+    BrokerNode,
+    ClusterNode,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    ErrorCode,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+    error_code_of,
+)
+from api.service import Service
+from mq.errors import DeltaMQError
+from mq.meta import Topic
+from mq.names import check_client_topic, is_system
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """The calls about the cluster; used on the event loop."""
+
+    def __init__(self, service: Service, places: Places) -> None:
+        self._places = places
+        self._topics = service.topics
+        self._create = service.settings.auto_create_topics
+
+    async def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
+        """Return the nodes, and the topics that are asked for: all for null, in version 0 for an empty list."""
+        if request.topics is None or (version == 0 and not request.topics):
+            topics = [self._shown(topic) for topic in self._topics.state.topics.values() if self._places.served(topic)]
+        else:
+            create = self._create and request.allow_auto_topic_creation
+            topics = [await self._named(topic.name, create) for topic in request.topics]
+        return MetadataResponse(
+            brokers=[BrokerNode(*node) for node in self._places.nodes()],
+            cluster_id=self._places.cluster,
+            controller_id=self._places.here.id,
+            topics=topics,
+        )
+
+    async def _named(self, name: str, create: bool) -> MetadataTopic:
+        try:
+            check_client_topic(name)
+            if create:
+                await self._topics.for_produce(name, lambda _: None, permit_put(EVERYBODY, name))
+            return self._shown((await self._places.topic(name)).topic)
+        except DeltaMQError as error:
+            return MetadataTopic(error_code_of(error), name)
+
+    def _shown(self, topic: Topic) -> MetadataTopic:
+        partitions = [_partition(index, self._places.leader(name)) for index, name in enumerate(topic.route.partitions)]
+        return MetadataTopic(ErrorCode.NONE, topic.name, is_system(topic.name), partitions)
+
+    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        """Return the nodes of the cluster."""
+        return DescribeClusterResponse(
+            cluster_id=self._places.cluster,
+            controller_id=self._places.here.id,
+            brokers=[ClusterNode(*node) for node in self._places.nodes()],
+        )
+
+
+def _partition(index: int, leader: Node) -> MetadataPartition:
+    """Return a partition as Kafka's clients see it: the store keeps the copies, so the leader is the only replica."""
+    return MetadataPartition(ErrorCode.NONE, index, leader.id, 0, [leader.id], [leader.id])

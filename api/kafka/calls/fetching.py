@@ -1,0 +1,199 @@
+"""Fetch and ListOffsets: rows of partitions become record batches.
+
+    read each partition once --> enough bytes, or an error? -- yes --> answer
+              ^                            | no
+              '--- a commit in any ------- wait until max_wait_ms
+
+There are no fetch sessions: every answer says session 0, and clients then name all partitions each time (KIP-227).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from api.host import GONE, HostedTopic
+from api.kafka.calls.places import Places
+from api.kafka.messages import (
+    ErrorCode,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    error_code_of,
+)
+from api.kafka.records import encode_records
+from api.kafka.rows import records_of
+from api.log import Partition
+from api.reading import FetchQuery, PartitionReader
+from api.sending import INLINE_BYTES
+from api.service import Service
+from api.wire import Ticket
+from mq.errors import DeltaMQError
+from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
+from tables.log import Fetched, FetchStatus
+
+__all__ = ["Fetching"]
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_US: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One partition of a fetch, and what was found."""
+
+    topic: HostedTopic
+    partition: Partition
+    wanted: FetchPartition
+
+
+class Fetching:
+    """The readers' calls; used on the event loop."""
+
+    def __init__(self, service: Service, places: Places) -> None:
+        self._places = places
+        self._topics = service.topics
+        self._partitions = service.partitions
+        self._metrics = service.metrics
+        self._loop = service.loop
+        self._reader = PartitionReader(
+            service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000
+        )
+
+    async def fetch(self, request: FetchRequest, ticket: Ticket) -> FetchResponse:
+        """Return what the partitions have from the given offsets on; the bytes of rows are reserved in `ticket`."""
+        if request.session_id:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
+        deadline = self._loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        while True:
+            topics, size, final, watched = await self._read_all(request, ticket)
+            left_s = deadline - self._loop.time()
+            if final or size >= request.min_bytes or left_s <= 0 or self._reader.stopping or not watched:
+                return FetchResponse(topics=topics)
+            await self._more(watched, left_s)
+
+    async def _read_all(
+        self, request: FetchRequest, ticket: Ticket
+    ) -> tuple[list[FetchedTopic], int, bool, list[_Asked]]:
+        """Read each partition once: return the answers, their bytes, whether one is an error, and what was read."""
+        left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
+        size, final = 0, False
+        topics, watched = [], []
+        for topic in request.topics:
+            found = []
+            for wanted in topic.partitions:
+                try:
+                    asked = await self._asked(topic.name, wanted)
+                    one = await self._read(asked, left if size else max(left, 1), ticket, is_first=not size)
+                    watched.append(asked)
+                except DeltaMQError as error:
+                    one = FetchedPartition(wanted.partition, error_code_of(error), records=None)
+                final = final or one.error_code != ErrorCode.NONE
+                size += len(one.records or b"")
+                left -= len(one.records or b"")
+                found.append(one)
+            topics.append(FetchedTopic(topic.name, found))
+        return topics, size, final, watched
+
+    async def _asked(self, name: str, wanted: FetchPartition) -> _Asked:
+        topic = await self._places.topic(name)
+        partition = self._places.partition(topic, wanted.partition)
+        self._topics.check_readable(topic, partition)
+        return _Asked(topic, topic.partition(partition), wanted)
+
+    async def _read(self, asked: _Asked, left: int, ticket: Ticket, *, is_first: bool) -> FetchedPartition:
+        """Read one partition without waiting; only the first one that has messages may go beyond the bytes left."""
+        wanted = asked.wanted
+        bytes_max = min(left, max(wanted.partition_max_bytes, 1)) if left > 0 else 0
+        query = FetchQuery(max(wanted.fetch_offset, 0), FETCH_MESSAGES_MAX if bytes_max else 1, bytes_max or 1, 0, None)
+        try:
+            log = await asked.partition.opened()
+            found = await self._reader.look(asked.partition, log, query, query.offset)
+        except GONE as error:
+            raise await self._topics.explained(asked.topic, error) from error
+        records = b""
+        if found.rows.num_rows and (bytes_max or is_first):
+            ticket.grow(max(0, found.rows.nbytes - ticket.bytes))
+            encode = partial(_encoded, found)
+            records = encode() if found.rows.nbytes <= INLINE_BYTES else await self._partitions.run(encode)
+            if len(records) > left and not is_first:
+                records = b""
+        if records:
+            self._metrics.fetched_messages[asked.topic.name] += found.rows.num_rows
+            self._metrics.fetched_bytes[asked.topic.name] += len(records)
+        out = wanted.fetch_offset < 0 or found.status in (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_TOO_LARGE)
+        return FetchedPartition(
+            wanted.partition,
+            ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.NONE,
+            high_watermark=found.max_offset,
+            last_stable_offset=found.max_offset,
+            log_start_offset=found.min_offset,
+            records=records,
+        )
+
+    async def _more(self, watched: list[_Asked], timeout_s: float) -> None:
+        """Wait until one of the partitions has got messages, or was closed."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        for asked in watched:
+            asked.partition.watch(waiter)
+        try:
+            if not any(_is_behind(asked) for asked in watched):
+                await asyncio.wait({waiter}, timeout=timeout_s)
+        finally:
+            for asked in watched:
+                asked.partition.forget(waiter)
+
+    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Return offsets by time; the earliest and the next one have names of their own."""
+        topics = []
+        for topic in request.topics:
+            listed = [await self._listed(topic.name, wanted) for wanted in topic.partitions]
+            topics.append(ListedTopic(topic.name, listed))
+        return ListOffsetsResponse(topics=topics)
+
+    async def _listed(self, name: str, wanted: ListOffsetsPartition) -> ListedOffset:
+        try:
+            topic = await self._places.topic(name)
+            partition = topic.partition(self._places.partition(topic, wanted.index))
+            await partition.opened()
+            await partition.refresh()
+            log = await partition.opened()
+        except DeltaMQError as error:
+            return ListedOffset(wanted.index, error_code_of(error))
+        if wanted.timestamp == _LATEST:
+            return ListedOffset(wanted.index, ErrorCode.NONE, -1, log.end_offset)
+        if wanted.timestamp == _EARLIEST:
+            return ListedOffset(wanted.index, ErrorCode.NONE, -1, log.min_offset)
+        if wanted.timestamp == _MAX_TIMESTAMP:
+            newest = log.end_offset - 1 if log.end_offset > log.min_offset else -1
+            return ListedOffset(wanted.index, ErrorCode.NONE, log.append_ms if newest >= 0 else -1, newest)
+        if wanted.timestamp < 0:
+            return ListedOffset(wanted.index, ErrorCode.INVALID_REQUEST)
+        try:
+            offset = await self._partitions.run(partial(log.offset_at, wanted.timestamp * _US))
+        except DeltaMQError as error:
+            return ListedOffset(wanted.index, error_code_of(error))
+        if offset >= log.end_offset:
+            return ListedOffset(wanted.index, ErrorCode.NONE, -1, -1)
+        return ListedOffset(wanted.index, ErrorCode.NONE, wanted.timestamp, offset)
+
+
+def _encoded(found: Fetched) -> bytes:
+    """Return rows as one batch: their offsets are dense."""
+    return encode_records(records_of(found.rows), base_offset=found.next_offset - found.rows.num_rows)
+
+
+def _is_behind(asked: _Asked) -> bool:
+    log = asked.partition.log
+    return log is None or log.end_offset > asked.wanted.fetch_offset

@@ -1,0 +1,114 @@
+"""OffsetCommit and OffsetFetch: a group's offsets, which are the same in REST, SQL and the console.
+
+A commit is in the tables before its answer, and never moves back: who wants that resets the group's offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from api.host import HostedTopic
+from api.kafka.calls.members import Members
+from api.kafka.calls.places import Places
+from api.kafka.messages import (
+    CommittedOffset,
+    CommittedTopic,
+    ErrorCode,
+    FetchedOffset,
+    FetchedOffsets,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    error_code_of,
+)
+from api.queue import begin
+from api.service import Service
+from mq.errors import DeltaMQError
+from mq.meta import Group
+from mq.names import broker_of, check_group
+from mq.queue import LaneKey
+
+__all__ = ["GroupOffsets"]
+
+
+class GroupOffsets:
+    """The committed offsets of groups; used on the event loop."""
+
+    def __init__(self, service: Service, places: Places, members: Members) -> None:
+        self._service = service
+        self._places = places
+        self._members = members
+
+    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Store offsets of a member, or of anybody while the group has no members."""
+        group: Group | DeltaMQError
+        try:
+            name = check_group(request.group_id)
+            self._members.check_commit(name, request.member_id, request.generation_id)
+            group = await self._service.groups.for_use(name)
+        except DeltaMQError as error:
+            group = error
+        topics = []
+        for topic in request.topics:
+            done = [await self._committed(group, topic.name, one.index, one.offset) for one in topic.partitions]
+            topics.append(CommittedTopic(topic.name, done))
+        return OffsetCommitResponse(topics=topics)
+
+    async def _committed(self, group: Group | DeltaMQError, name: str, index: int, offset: int) -> CommittedOffset:
+        if isinstance(group, DeltaMQError):
+            return CommittedOffset(index, error_code_of(group))
+        service = self._service
+        try:
+            topic = await self._places.topic(name)
+            partition = self._places.partition(topic, index)
+            await begin(service.meta, topic.topic, group)
+            lane = LaneKey(topic.topic.id, group.name, False, partition)
+            at = max(offset, 0)
+            done = await service.commits.anywhere(topic.name, lane, at, meant=None, attempts=0, headers=())
+            service.statistics.committed(group.name, topic.topic, partition, broker_of(partition), done.offset)
+        except DeltaMQError as error:
+            return CommittedOffset(index, error_code_of(error))
+        return CommittedOffset(index, ErrorCode.NONE)
+
+    async def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """Return committed offsets, -1 where the group has none; null asks for all topics of the group."""
+        try:
+            name = check_group(request.group_id)
+            if self._service.groups.find(name) is None:
+                await self._service.meta.refresh()
+        except DeltaMQError as error:
+            return OffsetFetchResponse(topics=[], error_code=error_code_of(error))
+        if request.topics is None:
+            topics = [await self._all_of(name, topic) for topic in self._topics_of(name)]
+        else:
+            topics = [
+                FetchedOffsets(one.name, [await self._named(name, one.name, index) for index in one.partitions])
+                for one in request.topics
+            ]
+        return OffsetFetchResponse(topics=topics)
+
+    def _topics_of(self, group: str) -> Iterable[HostedTopic]:
+        service = self._service
+        began = {topic for name, topic in service.meta.now.groups.began if name == group}
+        known = began | service.lanes.topics_of(group)
+        for topic in service.topics.state.topics.values():
+            hosted = service.topics.find(topic.name) if topic.id in known and self._places.served(topic) else None
+            if hosted is not None:
+                yield hosted
+
+    async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
+        found = [await self._of(group, topic, index) for index in range(len(topic.route.partitions))]
+        return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0])
+
+    async def _named(self, group: str, name: str, index: int) -> FetchedOffset:
+        try:
+            return await self._of(group, await self._places.topic(name), index)
+        except DeltaMQError as error:
+            return FetchedOffset(index, error_code=error_code_of(error))
+
+    async def _of(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
+        lane = LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))
+        # All that was committed before now counts, whichever process stored it.
+        committed = await self._service.moved.committed(lane, self._service.loop.time())
+        return FetchedOffset(index) if committed is None else FetchedOffset(index, committed.offset)

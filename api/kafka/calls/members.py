@@ -1,0 +1,323 @@
+"""The members of groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what administrators see.
+
+The process that has the meta role knows the members of all groups, in memory. When it dies or loses the role, another
+one knows none: members are told so, and join again. What groups have committed is stored elsewhere and stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass, field
+from typing import Final
+
+from api.kafka.calls.places import address_of
+from api.kafka.messages import (
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ErrorCode,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
+    ListedGroup,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    error_code_of,
+)
+from api.service import Service
+from mq.errors import Conflict, DeltaMQError, Unavailable
+from mq.members import ClassicGroup, Joining, MemberError, Phase
+from mq.meta import META_ROLE
+from mq.names import check_group
+
+__all__ = ["Members"]
+
+_GROUP: Final = 0
+_CLIENT_ID_MAX: Final = 64
+#: What groups without members are shown as.
+_CONSUMER: Final = "consumer"
+
+Waiters = dict[str, asyncio.Future[None]]
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """A group, and the requests that wait for it."""
+
+    group: ClassicGroup = field(default_factory=ClassicGroup)
+    joins: Waiters = field(default_factory=dict)
+    syncs: Waiters = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+
+
+class Members:
+    """The members of all groups; used on the event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._groups = service.groups
+        self._hosting = service.hosting
+        self._loop = service.loop
+        self._hosted: dict[str, _Hosted] = {}
+        #: The epoch of the meta role since which the members are known.
+        self._epoch = -1
+
+    # Whose members.
+
+    def coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """Return the process that knows the members of groups; there is none for transactions."""
+        if request.key_type != _GROUP:
+            return FindCoordinatorResponse(
+                error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                error_message="transactions are not supported: set no transactional.id",
+            )
+        owner = self._hosting.owner(META_ROLE)
+        if owner is None or not owner.kafka:
+            return FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        node = address_of(owner.kafka)
+        return FindCoordinatorResponse(error_code=ErrorCode.NONE, node_id=node.id, host=node.host, port=node.port)
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _check_here(self) -> None:
+        """Return if this process knows the members; raise `Unavailable` (`not_coordinator`) if another does."""
+        try:
+            epoch = self._hosting.epoch(META_ROLE)
+        except Unavailable as error:
+            self.end()
+            raise Unavailable("another process knows the members of groups", code="not_coordinator") from error
+        if epoch != self._epoch:
+            self.end()
+            self._epoch = epoch
+
+    def end(self) -> None:
+        """Forget all members; who waits is told to look for the coordinator."""
+        error = Unavailable("another process knows the members of groups", code="not_coordinator")
+        for hosted in self._hosted.values():
+            if hosted.timer is not None:
+                hosted.timer.cancel()
+            for waiter in (*hosted.joins.values(), *hosted.syncs.values()):
+                if not waiter.done():
+                    waiter.set_exception(error)
+        self._hosted.clear()
+
+    def _of(self, name: str) -> _Hosted:
+        """Return a group that has members; raise `MemberError` (`unknown_member`) if it has none."""
+        self._check_here()
+        hosted = self._hosted.get(name)
+        if hosted is None:
+            raise MemberError(f"group {name} has no members here", code="unknown_member")
+        return hosted
+
+    def _settle(self, name: str, hosted: _Hosted) -> None:
+        """Answer what is decided, and come back when time decides something."""
+        for waiters, decided in (
+            (hosted.joins, hosted.group.take_joined()),
+            (hosted.syncs, hosted.group.take_synced()),
+        ):
+            for member in decided:
+                waiter = waiters.pop(member, None)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(None)
+        if hosted.timer is not None:
+            hosted.timer.cancel()
+            hosted.timer = None
+        due_ms = hosted.group.next_ms()
+        if due_ms is not None:
+            hosted.timer = self._loop.call_at(due_ms / 1000, self._tick, name, hosted)
+        elif hosted.group.phase is Phase.EMPTY and self._hosted.get(name) is hosted:
+            del self._hosted[name]
+
+    def _tick(self, name: str, hosted: _Hosted) -> None:
+        hosted.timer = None
+        hosted.group.tick(self._now_ms())
+        self._settle(name, hosted)
+
+    async def _decided(self, waiters: Waiters, name: str, hosted: _Hosted, member: str) -> None:
+        """Wait for a member's answer; a later request of the same member takes its place."""
+        earlier = waiters.get(member)
+        if earlier is not None and not earlier.done():
+            earlier.set_result(None)
+        waiter = waiters[member] = self._loop.create_future()
+        self._settle(name, hosted)
+        await waiter
+
+    # What members ask.
+
+    async def join(self, request: JoinGroupRequest, client_id: str | None, host: str) -> JoinGroupResponse:
+        """Let a member join, and wait until it is decided who is in the group."""
+        try:
+            return await self._joined(request, (client_id or "")[:_CLIENT_ID_MAX], host)
+        except DeltaMQError as error:
+            return JoinGroupResponse(error_code=error_code_of(error), member_id=request.member_id)
+
+    async def _joined(self, request: JoinGroupRequest, client_id: str, host: str) -> JoinGroupResponse:
+        name = check_group(request.group_id)
+        settings = (await self._groups.for_use(name)).settings
+        if settings.consume_strategy != "shared":
+            detail = (
+                f"group {name} is {settings.consume_strategy}: Kafka consumers can be members of shared groups only"
+            )
+            raise Conflict(detail, code="group_not_shared")
+        self._check_here()
+        hosted = self._hosted.setdefault(name, _Hosted())
+        rebalance_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
+        said = Joining(
+            client_id,
+            host,
+            request.protocol_type,
+            tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+            request.session_timeout_ms,
+            rebalance_ms,
+            request.group_instance_id,
+        )
+        try:
+            member = hosted.group.join(self._now_ms(), request.member_id, f"{client_id}-{uuid.uuid4()}", said)
+            await self._join_decided(name, hosted, member)
+        finally:
+            self._settle(name, hosted)
+        found = hosted.group.joined(member)
+        return JoinGroupResponse(
+            error_code=ErrorCode.NONE,
+            generation_id=found.generation,
+            protocol_name=found.protocol,
+            leader=found.leader,
+            member_id=member,
+            members=[
+                JoinedMember(member_id=one, group_instance_id=instance, metadata=data)
+                for one, instance, data in found.members
+            ],
+        )
+
+    async def _join_decided(self, name: str, hosted: _Hosted, member: str) -> None:
+        """Wait for the answer to a join; a member whose connection ends meanwhile will join as another one."""
+        try:
+            await self._decided(hosted.joins, name, hosted, member)
+        except asyncio.CancelledError:
+            found = hosted.group.members.get(member)
+            if found is not None and found.joins:
+                hosted.group.leave(self._now_ms(), member)
+            raise
+
+    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        """Take the leader's plan, or wait for it, and return the member's part."""
+        try:
+            hosted = self._of(request.group_id)
+            plan = {one.member_id: bytes(one.assignment) for one in request.assignments}
+            hosted.group.sync(self._now_ms(), request.member_id, request.generation_id, plan)
+            await self._decided(hosted.syncs, request.group_id, hosted, request.member_id)
+            found = hosted.group.synced(request.member_id)
+        except DeltaMQError as error:
+            return SyncGroupResponse(error_code=error_code_of(error))
+        return SyncGroupResponse(error_code=ErrorCode.NONE, assignment=found.assignment)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Note that a member lives, and tell it if it must join again."""
+        try:
+            hosted = self._of(request.group_id)
+            hosted.group.heartbeat(self._now_ms(), request.member_id, request.generation_id)
+            self._settle(request.group_id, hosted)
+        except DeltaMQError as error:
+            return HeartbeatResponse(error_code=error_code_of(error))
+        return HeartbeatResponse(error_code=ErrorCode.NONE)
+
+    def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Remove members."""
+        if not request.members:
+            return LeaveGroupResponse(error_code=self._left(request.group_id, request.member_id, None))
+        left = [
+            LeftMember(
+                one.member_id,
+                one.group_instance_id,
+                self._left(request.group_id, one.member_id, one.group_instance_id),
+            )
+            for one in request.members
+        ]
+        return LeaveGroupResponse(error_code=ErrorCode.NONE, members=left)
+
+    def _left(self, name: str, member: str, instance: str | None) -> ErrorCode:
+        try:
+            hosted = self._of(name)
+            if not member and instance is not None:
+                member = hosted.group.id_of_instance(instance) or ""
+            hosted.group.leave(self._now_ms(), member)
+            self._settle(name, hosted)
+        except DeltaMQError as error:
+            return error_code_of(error)
+        return ErrorCode.NONE
+
+    def check_commit(self, name: str, member: str, generation: int) -> None:
+        """Return if a commit in a group counts; raises what `ClassicGroup.check_commit` does."""
+        self._check_here()
+        hosted = self._hosted.get(name)
+        (ClassicGroup() if hosted is None else hosted.group).check_commit(self._now_ms(), member, generation)
+
+    # What administrators see.
+
+    def listed(self) -> ListGroupsResponse:
+        """Return all groups, also those that Kafka's consumers never used."""
+        groups = [ListedGroup(name, _CONSUMER) for name in self._groups.state.groups]
+        return ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups)
+
+    def described(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """Return the members of groups."""
+        return DescribeGroupsResponse(groups=[self._described(name) for name in request.groups])
+
+    def _described(self, name: str) -> DescribedGroup:
+        try:
+            self._check_here()
+        except DeltaMQError as error:
+            return DescribedGroup(error_code=error_code_of(error), group_id=name)
+        hosted = self._hosted.get(name)
+        if hosted is None:
+            exists = self._groups.find(name) is not None
+            state = Phase.EMPTY.value if exists else "Dead"
+            kind = _CONSUMER if exists else ""
+            return DescribedGroup(error_code=ErrorCode.NONE, group_id=name, state=state, protocol_type=kind)
+        group = hosted.group
+        return DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=name,
+            state=group.phase.value,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            members=[
+                DescribedMember(
+                    member_id=one.id,
+                    group_instance_id=one.said.instance_id,
+                    client_id=one.said.client_id,
+                    client_host=one.said.client_host,
+                    metadata=one.data_of(group.protocol),
+                    assignment=one.assignment,
+                )
+                for one in group.members.values()
+            ],
+        )
+
+    async def delete(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        """Delete groups that have no members, with all that they have committed."""
+        return DeleteGroupsResponse(results=[DeletedGroup(name, await self._deleted(name)) for name in request.names])
+
+    async def _deleted(self, name: str) -> ErrorCode:
+        try:
+            self._check_here()
+            if name in self._hosted:
+                return ErrorCode.NON_EMPTY_GROUP
+            await self._groups.delete(check_group(name))
+        except DeltaMQError as error:
+            code = error_code_of(error)
+            return ErrorCode.GROUP_ID_NOT_FOUND if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else code
+        return ErrorCode.NONE

@@ -1,0 +1,74 @@
+"""Kafka's partition numbers and nodes: partition i of a topic is the i-th of its route, which only grows at its end."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple
+
+from api.host import HostedTopic, Hosting, Topics
+from api.service import Service
+from mq.errors import Conflict, NotFound
+from mq.meta import Topic
+from mq.names import broker_of
+
+__all__ = ["Node", "Places", "address_of"]
+
+_NODE_MAX: Final = 0x7FFF_FFFF
+
+
+class Node(NamedTuple):
+    """One service process as Kafka's clients see it: a broker. The same address has the same number for ever."""
+
+    id: int
+    host: str
+    port: int
+
+
+def address_of(text: str) -> Node:
+    """Return the node of an address `HOST:PORT`."""
+    host, _, port = text.rpartition(":")
+    return Node(zlib.crc32(text.encode()) & _NODE_MAX, host.strip("[]"), int(port))
+
+
+class Places:
+    """The nodes of the cluster, and which of them leads a partition."""
+
+    def __init__(self, service: Service, here: str) -> None:
+        """`here` is the address of this process."""
+        self._topics: Topics = service.topics
+        self._hosting: Hosting = service.hosting
+        self._meta = service.meta
+        self.here = address_of(here)
+        self.cluster: str = service.config.warehouse.cluster
+
+    def nodes(self) -> list[Node]:
+        """Return the processes that Kafka's clients can reach, this one first."""
+        others = {host.kafka for host in self._meta.now.brokers.hosts.values() if host.kafka}
+        found = {node.id: node for node in (self.here, *map(address_of, sorted(others)))}
+        return list(found.values())
+
+    def leader(self, partition: str) -> Node:
+        """Return the node that serves the partition's broker; this one if that process has no Kafka door.
+
+        Any process may append and read: the others' nodes are named so that clients spread over processes.
+        """
+        owner = self._hosting.owner(broker_of(partition))
+        return address_of(owner.kafka) if owner is not None and owner.kafka else self.here
+
+    def served(self, topic: Topic) -> bool:
+        """Whether Kafka's clients can use the topic."""
+        return topic.static is None and topic.world is None
+
+    async def topic(self, name: str) -> HostedTopic:
+        """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_static`) if it is static or global."""
+        found = await self._topics.require(name)
+        if not self.served(found.topic):
+            raise Conflict(f"topic {name} is static: Kafka clients cannot use it yet", code="topic_static")
+        return found
+
+    def partition(self, topic: HostedTopic, index: int) -> str:
+        """Return the name of a topic's partition."""
+        partitions = topic.route.partitions
+        if not 0 <= index < len(partitions):
+            raise NotFound(f"topic {topic.name} has no partition {index}", code="partition_not_found")
+        return partitions[index]

@@ -1,0 +1,167 @@
+"""What administrators ask: make, delete and grow topics, and read their settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.auth import EVERYBODY, permit_put
+from api.kafka.calls.places import Places
+from api.kafka.messages import (
+    ConfigEntry,
+    ConfigResource,
+    ConfigResult,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsResult,
+    CreateTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ErrorCode,
+    NewPartitions,
+    error_code_of,
+)
+from api.service import Service
+from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
+from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_MAX, RETENTION_MS_MIN
+from mq.meta import TopicRequest, TopicSettings
+from mq.names import check_client_topic
+
+__all__ = ["TopicCalls"]
+
+_TOPIC: Final = 2
+#: Where a value comes from: set for the topic, or a default.
+_SET: Final = 1
+_DEFAULT: Final = 5
+_FOR_EVER: Final = -1
+#: Settings with one possible value here.
+_FIXED: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "compression.type": "producer"}
+#: Settings about how Kafka stores a topic, which nothing here depends on.
+_IGNORED: Final = ("segment.", "flush.", "index.", "min.insync.replicas", "unclean.", "file.delete.", "preallocate")
+
+
+class TopicCalls:
+    """The calls about topics; used on the event loop."""
+
+    def __init__(self, service: Service, places: Places) -> None:
+        self._service = service
+        self._topics = service.topics
+        self._places = places
+
+    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """Make topics; the store keeps the copies, so replication factors are taken and mean nothing."""
+        topics = [await self._created(topic, request.validate_only) for topic in request.topics]
+        return CreateTopicsResponse(topics=topics)
+
+    async def _created(self, asked: CreateTopic, validate_only: bool) -> CreatedTopic:
+        try:
+            name = check_client_topic(asked.name)
+            wanted = _wanted(asked)
+            if validate_only:
+                await self._topics.refresh()
+                is_new = self._topics.find(name) is None
+            else:
+                _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit_put(EVERYBODY, name))
+            if not is_new:
+                raise Conflict(f"topic {name} exists", code="topic_exists")
+        except DeltaMQError as error:
+            return CreatedTopic(asked.name, error_code_of(error), error.detail)
+        found = self._topics.find(name)
+        count = asked.num_partitions if found is None else len(found.route.partitions)
+        return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1, configs=[])
+
+    async def delete(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        """Delete topics with all that is stored of them."""
+        return DeleteTopicsResponse(topics=[await self._deleted(name) for name in request.names])
+
+    async def _deleted(self, name: str) -> DeletedTopic:
+        try:
+            await self._places.topic(check_client_topic(name))
+            await self._service.delete_topic(name)
+        except DeltaMQError as error:
+            return DeletedTopic(name, error_code_of(error), error.detail)
+        return DeletedTopic(name, ErrorCode.NONE)
+
+    async def grow(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        """Add partitions to topics."""
+        return CreatePartitionsResponse(
+            results=[await self._grown(one, request.validate_only) for one in request.topics]
+        )
+
+    async def _grown(self, asked: NewPartitions, validate_only: bool) -> CreatePartitionsResult:
+        try:
+            topic = await self._places.topic(check_client_topic(asked.name))
+            if asked.count <= len(topic.route.partitions):
+                detail = f"topic {asked.name} has {len(topic.route.partitions)} partitions; it can only get more"
+                raise Unprocessable(detail, code="partitions_out_of_range")
+            if asked.assignments is not None:
+                raise Refused("partitions are placed by the service: give no assignments")
+            if not validate_only:
+                permit = permit_put(EVERYBODY, asked.name)
+                await self._topics.put(asked.name, TopicRequest(partitions=asked.count), permit=permit)
+        except DeltaMQError as error:
+            return CreatePartitionsResult(asked.name, error_code_of(error), error.detail)
+        return CreatePartitionsResult(asked.name, ErrorCode.NONE)
+
+    async def configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        """Return the settings of topics that have a counterpart in Kafka; nodes show none."""
+        return DescribeConfigsResponse(results=[await self._config(one) for one in request.resources])
+
+    async def _config(self, asked: ConfigResource) -> ConfigResult:
+        kind, name = asked.resource_type, asked.resource_name
+        if kind != _TOPIC:
+            return ConfigResult(ErrorCode.NONE, None, kind, name)
+        try:
+            topic = await self._places.topic(check_client_topic(name))
+        except DeltaMQError as error:
+            return ConfigResult(error_code_of(error), error.detail, kind, name)
+        entries = [one for one in _entries(topic.settings) if asked.keys is None or one.name in asked.keys]
+        return ConfigResult(ErrorCode.NONE, None, kind, name, entries)
+
+
+def _wanted(asked: CreateTopic) -> TopicRequest:
+    """Return the request for a topic; refuse what it could not keep to."""
+    if asked.assignments:
+        raise Refused("partitions are placed by the service: give no assignments")
+    retention_ms = None
+    for config in asked.configs:
+        if config.name == "retention.ms":
+            retention_ms = _retention(config.value)
+        elif config.name in _FIXED:
+            if config.value != _FIXED[config.name]:
+                raise _unknown(f"{config.name} can only be {_FIXED[config.name]}")
+        elif not config.name.startswith(_IGNORED):
+            raise _unknown(f"{config.name} is no setting of a topic here")
+    return TopicRequest(
+        partitions=None if asked.num_partitions == -1 else asked.num_partitions, retention_ms=retention_ms
+    )
+
+
+def _retention(value: str | None) -> int:
+    try:
+        ms = int(value or "")
+    except ValueError:
+        raise _unknown("retention.ms must be a whole number") from None
+    if ms == _FOR_EVER:
+        return RETENTION_MS_MAX
+    if not RETENTION_MS_MIN <= ms <= RETENTION_MS_MAX:
+        raise _unknown(f"retention.ms must be from {RETENTION_MS_MIN} to {RETENTION_MS_MAX}, or -1 for the longest")
+    return ms
+
+
+def _unknown(detail: str) -> Unprocessable:
+    return Unprocessable(detail, code="invalid_config")
+
+
+def _entries(settings: TopicSettings) -> list[ConfigEntry]:
+    fixed = [ConfigEntry(name, value, True, _DEFAULT) for name, value in _FIXED.items()]
+    return [
+        ConfigEntry("retention.ms", str(settings.retention_ms), False, _SET),
+        ConfigEntry("max.message.bytes", str(MESSAGE_BYTES_MAX), True, _DEFAULT),
+        *fixed,
+    ]

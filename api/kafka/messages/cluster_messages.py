@@ -1,0 +1,257 @@
+"""ApiVersions, Metadata, DescribeCluster, and what administrators ask: topics and their settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import field
+
+from api.kafka.messages.codec import At, Bool, Int8, Int16, Int32, Message, NullableString, String
+
+__all__ = [
+    "ApiVersion",
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "BrokerNode",
+    "ClusterNode",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigResult",
+    "CreatePartitionsRequest",
+    "CreatePartitionsResponse",
+    "CreatePartitionsResult",
+    "CreateTopic",
+    "CreateTopicsRequest",
+    "CreateTopicsResponse",
+    "CreatedTopic",
+    "DeleteTopicsRequest",
+    "DeleteTopicsResponse",
+    "DeletedTopic",
+    "DescribeClusterRequest",
+    "DescribeClusterResponse",
+    "DescribeConfigsRequest",
+    "DescribeConfigsResponse",
+    "MetadataPartition",
+    "MetadataRequest",
+    "MetadataRequestTopic",
+    "MetadataResponse",
+    "MetadataTopic",
+    "NewPartitions",
+]
+
+#: The answer to a question for permissions: not asked, or not known.
+NO_OPERATIONS = -(2**31)
+
+
+class ApiVersionsRequest(Message):
+    client_software_name: Annotated[String, At(3)] = ""
+    client_software_version: Annotated[String, At(3)] = ""
+
+
+class ApiVersion(Message):
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+class ApiVersionsResponse(Message):
+    error_code: Int16
+    api_keys: list[ApiVersion]
+    throttle_ms: Annotated[Int32, At(1)] = 0
+
+
+class MetadataRequestTopic(Message):
+    name: String
+
+
+class MetadataRequest(Message):
+    topics: list[MetadataRequestTopic] | None
+    allow_auto_topic_creation: Annotated[Bool, At(4)] = True
+    include_cluster_operations: Annotated[Bool, At(8)] = False
+    include_topic_operations: Annotated[Bool, At(8)] = False
+
+
+class BrokerNode(Message):
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: Annotated[NullableString, At(1)] = None
+
+
+class MetadataPartition(Message):
+    error_code: Int16
+    index: Int32
+    leader_id: Int32
+    leader_epoch: Annotated[Int32, At(7)] = -1
+    replicas: list[Int32] = field(default_factory=list)
+    in_sync: list[Int32] = field(default_factory=list)
+    offline: Annotated[list[Int32], At(5)] = field(default_factory=list)
+
+
+class MetadataTopic(Message):
+    error_code: Int16
+    name: String
+    is_internal: Annotated[Bool, At(1)] = False
+    partitions: list[MetadataPartition] = field(default_factory=list)
+    operations: Annotated[Int32, At(8)] = NO_OPERATIONS
+
+
+class MetadataResponse(Message, kw_only=True):
+    throttle_ms: Annotated[Int32, At(3)] = 0
+    brokers: list[BrokerNode]
+    cluster_id: Annotated[NullableString, At(2)] = None
+    controller_id: Annotated[Int32, At(1)] = -1
+    topics: list[MetadataTopic]
+    operations: Annotated[Int32, At(8)] = NO_OPERATIONS
+
+
+class DescribeClusterRequest(Message):
+    include_operations: Bool = False
+
+
+class ClusterNode(Message):
+    broker_id: Int32
+    host: String
+    port: Int32
+    rack: NullableString = None
+
+
+class DescribeClusterResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: NullableString = None
+    cluster_id: String
+    controller_id: Int32
+    brokers: list[ClusterNode]
+    operations: Int32 = NO_OPERATIONS
+
+
+class Assignment(Message):
+    partition: Int32
+    broker_ids: list[Int32]
+
+
+class NamedValue(Message):
+    name: String
+    value: NullableString
+
+
+class CreateTopic(Message):
+    name: String
+    num_partitions: Int32
+    replication_factor: Int16
+    assignments: list[Assignment]
+    configs: list[NamedValue]
+
+
+class CreateTopicsRequest(Message):
+    topics: list[CreateTopic]
+    timeout_ms: Int32
+    validate_only: Bool = False
+
+
+class CreatedConfig(Message):
+    name: String
+    value: NullableString
+    read_only: Bool
+    source: Int8
+    sensitive: Bool
+
+
+class CreatedTopic(Message):
+    name: String
+    error_code: Int16
+    error_message: NullableString = None
+    num_partitions: Annotated[Int32, At(5)] = -1
+    replication_factor: Annotated[Int16, At(5)] = -1
+    configs: Annotated[list[CreatedConfig] | None, At(5)] = None
+
+
+class CreateTopicsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    topics: list[CreatedTopic]
+
+
+class DeleteTopicsRequest(Message):
+    names: list[String]
+    timeout_ms: Int32
+
+
+class DeletedTopic(Message):
+    name: String
+    error_code: Int16
+    error_message: Annotated[NullableString, At(5)] = None
+
+
+class DeleteTopicsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    topics: list[DeletedTopic]
+
+
+class NewAssignment(Message):
+    broker_ids: list[Int32]
+
+
+class NewPartitions(Message):
+    name: String
+    count: Int32
+    assignments: list[NewAssignment] | None
+
+
+class CreatePartitionsRequest(Message):
+    topics: list[NewPartitions]
+    timeout_ms: Int32
+    validate_only: Bool
+
+
+class CreatePartitionsResult(Message):
+    name: String
+    error_code: Int16
+    error_message: NullableString = None
+
+
+class CreatePartitionsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    results: list[CreatePartitionsResult]
+
+
+class ConfigResource(Message):
+    resource_type: Int8
+    resource_name: String
+    keys: list[String] | None
+
+
+class DescribeConfigsRequest(Message):
+    resources: list[ConfigResource]
+    include_synonyms: Bool = False
+    include_documentation: Annotated[Bool, At(3)] = False
+
+
+class ConfigSynonym(Message):
+    name: String
+    value: NullableString
+    source: Int8
+
+
+class ConfigEntry(Message):
+    name: String
+    value: NullableString
+    read_only: Bool
+    source: Int8
+    sensitive: Bool = False
+    synonyms: list[ConfigSynonym] = field(default_factory=list)
+    config_type: Annotated[Int8, At(3)] = 0
+    documentation: Annotated[NullableString, At(3)] = None
+
+
+class ConfigResult(Message):
+    error_code: Int16
+    error_message: NullableString
+    resource_type: Int8
+    resource_name: String
+    configs: list[ConfigEntry] = field(default_factory=list)
+
+
+class DescribeConfigsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    results: list[ConfigResult]

@@ -1,0 +1,100 @@
+"""Kafka's numbers for errors, and which of ours becomes which."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from mq.errors import Corrupt, DeltaMQError, Fenced, NotFound, Overloaded, Refused, StorageFull, TooLarge, Unavailable
+
+__all__ = ["ErrorCode", "error_code_of"]
+
+
+class ErrorCode(enum.IntEnum):
+    """The errors that the door answers with."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC = 17
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    GROUP_MAX_SIZE_REACHED = 81
+    INVALID_RECORD = 87
+
+
+_BY_CODE: Final = {
+    "corrupt_records": ErrorCode.CORRUPT_MESSAGE,
+    "unsupported_records": ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    "invalid_record": ErrorCode.INVALID_RECORD,
+    "sequence_gap": ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    "producer_epoch_old": ErrorCode.INVALID_PRODUCER_EPOCH,
+    "transactions_unsupported": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "invalid_topic_name": ErrorCode.INVALID_TOPIC,
+    "system_name": ErrorCode.INVALID_TOPIC,
+    "topic_name_case": ErrorCode.INVALID_TOPIC,
+    "strict_topic": ErrorCode.POLICY_VIOLATION,
+    "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,
+    "illegal_generation": ErrorCode.ILLEGAL_GENERATION,
+    "rebalance_in_progress": ErrorCode.REBALANCE_IN_PROGRESS,
+    "inconsistent_protocol": ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    "invalid_session_timeout": ErrorCode.INVALID_SESSION_TIMEOUT,
+    "group_full": ErrorCode.GROUP_MAX_SIZE_REACHED,
+    "group_not_shared": ErrorCode.INVALID_GROUP_ID,
+    "invalid_group_name": ErrorCode.INVALID_GROUP_ID,
+    "not_coordinator": ErrorCode.NOT_COORDINATOR,
+    "offset_out_of_range": ErrorCode.OFFSET_OUT_OF_RANGE,
+    "invalid_acks": ErrorCode.INVALID_REQUIRED_ACKS,
+    "invalid_config": ErrorCode.INVALID_CONFIG,
+    "topic_exists": ErrorCode.TOPIC_ALREADY_EXISTS,
+    "topic_static": ErrorCode.POLICY_VIOLATION,
+    "partitions_out_of_range": ErrorCode.INVALID_PARTITIONS,
+    "partitions_cannot_shrink": ErrorCode.INVALID_PARTITIONS,
+}
+#: The classes whose errors have one meaning, the narrowest first. A client tries again after those of the lower half.
+_BY_CLASS: Final = (
+    (TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (Refused, ErrorCode.INVALID_REQUEST),
+    (Corrupt, ErrorCode.KAFKA_STORAGE_ERROR),
+    (StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (Fenced, ErrorCode.LEADER_NOT_AVAILABLE),
+    (Overloaded, ErrorCode.REQUEST_TIMED_OUT),
+    (Unavailable, ErrorCode.LEADER_NOT_AVAILABLE),
+)
+
+
+def error_code_of(error: DeltaMQError) -> ErrorCode:
+    """Return Kafka's number for an error. One whose outcome is not known makes the client repeat the request."""
+    found = _BY_CODE.get(error.code)
+    if found is not None:
+        return found
+    by_class = next((code for kind, code in _BY_CLASS if isinstance(error, kind)), None)
+    return ErrorCode.REQUEST_TIMED_OUT if by_class is None else by_class

@@ -1,0 +1,196 @@
+"""Produce, Fetch, ListOffsets and InitProducerId."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import field
+
+from api.kafka.messages.codec import (
+    At,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableBytes,
+    NullableString,
+    String,
+)
+
+__all__ = [
+    "AbortedTransaction",
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResponse",
+    "FetchTopic",
+    "FetchedPartition",
+    "FetchedTopic",
+    "ForgottenTopic",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "ListOffsetsPartition",
+    "ListOffsetsRequest",
+    "ListOffsetsResponse",
+    "ListOffsetsTopic",
+    "ListedOffset",
+    "ListedTopic",
+    "ProducePartition",
+    "ProduceRequest",
+    "ProduceResponse",
+    "ProduceTopic",
+    "ProducedPartition",
+    "ProducedTopic",
+    "RecordError",
+]
+
+
+class ProducePartition(Message):
+    index: Int32
+    records: NullableBytes
+
+
+class ProduceTopic(Message):
+    name: String
+    partitions: list[ProducePartition]
+
+
+class ProduceRequest(Message):
+    transactional_id: NullableString
+    acks: Int16
+    timeout_ms: Int32
+    topics: list[ProduceTopic]
+
+
+class RecordError(Message):
+    batch_index: Int32
+    message: NullableString
+
+
+class ProducedPartition(Message):
+    index: Int32
+    error_code: Int16
+    base_offset: Int64 = -1
+    log_append_time_ms: Int64 = -1
+    log_start_offset: Annotated[Int64, At(5)] = -1
+    record_errors: Annotated[list[RecordError], At(8)] = field(default_factory=list)
+    error_message: Annotated[NullableString, At(8)] = None
+
+
+class ProducedTopic(Message):
+    name: String
+    partitions: list[ProducedPartition]
+
+
+class ProduceResponse(Message):
+    topics: list[ProducedTopic]
+    throttle_ms: Int32 = 0
+
+
+class FetchPartition(Message, kw_only=True):
+    partition: Int32
+    current_leader_epoch: Annotated[Int32, At(9)] = -1
+    fetch_offset: Int64
+    last_fetched_epoch: Annotated[Int32, At(12)] = -1
+    log_start_offset: Annotated[Int64, At(5)] = -1
+    partition_max_bytes: Int32
+
+
+class FetchTopic(Message):
+    name: String
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(Message):
+    name: String
+    partitions: list[Int32]
+
+
+class FetchRequest(Message, kw_only=True):
+    replica_id: Int32 = -1
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Int32
+    isolation_level: Int8 = 0
+    session_id: Annotated[Int32, At(7)] = 0
+    session_epoch: Annotated[Int32, At(7)] = -1
+    topics: list[FetchTopic]
+    forgotten: Annotated[list[ForgottenTopic], At(7)] = field(default_factory=list)
+    rack_id: Annotated[String, At(11)] = ""
+
+
+class AbortedTransaction(Message):
+    producer_id: Int64
+    first_offset: Int64
+
+
+class FetchedPartition(Message):
+    index: Int32
+    error_code: Int16
+    high_watermark: Int64 = -1
+    last_stable_offset: Int64 = -1
+    log_start_offset: Annotated[Int64, At(5)] = -1
+    aborted: list[AbortedTransaction] | None = None
+    preferred_read_replica: Annotated[Int32, At(11)] = -1
+    records: NullableBytes = b""
+
+
+class FetchedTopic(Message):
+    name: String
+    partitions: list[FetchedPartition]
+
+
+class FetchResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    error_code: Annotated[Int16, At(7)] = 0
+    session_id: Annotated[Int32, At(7)] = 0
+    topics: list[FetchedTopic]
+
+
+class ListOffsetsPartition(Message, kw_only=True):
+    index: Int32
+    leader_epoch: Annotated[Int32, At(4)] = -1
+    timestamp: Int64
+
+
+class ListOffsetsTopic(Message):
+    name: String
+    partitions: list[ListOffsetsPartition]
+
+
+class ListOffsetsRequest(Message, kw_only=True):
+    replica_id: Int32 = -1
+    isolation_level: Annotated[Int8, At(2)] = 0
+    topics: list[ListOffsetsTopic]
+
+
+class ListedOffset(Message):
+    index: Int32
+    error_code: Int16
+    timestamp: Int64 = -1
+    offset: Int64 = -1
+    leader_epoch: Annotated[Int32, At(4)] = -1
+
+
+class ListedTopic(Message):
+    name: String
+    partitions: list[ListedOffset]
+
+
+class ListOffsetsResponse(Message, kw_only=True):
+    throttle_ms: Annotated[Int32, At(2)] = 0
+    topics: list[ListedTopic]
+
+
+class InitProducerIdRequest(Message):
+    transactional_id: NullableString
+    transaction_timeout_ms: Int32
+    producer_id: Annotated[Int64, At(3)] = -1
+    producer_epoch: Annotated[Int16, At(3)] = -1
+
+
+class InitProducerIdResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    error_code: Int16
+    producer_id: Int64 = -1
+    producer_epoch: Int16 = -1

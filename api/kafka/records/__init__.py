@@ -1,0 +1,10 @@
+"""Record batches of Kafka, version 2, as Arrow columns and back; pure: no file, no socket, no clock."""
+
+from __future__ import annotations
+
+from api.kafka.records.batch import BatchHeader, batches_of
+from api.kafka.records.columns import Records
+from api.kafka.records.decode import decode_records
+from api.kafka.records.encode import encode_records
+
+__all__ = ["BatchHeader", "Records", "batches_of", "decode_records", "encode_records"]

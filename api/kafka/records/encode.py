@@ -1,0 +1,107 @@
+"""Columns to a record batch: all numbers as columns of bytes, and one `take` that puts pieces and numbers in turn."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from api.kafka.records.batch import NO_PRODUCER, pack_header
+from api.kafka.records.columns import Records, binary
+from api.kafka.records.compression import Compression, compressed
+from api.kafka.records.varints import Int64s, varint_sizes, write_varints
+
+__all__ = ["encode_records"]
+
+_NO_HEADERS: Final = b"\x00"
+
+
+def encode_records(
+    records: Records,
+    *,
+    base_offset: int,
+    compression: Compression = Compression.NONE,
+    producer: tuple[int, int, int] = (NO_PRODUCER, -1, -1),
+) -> bytes:
+    """Return the records as one batch, whose offsets are dense from `base_offset` on."""
+    assert records.count > 0, "a batch has at least one record"
+    first_ms = int(records.time_ms[0])
+    body = _body(records, first_ms)
+    if compression is not Compression.NONE:
+        body = compressed(body, compression)
+    header = pack_header(
+        body,
+        base_offset=base_offset,
+        count=records.count,
+        times_ms=(first_ms, int(records.time_ms.max())),
+        compression=compression,
+        producer=producer,
+    )
+    return header + body
+
+
+def _body(records: Records, first_ms: int) -> bytes:
+    count = records.count
+    zeros = np.zeros(count, dtype=np.int64)
+    times, offsets = records.time_ms - first_ms, np.arange(count)
+    key_length, value_length = _lengths(records.key), _lengths(records.value)
+    tail = _tails(records.headers, count)
+    tail_length = _lengths(tail)
+    total = 1 + varint_sizes(times) + varint_sizes(offsets) + tail_length
+    for length in (key_length, value_length):
+        total += varint_sizes(length) + np.maximum(length, 0)
+    prefix = _numbers([total, zeros, times, offsets, key_length])
+    return _in_turn([prefix, _filled(records.key), _numbers([value_length]), _filled(records.value), tail])
+
+
+def _lengths(column: pa.BinaryArray) -> Int64s:
+    """Return the length of each value, -1 for a null."""
+    lengths = pc.fill_null(pc.binary_length(column), -1)
+    return np.asarray(lengths).astype(np.int64)
+
+
+def _filled(column: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.fill_null(column, b"") if column.null_count else column
+
+
+def _numbers(columns: list[Int64s]) -> pa.BinaryArray:
+    data, starts = write_varints(columns)
+    return binary(data, starts)
+
+
+def _in_turn(columns: list[pa.BinaryArray]) -> bytes:
+    """Return the first value of each column, then the second of each, and so on, as one run of bytes."""
+    return bytes(_buffer(_woven(columns)))
+
+
+def _woven(columns: list[pa.BinaryArray]) -> pa.BinaryArray:
+    count = len(columns[0])
+    turns = np.arange(len(columns) * count).reshape(len(columns), count).T.ravel()
+    return pa.concat_arrays(columns).take(pa.array(turns))
+
+
+def _buffer(column: pa.BinaryArray) -> pa.Buffer:
+    """Return the bytes of all values of a column."""
+    ends = np.frombuffer(column.buffers()[1], dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    data = column.buffers()[2]
+    return pa.py_buffer(b"") if data is None else data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
+def _tails(headers: pa.MapArray | None, count: int) -> pa.BinaryArray:
+    """Return what follows the value of each record: the number of its headers, and these."""
+    if headers is None:
+        return binary(_NO_HEADERS * count, np.arange(count + 1))
+    starts = np.asarray(headers.offsets).astype(np.int64)
+    first, last = int(starts[0]), int(starts[-1])
+    names, values = headers.keys.slice(first, last - first), headers.items.slice(first, last - first)
+    numbers = _numbers([np.diff(starts)])
+    if first == last:
+        return numbers
+    woven = _woven([_numbers([_lengths(names)]), names, _numbers([_lengths(values)]), _filled(values)])
+    ends = np.frombuffer(woven.buffers()[1], dtype=np.int32)[woven.offset :].astype(np.int64)
+    of_record = binary(_buffer(woven), ends[4 * (starts - first)] - ends[0])
+    both = _woven([numbers, of_record])
+    joined = np.frombuffer(both.buffers()[1], dtype=np.int32)[both.offset :].astype(np.int64)
+    return binary(_buffer(both), joined[: 2 * count + 1 : 2] - joined[0])

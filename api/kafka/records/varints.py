@@ -1,0 +1,91 @@
+"""Variable-length integers of whole columns: one numpy pass for each byte of the longest one, none for each record.
+
+A number is zigzag-encoded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...) and cut into groups of seven bits, lowest first;
+the top bit of a byte says that another one follows.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mq.errors import Refused
+
+__all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints"]
+
+Int64s: TypeAlias = NDArray[np.int64]
+
+#: The code of the error for bytes that are no record batch.
+CORRUPT: Final = "corrupt_records"
+#: Most bytes of a number of 64 bits.
+VARINT_BYTES_MAX: Final = 10
+
+
+def corrupt(detail: str) -> Refused:
+    """Return the error for bytes that contradict the format."""
+    return Refused(f"records: {detail}", code=CORRUPT, field="records")
+
+
+def read_varints(data: NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the numbers that begin at the positions `at`, and the positions behind them.
+
+    Positions may lie beyond the data: the caller finds that the last position is not where it must be.
+
+    Raises
+    ------
+    Refused
+        `corrupt_records`: a number has more than 64 bits.
+    """
+    last = len(data) - 1
+    byte = data[np.minimum(at, last)]
+    raw = (byte & 0x7F).astype(np.uint64)
+    ends = at + 1
+    more = np.flatnonzero(byte & 0x80)
+    for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
+        if not more.size:
+            break
+        byte = data[np.minimum(ends[more], last)]
+        raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        ends[more] += 1
+        more = more[(byte & 0x80) != 0]
+    if more.size:
+        raise corrupt("a number is longer than 64 bits")
+    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), ends
+
+
+def _zigzag(values: Int64s) -> NDArray[np.uint64]:
+    return ((values << np.int64(1)) ^ (values >> np.int64(63))).astype(np.uint64)
+
+
+def varint_sizes(values: Int64s) -> Int64s:
+    """Return the number of bytes of each number."""
+    raw = _zigzag(values)
+    sizes = np.ones(len(values), dtype=np.int64)
+    for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
+        longer = raw >= np.uint64(1) << np.uint64(shift)
+        if not longer.any():
+            break
+        sizes += longer
+    return sizes
+
+
+def write_varints(columns: list[Int64s]) -> tuple[NDArray[np.uint8], Int64s]:
+    """Return the numbers of each row one after another, and the position at which each row begins, and the end."""
+    sizes = [varint_sizes(column) for column in columns]
+    widths = [int(size.max(initial=1)) for size in sizes]
+    rows = len(columns[0])
+    matrix = np.empty((rows, sum(widths)), dtype=np.uint8)
+    filled = np.empty(matrix.shape, dtype=np.bool_)
+    at = 0
+    for column, size, width in zip(columns, sizes, widths, strict=True):
+        raw = _zigzag(column)
+        for i in range(width):
+            follows = np.where(size > i + 1, 0x80, 0).astype(np.uint8)
+            matrix[:, at + i] = ((raw >> np.uint64(7 * i)) & np.uint64(0x7F)).astype(np.uint8) | follows
+            filled[:, at + i] = size > i
+        at += width
+    starts = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(sum(sizes), out=starts[1:])
+    return matrix[filled], starts

@@ -1,0 +1,265 @@
+"""Kafka's records as message rows, and message rows as records (SPEC KAFKA-4).
+
+    record                                          message row
+    key, null or UTF-8                              key
+    key of other bytes                              key: base64 of them, and the header `mq-key`: "base64"
+    value                                           body
+    value null                                      body: empty, and the header `mq-null-body`: "true"
+    headers with different names and UTF-8 values   headers
+    other headers                                   headers: those that fit; header `mq-headers`: all of them, as JSON
+    time                                            born_time
+
+The row stays what it is: readers of every other kind see plain columns. Reserved headers are read back here alone.
+Columns are converted as columns; only rows that need a reserved header are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from api.kafka.records import Records
+from mq.errors import Refused, TooLarge, Unprocessable
+from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from tables.message_limits import check_column
+from tables.schema import HEADERS, TIME
+
+__all__ = ["records_of", "rows_of"]
+
+NULL_BODY: Final = "mq-null-body"
+KEY_FORM: Final = "mq-key"
+ALL_HEADERS: Final = "mq-headers"
+_RESERVED: Final = (NULL_BODY, KEY_FORM, ALL_HEADERS)
+_TRUE: Final = "true"
+_BASE64: Final = "base64"
+_US: Final = 1_000
+#: What a client gives that has no time.
+_NO_TIME: Final = -1
+_BINARY_HEADERS: Final = pa.map_(pa.binary(), pa.binary())
+
+_Pairs: TypeAlias = list[tuple[bytes, bytes | None]]
+_Row: TypeAlias = dict[str, str]
+
+
+def rows_of(records: Records) -> pa.RecordBatch:
+    """Return the records as rows with columns of INGEST_SCHEMA.
+
+    Raises
+    ------
+    Refused
+        `invalid_record`: a key, a header or a time is out of bounds.
+    TooLarge
+        A value is larger than a message may be.
+    """
+    _check_headers(records.headers)
+    try:
+        return _rows_of(records)
+    except TooLarge:
+        raise
+    except Refused as error:
+        raise _invalid(error.detail) from error
+
+
+def _rows_of(records: Records) -> pa.RecordBatch:
+    body = pc.fill_null(records.value, b"") if records.value.null_count else records.value
+    check_column("body", body)
+    columns: dict[str, pa.Array] = {"body": body}
+    extra: dict[int, _Row] = {at: {NULL_BODY: _TRUE} for at in _where(records.value.is_null())}
+    key = _keys(records.key, extra)
+    if key.null_count < len(key):
+        check_column("key", key)
+        columns["key"] = key
+    headers = _headers(records, extra)
+    if headers is not None:
+        columns["headers"] = headers
+    times = _times(records)
+    if times is not None:
+        check_column("born_time", times)
+        columns["born_time"] = times
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _invalid(detail: str) -> Unprocessable:
+    return Unprocessable(detail, code="invalid_record")
+
+
+def _where(mask: pa.Array) -> list[int]:
+    return [] if not mask.true_count else np.flatnonzero(np.asarray(mask)).tolist()
+
+
+def _keys(keys: pa.BinaryArray, extra: dict[int, _Row]) -> pa.StringArray:
+    """Return the keys as text; what is not UTF-8 is base64, and noted in `extra`."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        found: list[str | None] = []
+        for at, raw in enumerate(keys.to_pylist()):
+            text = None if raw is None else _text(raw)
+            if raw is not None and text is None:
+                if len(raw) > KEY_BYTES_MAX * 3 // 4:
+                    raise _invalid(f"key: binary keys have at most {KEY_BYTES_MAX * 3 // 4} bytes") from None
+                text = base64.b64encode(raw).decode("ascii")
+                extra.setdefault(at, {})[KEY_FORM] = _BASE64
+            found.append(text)
+        return pa.array(found, pa.string())
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _times(records: Records) -> pa.Array | None:
+    ms = records.time_ms
+    unset = ms == _NO_TIME
+    if unset.all():
+        return None
+    if not unset.any() or ms[~unset].size:
+        known = ms[~unset]
+        if int(known.min()) < TIME_US_MIN // _US or int(known.max()) >= TIME_US_MAX // _US:
+            raise _invalid("time: must be from 1970 to before 2100, in milliseconds")
+    return pa.array(np.where(unset, 0, ms) * _US, mask=unset).cast(TIME)
+
+
+def _check_headers(headers: pa.MapArray | None) -> None:
+    if headers is None or not len(headers.keys):
+        return
+    sizes = pc.add(pc.binary_length(headers.keys), pc.fill_null(pc.binary_length(headers.items), 0))
+    if pc.max(sizes).as_py() > HEADER_BYTES_MAX:
+        raise _invalid(f"headers: a header has at most {HEADER_BYTES_MAX} bytes")
+
+
+def _headers(records: Records, extra: dict[int, _Row]) -> pa.MapArray | None:
+    """Return the headers column; None if no row has any."""
+    if records.headers is None and not extra:
+        return None
+    if records.headers is not None and not extra:
+        plain = _plain(records.headers)
+        if plain is not None:
+            return plain
+    listed: list[_Pairs] = [[]] * records.count if records.headers is None else records.headers.to_pylist()
+    rows = [_row_headers(pairs, extra.get(at)) for at, pairs in enumerate(listed)]
+    return pa.array([None if row is None else list(row.items()) for row in rows], HEADERS)
+
+
+def _plain(headers: pa.MapArray) -> pa.MapArray | None:
+    """Return headers of which all fit into the column as they are; None if some do not."""
+    if headers.items.null_count:
+        return None
+    try:
+        names, values = headers.keys.cast(pa.string()), headers.items.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    if pc.any(pc.is_in(names, pa.array(_RESERVED))).as_py():
+        return None
+    offsets = np.asarray(headers.offsets).astype(np.int64)
+    encoded = names.dictionary_encode()
+    of_row = np.repeat(np.arange(len(headers)), np.diff(offsets)) * max(1, len(encoded.dictionary))
+    pairs = of_row + np.asarray(encoded.indices)
+    if len(np.unique(pairs)) < len(pairs):
+        return None
+    mask = pa.array(np.diff(offsets) == 0)  # a message without headers has none, rather than an empty list
+    return pa.MapArray.from_arrays(headers.offsets, names, values, mask=mask)
+
+
+def _row_headers(pairs: _Pairs, extra: _Row | None) -> _Row | None:
+    if not pairs:
+        return extra
+    texts = [(_name(name), None if value is None else _text(value)) for name, value in pairs]
+    fitting: _Row = {}
+    for name, text in texts:
+        if text is not None and name not in _RESERVED:
+            fitting.setdefault(name, text)
+    if len(fitting) < len(pairs):
+        listed = [
+            [name, None if value is None else base64.b64encode(value).decode("ascii")]
+            for (name, _), (_, value) in zip(texts, pairs, strict=True)
+        ]
+        fitting[ALL_HEADERS] = json.dumps(listed, ensure_ascii=False, separators=(",", ":"))
+    return {**fitting, **(extra or {})}
+
+
+def _name(raw: bytes) -> str:
+    name = _text(raw)
+    if name is None:
+        raise _invalid("headers: a name is not UTF-8")
+    return name
+
+
+# Rows as records.
+
+
+def records_of(rows: pa.Table) -> Records:
+    """Return message rows (MESSAGE_SCHEMA) as records."""
+    key: pa.Array = _column(rows, "key").cast(pa.binary())
+    value: pa.Array = _column(rows, "body")
+    headers = _column(rows, "headers")
+    times = np.asarray(_column(rows, "born_time").cast(pa.int64()).fill_null(0)) // _US
+    if headers.null_count == len(headers):
+        return Records(key=key, value=value, headers=None, time_ms=times)
+    names = headers.keys
+    if not pc.any(pc.is_in(names, pa.array(_RESERVED))).as_py():
+        return Records(key=key, value=value, headers=_flat(headers), time_ms=times)
+    return _restored(key, value, headers, times)
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _flat(headers: pa.MapArray) -> pa.MapArray:
+    """Return headers as binary pairs, without nulls between."""
+    listed = headers.cast(_BINARY_HEADERS)
+    if not listed.null_count:
+        return listed
+    return pc.coalesce(listed, pa.scalar([], _BINARY_HEADERS))
+
+
+def _restored(keys: pa.Array, values: pa.Array, headers: pa.MapArray, times: Any) -> Records:
+    key_list, value_list, header_lists = keys.to_pylist(), values.to_pylist(), []
+    for at, pairs in enumerate(headers.to_pylist()):
+        found = dict(pairs or ())
+        if found.get(NULL_BODY) == _TRUE and not value_list[at]:
+            value_list[at] = None
+            del found[NULL_BODY]
+        if found.get(KEY_FORM) == _BASE64:
+            raw = _unbase64(key_list[at])
+            if raw is not None:
+                key_list[at] = raw
+                del found[KEY_FORM]
+        header_lists.append(_listed(found))
+    return Records(
+        key=pa.array(key_list, pa.binary()),
+        value=pa.array(value_list, pa.binary()),
+        headers=pa.array(header_lists, _BINARY_HEADERS),
+        time_ms=times,
+    )
+
+
+def _unbase64(text: bytes | str | None) -> bytes | None:
+    try:
+        return None if text is None else base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _listed(found: dict[str, str | None]) -> _Pairs:
+    """Return all headers of one row; what another writer put into a reserved header is shown as it is."""
+    whole = found.get(ALL_HEADERS)
+    if whole is not None:
+        try:
+            return [
+                (name.encode(), None if value is None else base64.b64decode(value)) for name, value in json.loads(whole)
+            ]
+        except (ValueError, TypeError, AttributeError):
+            pass
+    return [(name.encode(), None if value is None else value.encode()) for name, value in found.items()]

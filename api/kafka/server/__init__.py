@@ -1,0 +1,8 @@
+"""The sockets of the Kafka door."""
+
+from __future__ import annotations
+
+from api.kafka.server.listener import bind_kafka
+from api.kafka.server.server import KafkaServer
+
+__all__ = ["KafkaServer", "bind_kafka"]

@@ -1,0 +1,50 @@
+"""Who may do what: keys, principals, access rules, and what these allow (SPEC SEC)."""
+
+from __future__ import annotations
+
+from mq.auth.changes import (
+    decide_first_administrator,
+    decide_put_key,
+    decide_put_principal,
+    decide_put_quota,
+    decide_put_rule,
+    decide_remove_principal,
+    decide_remove_rule,
+    decide_revoke_key,
+)
+from mq.auth.decisions import Decisions
+from mq.auth.key import Key, is_right, key_id_of, new_key
+from mq.auth.principal import PRINCIPAL_PATTERN, Principal
+from mq.auth.quota import Bucket, Quota, quota_of
+from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
+from mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
+
+__all__ = [
+    "AUTH_EVENTS",
+    "CLUSTER",
+    "PRINCIPAL_PATTERN",
+    "AccessRule",
+    "AuthEvent",
+    "AuthState",
+    "Bucket",
+    "Decisions",
+    "Effect",
+    "Key",
+    "Principal",
+    "Quota",
+    "Resource",
+    "Verb",
+    "decide_first_administrator",
+    "decide_put_key",
+    "decide_put_principal",
+    "decide_put_quota",
+    "decide_put_rule",
+    "decide_remove_principal",
+    "decide_remove_rule",
+    "decide_revoke_key",
+    "is_right",
+    "key_id_of",
+    "new_key",
+    "quota_of",
+    "rule_of",
+]

@@ -1,0 +1,135 @@
+"""Changes of principals, keys and access rules: what may be done now, as events (SPEC SEC-1 to SEC-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mq.auth.key import Key
+from mq.auth.principal import Principal, check_note, check_principal
+from mq.auth.quota import Quota
+from mq.auth.rule import CLUSTER, VERBS, AccessRule, rule_of
+from mq.auth.state import (
+    AclPut,
+    AclRemoved,
+    AuthEvent,
+    AuthState,
+    KeyPut,
+    KeyRevoked,
+    PrincipalPut,
+    PrincipalRemoved,
+    QuotaPut,
+)
+from mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
+from mq.errors import Conflict, NotFound, Unprocessable
+
+__all__ = [
+    "decide_first_administrator",
+    "decide_put_key",
+    "decide_put_principal",
+    "decide_put_quota",
+    "decide_put_rule",
+    "decide_remove_principal",
+    "decide_remove_rule",
+    "decide_revoke_key",
+]
+
+
+def decide_put_principal(state: AuthState, name: str, note: str, now_ms: int) -> Sequence[AuthEvent]:
+    """Return the events that make a principal, or change its note; none if it is so already."""
+    check_principal(name)
+    check_note(note)
+    present = state.principals.get(name)
+    if present is None and len(state.principals) >= PRINCIPALS_MAX:
+        raise Conflict(f"there are {PRINCIPALS_MAX} principals already; remove some", code="too_many_principals")
+    created_ms = now_ms if present is None else present.created_ms
+    wanted = Principal(name=name, note=note, created_ms=created_ms)
+    return () if wanted == present else (PrincipalPut(principal=wanted),)
+
+
+def decide_remove_principal(state: AuthState, name: str) -> Sequence[AuthEvent]:
+    """Return the events that remove a principal with its keys and rules."""
+    state.principal(name)
+    return (PrincipalRemoved(name=name),)
+
+
+def decide_put_key(state: AuthState, key: Key) -> Sequence[AuthEvent]:
+    """Return the events that give a principal a key made now.
+
+    Raises
+    ------
+    Conflict
+        `too_many_keys`: it has two live keys already, which is what a change of keys needs.
+    """
+    state.principal(key.principal)
+    if not key.is_live(key.created_ms):
+        raise Unprocessable("until: a key must end in the future", field="until")
+    live = [one for one in state.keys_of(key.principal) if one.is_live(key.created_ms)]
+    if len(live) >= KEYS_LIVE_MAX:
+        names = " and ".join(one.id for one in live)
+        raise Conflict(
+            f"principal {key.principal} has {KEYS_LIVE_MAX} live keys, {names}: revoke one first",
+            code="too_many_keys",
+            field="principal",
+            extra={"limit": KEYS_LIVE_MAX},
+        )
+    return (KeyPut(made=key),)
+
+
+def decide_revoke_key(state: AuthState, key_id: str) -> Sequence[AuthEvent]:
+    """Return the events that revoke a key."""
+    key = state.keys.get(key_id)
+    if key is None:
+        raise NotFound(f"there is no key {key_id}", code="key_not_found", field="key")
+    return (KeyRevoked(id=key_id, principal=key.principal),)
+
+
+def decide_put_rule(state: AuthState, rule: AccessRule) -> Sequence[AuthEvent]:
+    """Return the events that put a rule; none if it is there already."""
+    state.principal(rule.principal)
+    if rule.id in state.rules:
+        return ()
+    if len(state.rules) >= RULES_MAX or len(state.rules_of(rule.principal)) >= RULES_OF_PRINCIPAL_MAX:
+        raise Conflict(
+            f"at most {RULES_OF_PRINCIPAL_MAX} rules of a principal and {RULES_MAX} of all: use prefix patterns",
+            code="too_many_rules",
+            field="principal",
+        )
+    return (AclPut(rule=rule),)
+
+
+def decide_remove_rule(state: AuthState, rule_id: str) -> Sequence[AuthEvent]:
+    """Return the events that remove a rule."""
+    rule = state.rules.get(rule_id)
+    if rule is None:
+        raise NotFound(f"there is no access rule {rule_id}", code="acl_not_found", field="acl")
+    return (AclRemoved(id=rule_id, principal=rule.principal),)
+
+
+def decide_put_quota(state: AuthState, quota: Quota) -> Sequence[AuthEvent]:
+    """Return the events that set a principal's quota; none if it is so already."""
+    state.principal(quota.principal)
+    present = state.quotas.get(quota.principal, Quota(principal=quota.principal))
+    return () if quota == present else (QuotaPut(quota=quota),)
+
+
+def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent]:
+    """Return the events that make a principal which may do everything, with this key.
+
+    Raises
+    ------
+    Conflict
+        `principal_exists`: there is a principal of this name.
+    """
+    name = key.principal
+    if name in state.principals:
+        raise Conflict(
+            f"there is a principal {name} already: choose another name, which can then give it a new key",
+            code="principal_exists",
+            field="principal",
+        )
+    made = decide_put_principal(state, name, "", key.created_ms)
+    rules = [
+        rule_of(principal=name, effect="allow", resource=resource, pattern=CLUSTER, verbs=verbs)
+        for resource, verbs in VERBS.items()
+    ]
+    return (*made, KeyPut(made=key), *(AclPut(rule=rule) for rule in rules))

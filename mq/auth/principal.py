@@ -1,0 +1,46 @@
+"""Principals: who calls. Access rules and keys name them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from mq.auth_limits import NOTE_LENGTH_MAX, PRINCIPAL_LENGTH_MAX
+from mq.errors import Refused, Unprocessable
+
+__all__ = ["PRINCIPAL_PATTERN", "Principal", "check_note", "check_principal"]
+
+#: What a principal's name may be: also an e-mail address, or the subject of a token of an identity provider.
+PRINCIPAL_PATTERN: Final = rf"^[A-Za-z0-9._@:+|\-]{{1,{PRINCIPAL_LENGTH_MAX}}}$"
+_NAME: Final = re.compile(PRINCIPAL_PATTERN.strip("^$"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Somebody, or a program, that has keys and access."""
+
+    name: str
+    #: Whom to ask about it, in the words of an administrator.
+    note: str = ""
+    created_ms: int
+
+
+def check_principal(name: str) -> str:
+    """Return `name` if it is a legal name of a principal, else raise `Refused`."""
+    if _NAME.fullmatch(name) is None or name in (".", ".."):
+        raise Refused(
+            f"principal must be 1 to {PRINCIPAL_LENGTH_MAX} characters of A-Z a-z 0-9 . _ @ : + | -, not '.' or '..'",
+            code="invalid_principal_name",
+            field="principal",
+            extra={"limit": PRINCIPAL_LENGTH_MAX},
+        )
+    return name
+
+
+def check_note(note: str) -> str:
+    """Return `note` if it may be stored, else raise `Unprocessable`."""
+    if len(note) > NOTE_LENGTH_MAX or not note.isprintable():
+        detail = f"note must be at most {NOTE_LENGTH_MAX} printable characters"
+        raise Unprocessable(detail, field="note", extra={"limit": NOTE_LENGTH_MAX})
+    return note

@@ -1,0 +1,183 @@
+"""Principals, keys and access rules as a fold of events in the metadata log (SPEC SEC-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from mq.auth.key import Key
+from mq.auth.principal import Principal
+from mq.auth.quota import Quota
+from mq.auth.rule import AccessRule
+from mq.errors import NotFound
+from mq.stored_json import Form, forms_of
+
+__all__ = [
+    "AUTH_EVENTS",
+    "AclPut",
+    "AclRemoved",
+    "AuthEvent",
+    "AuthState",
+    "KeyPut",
+    "KeyRevoked",
+    "PrincipalPut",
+    "PrincipalRemoved",
+    "QuotaPut",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalPut:
+    """A principal was made, or its note changed."""
+
+    kind: ClassVar[str] = "principal_put"
+    principal: Principal
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.principal.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalRemoved:
+    """A principal was removed, with its keys and rules."""
+
+    kind: ClassVar[str] = "principal_removed"
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPut:
+    """A principal got a key. Its keys that had ended when this one was made are forgotten."""
+
+    kind: ClassVar[str] = "key_put"
+    made: Key
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.made.principal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRevoked:
+    """A key was revoked."""
+
+    kind: ClassVar[str] = "key_revoked"
+    id: str
+    principal: str
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.principal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclPut:
+    """An access rule was put."""
+
+    kind: ClassVar[str] = "acl_put"
+    rule: AccessRule
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.rule.principal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRemoved:
+    """An access rule was removed."""
+
+    kind: ClassVar[str] = "acl_removed"
+    id: str
+    principal: str
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.principal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaPut:
+    """The quota of a principal was set; one that bounds nothing is forgotten."""
+
+    kind: ClassVar[str] = "quota_put"
+    quota: Quota
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.quota.principal}"
+
+
+AuthEvent = PrincipalPut | PrincipalRemoved | KeyPut | KeyRevoked | AclPut | AclRemoved | QuotaPut
+
+#: The stored form of each kind of event.
+AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
+    PrincipalPut, PrincipalRemoved, KeyPut, KeyRevoked, AclPut, AclRemoved, QuotaPut
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthState:
+    """Who there is, and who may do what. Immutable: `apply_all` returns the next one."""
+
+    #: By name; never modified.
+    principals: Mapping[str, Principal] = field(default_factory=dict)
+    #: By id; never modified.
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    #: By id; never modified.
+    rules: Mapping[str, AccessRule] = field(default_factory=dict)
+    #: By principal; never modified.
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
+        """Return the state after `events`."""
+        principals, keys, rules = dict(self.principals), dict(self.keys), dict(self.rules)
+        quotas = dict(self.quotas)
+        for event in events:
+            match event:
+                case PrincipalPut():
+                    principals[event.principal.name] = event.principal
+                case PrincipalRemoved():
+                    principals.pop(event.name, None)
+                    quotas.pop(event.name, None)
+                    keys = {id_: key for id_, key in keys.items() if key.principal != event.name}
+                    rules = {id_: rule for id_, rule in rules.items() if rule.principal != event.name}
+                case KeyPut():
+                    keys = {id_: key for id_, key in keys.items() if _stays(key, event.made)}
+                    keys[event.made.id] = event.made
+                case KeyRevoked():
+                    keys.pop(event.id, None)
+                case AclPut():
+                    rules[event.rule.id] = event.rule
+                case AclRemoved():
+                    rules.pop(event.id, None)
+                case QuotaPut():
+                    quotas.pop(event.quota.principal, None)
+                    if not event.quota.is_open:
+                        quotas[event.quota.principal] = event.quota
+        return AuthState(principals, keys, rules, quotas)
+
+    def principal(self, name: str) -> Principal:
+        """Return the principal, or raise `NotFound`."""
+        found = self.principals.get(name)
+        if found is None:
+            raise NotFound(f"there is no principal {name}", code="principal_not_found", field="principal")
+        return found
+
+    def keys_of(self, principal: str) -> list[Key]:
+        """Return the keys of a principal, ended ones too, the oldest first."""
+        those = [key for key in self.keys.values() if key.principal == principal]
+        return sorted(those, key=lambda key: (key.created_ms, key.id))
+
+    def rules_of(self, principal: str) -> list[AccessRule]:
+        """Return the rules of a principal."""
+        return [rule for rule in self.rules.values() if rule.principal == principal]
+
+
+def _stays(key: Key, made: Key) -> bool:
+    return key.principal != made.principal or key.is_live(made.created_ms)

@@ -1,0 +1,34 @@
+"""Limits of keys, principals and access rules, each with its unit and its reason.
+
+All of it is in the metadata of every process, and in each snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PRINCIPAL_LENGTH_MAX: Final = 127
+NOTE_LENGTH_MAX: Final = 256
+PRINCIPALS_MAX: Final = 10_000
+# A second key is there while callers change from the first to it.
+KEYS_LIVE_MAX: Final = 2
+# A principal's access is found in its own rules; more than this is a missing prefix pattern.
+RULES_OF_PRINCIPAL_MAX: Final = 1_000
+RULES_MAX: Final = 50_000
+
+# Random bytes of a key's secret, and of its id, which only has to be unique.
+SECRET_BYTES: Final = 32
+KEY_ID_BYTES: Final = 8
+# As many characters of text as a secret of 128 random bits has in hexadecimal digits.
+CLUSTER_SECRET_LENGTH_MIN: Final = 32
+# A token is far shorter; a longer header is refused unread.
+AUTHORIZATION_BYTES_MAX: Final = 8 * 1024
+
+# A quota a second: an exabyte is no bound any more, and still a whole number in every language's JSON.
+QUOTA_MAX: Final = 2**50
+# Decisions that a process remembers; each is about 300 bytes. Of requests, only those with a short path and header are
+# remembered: callers choose them.
+DECISIONS_CACHED_MAX: Final = 50_000
+REMEMBERED_BYTES_MAX: Final = 1_024
+
+assert RULES_OF_PRINCIPAL_MAX <= RULES_MAX

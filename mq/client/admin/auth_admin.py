@@ -1,0 +1,201 @@
+"""Principals, keys and access rules over REST (SPEC SEC-1 to SEC-3)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from mq.client.admin.access_admin import time_text
+from mq.client.http import Answer, Calls, path_of, read_answer
+from mq.errors import NotFound
+
+__all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo", "QuotaInfo"]
+
+#: Names, keys or rules in one page.
+_PAGE = 1_000
+
+
+class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A key without its secret; one that is over is not `live`."""
+
+    key_id: str
+    principal: str
+    created_time: datetime
+    until_time: datetime | None = None
+    live: bool = True
+
+
+class NewKey(KeyInfo, frozen=True, kw_only=True):
+    """A new key. `key` is what the principal sends as its token; the service does not show it again."""
+
+    key: str
+
+    def __repr__(self) -> str:
+        return f"NewKey(key_id={self.key_id!r}, principal={self.principal!r})"
+
+
+class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An access rule."""
+
+    acl_id: str
+    principal: str
+    effect: str
+    resource: str
+    pattern: str
+    verbs: list[str]
+
+
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a principal may use of each process, per second; None is without a bound."""
+
+    principal: str
+    requests_per_s: int | None = None
+    bytes_in_per_s: int | None = None
+    bytes_out_per_s: int | None = None
+
+
+class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A principal with its keys and access rules."""
+
+    principal: str
+    note: str
+    created_time: datetime
+    keys: list[KeyInfo]
+    acls: list[AclInfo]
+
+
+class AuthAdmin(Calls):
+    """The part of `Admin` for who may do what; each call needs `admin` on the cluster."""
+
+    def put_principal(self, principal: str, *, note: str = "") -> PrincipalInfo:
+        """Make a principal, or change its note."""
+        body = msgspec.json.encode({"note": note})
+        return read_answer(self._call("PUT", path_of("auth", "principals", principal), body=body), PrincipalInfo)
+
+    def list_principals(self) -> list[str]:
+        """Return the names of all principals, sorted."""
+        names, after = list[str](), None
+        while True:
+            page = read_answer(self._page("principals", None, after), _Principals)
+            names += page.principals
+            if page.next is None:
+                return names
+            after = page.next
+
+    def get_principal(self, principal: str) -> PrincipalInfo:
+        """Return a principal with its keys and rules; raises `NotFound`."""
+        return read_answer(self._call("GET", path_of("auth", "principals", principal)), PrincipalInfo)
+
+    def delete_principal(self, principal: str) -> None:
+        """Remove a principal with its keys and rules; raises `NotFound`."""
+        self._end(path_of("auth", "principals", principal), NotFound)
+
+    def create_key(self, principal: str, *, until: datetime | None = None) -> NewKey:
+        """Make a key. It is not tried again: if the answer is lost, look for a key that nobody has, and revoke it."""
+        wanted = {"principal": principal} if until is None else {"principal": principal, "until": time_text(until)}
+        answer = self.hosts.call(
+            "POST",
+            path_of("auth", "keys"),
+            headers={"Content-Type": "application/json"},
+            body=msgspec.json.encode(wanted),
+            timeout_s=self.patience.timeout_s,
+        )
+        return read_answer(answer, NewKey)
+
+    def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
+        """Return all keys, or those of a principal."""
+        keys, after = list[KeyInfo](), None
+        while True:
+            page = read_answer(self._page("keys", principal, after), _Keys)
+            keys += page.keys
+            if page.next is None:
+                return keys
+            after = page.next
+
+    def revoke_key(self, key_id: str) -> None:
+        """Revoke a key; raises `NotFound`."""
+        self._end(path_of("auth", "keys", key_id), NotFound)
+
+    def add_acl(
+        self,
+        principal: str,
+        resource: Literal["topic", "group", "cluster"],
+        verbs: list[str],
+        *,
+        pattern: str = "*",
+        effect: Literal["allow", "deny"] = "allow",
+    ) -> AclInfo:
+        """Add an access rule; one that is there already stays.
+
+        `pattern` is a whole name, or the beginning of names and a `*`.
+        """
+        wanted = {"principal": principal, "resource": resource, "pattern": pattern, "verbs": verbs, "effect": effect}
+        return read_answer(self._call("POST", path_of("auth", "acls"), body=msgspec.json.encode(wanted)), AclInfo)
+
+    def list_acls(self, principal: str | None = None) -> list[AclInfo]:
+        """Return all access rules, or those of a principal."""
+        acls, after = list[AclInfo](), None
+        while True:
+            page = read_answer(self._page("acls", principal, after), _Acls)
+            acls += page.acls
+            if page.next is None:
+                return acls
+            after = page.next
+
+    def remove_acl(self, acl_id: str) -> None:
+        """Remove an access rule; raises `NotFound`."""
+        self._end(path_of("auth", "acls", acl_id), NotFound)
+
+    def set_quota(
+        self,
+        principal: str,
+        *,
+        requests_per_s: int | None = None,
+        bytes_in_per_s: int | None = None,
+        bytes_out_per_s: int | None = None,
+    ) -> QuotaInfo:
+        """Set what a principal may use of each process, per second; what is left out has no bound."""
+        wanted = {
+            "requests_per_s": requests_per_s,
+            "bytes_in_per_s": bytes_in_per_s,
+            "bytes_out_per_s": bytes_out_per_s,
+        }
+        body = msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
+        return read_answer(self._call("PUT", path_of("auth", "quotas", principal), body=body), QuotaInfo)
+
+    def list_quotas(self) -> list[QuotaInfo]:
+        """Return all quotas."""
+        quotas, after = list[QuotaInfo](), None
+        while True:
+            page = read_answer(self._page("quotas", None, after), _Quotas)
+            quotas += page.quotas
+            if page.next is None:
+                return quotas
+            after = page.next
+
+    def _page(self, kind: str, principal: str | None, after: str | None) -> Answer:
+        asked = {"limit": str(_PAGE), "principal": principal, "after": after}
+        query = {name: value for name, value in asked.items() if value is not None}
+        return self._call("GET", path_of("auth", kind), query=query)
+
+
+class _Principals(msgspec.Struct):
+    principals: list[str]
+    next: str | None = None
+
+
+class _Keys(msgspec.Struct):
+    keys: list[KeyInfo]
+    next: str | None = None
+
+
+class _Acls(msgspec.Struct):
+    acls: list[AclInfo]
+    next: str | None = None
+
+
+class _Quotas(msgspec.Struct):
+    quotas: list[QuotaInfo]
+    next: str | None = None

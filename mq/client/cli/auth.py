@@ -1,0 +1,274 @@
+"""`deltamq auth ...`: principals, keys, access rules, quotas; `init` makes the first administrator (SPEC SEC-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.metadata import entry_points
+from typing import Final, Literal, get_args
+
+import click
+
+from mq.auth import Effect, Resource
+from mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
+from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.http import Access
+
+__all__ = ["auth"]
+
+#: The entry point group of the commands that need the warehouse itself.
+_COMMANDS: Final = "deltamq.auth"
+_TIMES: Final = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
+
+
+class _WithOthers(click.Group):
+    """A group that also has the commands of other layers."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *(point.name for point in entry_points(group=_COMMANDS))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for point in entry_points(group=_COMMANDS, name=cmd_name):
+            found = point.load()
+            assert isinstance(found, click.Command), f"{cmd_name} is not a click command"
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_WithOthers)
+def auth() -> None:
+    """Who may do what: principals, keys, access rules."""
+
+
+# Principals -----------------------------------------------------------------------------------------------------------
+
+
+@auth.group()
+def principal() -> None:
+    """Make, list, show and remove principals."""
+
+
+@principal.command("create")
+@click.argument("name")
+@click.option("--note", default="", help="Whom to ask about it.")
+@service_options
+def create_principal(name: str, note: str, url: str, access: Access, as_json: bool) -> None:
+    """Make principal NAME, or change its note."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        made = admin.put_principal(name, note=note)
+    print_json(made) if as_json else click.echo(f"principal {name}")
+
+
+@principal.command("list")
+@service_options
+def list_principals(url: str, access: Access, as_json: bool) -> None:
+    """Print the names of all principals."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        names = admin.list_principals()
+    if as_json:
+        print_json({"principals": names})
+    for name in () if as_json else names:
+        click.echo(name)
+
+
+@principal.command("show")
+@click.argument("name")
+@service_options
+def show_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+    """Print principal NAME with its keys and access rules."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.get_principal(name)
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"principal {found.principal}{f' ({found.note})' if found.note else ''}")
+    _print_keys(found.keys)
+    _print_acls(found.acls)
+
+
+@principal.command("delete")
+@click.argument("name")
+@service_options
+def delete_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+    """Remove principal NAME with its keys and access rules."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        admin.delete_principal(name)
+    print_json({"principal": name}) if as_json else click.echo(f"removed principal {name}")
+
+
+# Keys -----------------------------------------------------------------------------------------------------------------
+
+
+@auth.group()
+def key() -> None:
+    """Make, list and revoke keys."""
+
+
+@key.command("create")
+@click.argument("principal")
+@click.option("--until", type=_TIMES, help="When it ends, with a time zone: 2030-05-01T12:00:00Z. By default never.")
+@service_options
+def create_key(principal: str, until: datetime | None, url: str, access: Access, as_json: bool) -> None:
+    """Make a key for PRINCIPAL and print it: it is not shown again.
+
+    To change a key under load: make the second, give it to all callers, revoke the first.
+    """
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        made = admin.create_key(principal, until=until)
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(made.key)
+        click.echo(f"This is key {made.key_id} of {principal}. It is not shown again.", err=True)
+
+
+@key.command("list")
+@click.option("--principal", help="Only those of this principal.")
+@service_options
+def list_keys(principal: str | None, url: str, access: Access, as_json: bool) -> None:
+    """Print keys, without their secrets."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        keys = admin.list_keys(principal)
+    print_json({"keys": keys}) if as_json else _print_keys(keys)
+
+
+@key.command("revoke")
+@click.argument("key_id")
+@service_options
+def revoke_key(key_id: str, url: str, access: Access, as_json: bool) -> None:
+    """Revoke the key with this id, which is its first part: mqk_ID_..."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        admin.revoke_key(key_id)
+    print_json({"key_id": key_id}) if as_json else click.echo(f"revoked key {key_id}")
+
+
+def _print_keys(keys: Sequence[KeyInfo]) -> None:
+    rows = [
+        (
+            one.key_id,
+            one.principal,
+            one.created_time.isoformat(timespec="seconds"),
+            _time(one.until_time),
+            "yes" if one.live else "NO",
+        )
+        for one in keys
+    ]
+    print_table(("key", "principal", "created", "until", "live"), rows)
+
+
+# Access rules ---------------------------------------------------------------------------------------------------------
+
+
+@auth.group()
+def acl() -> None:
+    """Add, list and remove access rules."""
+
+
+@acl.command("add")
+@click.argument("principal")
+@click.option("--resource", type=click.Choice(get_args(Resource)), default="topic", show_default=True)
+@click.option("--pattern", default="*", show_default=True, help="A name, or a beginning of names and *: 'orders.*'.")
+@click.option("--verb", "verbs", multiple=True, required=True, help="May be repeated; publish, subscribe, ...")
+@click.option("--effect", type=click.Choice(get_args(Effect)), default="allow", show_default=True)
+@service_options
+def add_acl(
+    principal: str,
+    resource: Literal["topic", "group", "cluster"],
+    pattern: str,
+    verbs: tuple[str, ...],
+    effect: Literal["allow", "deny"],
+    url: str,
+    access: Access,
+    as_json: bool,
+) -> None:
+    """Allow or deny PRINCIPAL verbs on topics, groups or the cluster. Any rule that denies wins.
+
+    \b
+    topic:   publish subscribe create alter delete describe
+    group:   subscribe alter reset delete describe
+    cluster: admin metrics audit
+    """
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        added = admin.add_acl(principal, resource, list(verbs), pattern=pattern, effect=effect)
+    print_json(added) if as_json else _print_acls([added])
+
+
+@acl.command("list")
+@click.option("--principal", help="Only those of this principal.")
+@service_options
+def list_acls(principal: str | None, url: str, access: Access, as_json: bool) -> None:
+    """Print access rules."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        acls = admin.list_acls(principal)
+    print_json({"acls": acls}) if as_json else _print_acls(acls)
+
+
+@acl.command("remove")
+@click.argument("acl_id")
+@service_options
+def remove_acl(acl_id: str, url: str, access: Access, as_json: bool) -> None:
+    """Remove the access rule with this id."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        admin.remove_acl(acl_id)
+    print_json({"acl_id": acl_id}) if as_json else click.echo(f"removed access rule {acl_id}")
+
+
+def _print_acls(acls: Sequence[AclInfo]) -> None:
+    rows = [(one.acl_id, one.principal, one.effect, one.resource, one.pattern, ", ".join(one.verbs)) for one in acls]
+    print_table(("rule", "principal", "effect", "resource", "pattern", "verbs"), rows)
+
+
+# Quotas ---------------------------------------------------------------------------------------------------------------
+
+
+@auth.group()
+def quota() -> None:
+    """Set and list what principals may use of each process."""
+
+
+@quota.command("set")
+@click.argument("principal")
+@click.option("--requests-per-s", type=click.IntRange(1), help="Requests a second.")
+@click.option("--bytes-in-per-s", type=click.IntRange(1), help="Bytes of request bodies a second.")
+@click.option("--bytes-out-per-s", type=click.IntRange(1), help="Bytes of answers a second.")
+@service_options
+def set_quota(
+    principal: str,
+    requests_per_s: int | None,
+    bytes_in_per_s: int | None,
+    bytes_out_per_s: int | None,
+    url: str,
+    access: Access,
+    as_json: bool,
+) -> None:
+    """Set what PRINCIPAL may use of each process; what is left out has no bound."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.set_quota(
+            principal,
+            requests_per_s=requests_per_s,
+            bytes_in_per_s=bytes_in_per_s,
+            bytes_out_per_s=bytes_out_per_s,
+        )
+    print_json(found) if as_json else _print_quotas([found])
+
+
+@quota.command("list")
+@service_options
+def list_quotas(url: str, access: Access, as_json: bool) -> None:
+    """Print all quotas."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        quotas = admin.list_quotas()
+    print_json({"quotas": quotas}) if as_json else _print_quotas(quotas)
+
+
+def _print_quotas(quotas: Sequence[QuotaInfo]) -> None:
+    rows = [
+        (one.principal, *(bound or "-" for bound in (one.requests_per_s, one.bytes_in_per_s, one.bytes_out_per_s)))
+        for one in quotas
+    ]
+    columns = ("principal", "requests/s", "bytes in/s", "bytes out/s")
+    print_table(columns, rows, right=columns[1:])
+
+
+def _time(moment: datetime | None) -> str:
+    return "-" if moment is None else moment.isoformat(timespec="seconds")

@@ -1,0 +1,7 @@
+"""The members of groups of Kafka's consumers."""
+
+from __future__ import annotations
+
+from mq.members.classic_group import ClassicGroup, Joining, MemberError, Phase
+
+__all__ = ["ClassicGroup", "Joining", "MemberError", "Phase"]

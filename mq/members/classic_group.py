@@ -1,0 +1,334 @@
+"""The members of one group of Kafka's consumers, by its classic protocol: a pure state machine, with time passed in.
+
+    EMPTY --first join--> JOINING --all have joined, or time is up--> SYNCING --the leader's plan--> STABLE
+      ^                     ^ |                                          |                            |
+      '--- nobody is left --|-'            a join, a leave, a member that is not heard of ------------'
+
+The members plan among themselves: one of them, the leader, gets what all have said and says who has what. A generation
+is one such plan; whoever acts by an older one is refused. Nothing of this is stored: if the process dies, members are
+unknown to the next one and join again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from mq.errors import Conflict, Refused
+
+__all__ = ["ClassicGroup", "Joined", "Joining", "Member", "MemberError", "Phase", "Synced"]
+
+#: How long the first member waits for others that start with it.
+INITIAL_DELAY_MS: Final = 500
+MEMBERS_MAX: Final = 1_000
+SESSION_MS_MIN: Final = 1_000
+SESSION_MS_MAX: Final = 1_800_000
+
+
+class MemberError(Conflict):
+    """The member is not in the group, or not in this phase of it; it must join again."""
+
+
+class Phase(enum.Enum):
+    """What a group does, in Kafka's words."""
+
+    EMPTY = "Empty"
+    JOINING = "PreparingRebalance"
+    SYNCING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Joining(NamedTuple):
+    """What a member says when it joins: `protocols` are ways to plan, the best first, each with its data."""
+
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    session_ms: int
+    rebalance_ms: int
+    instance_id: str | None = None
+
+
+@dataclass(slots=True)
+class Member:
+    """One member; `joins` and `syncs` say that it waits for an answer."""
+
+    id: str
+    said: Joining
+    heard_ms: int
+    assignment: bytes = b""
+    joins: bool = False
+    syncs: bool = False
+
+    def data_of(self, protocol: str) -> bytes:
+        return dict(self.said.protocols).get(protocol, b"")
+
+
+class Joined(NamedTuple):
+    """The answer to a join; only the leader gets `members`: id, instance and data of each."""
+
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    member: str
+    members: tuple[tuple[str, str | None, bytes], ...]
+
+
+class Synced(NamedTuple):
+    """The answer to a sync: what the member has."""
+
+    protocol_type: str
+    protocol: str
+    assignment: bytes
+
+
+class ClassicGroup:
+    """One group. Calls that wait are answered later: `take_joined` and `take_synced` say whose answers are there."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        #: When the phase JOINING ends, even if not all have joined; whether it waits for that time in any case.
+        self._deadline_ms = 0
+        self._waits_for_more = False
+        self._joined: list[str] = []
+        self._synced: list[str] = []
+
+    # What members ask.
+
+    def join(self, now_ms: int, member: str, new_id: str, said: Joining) -> str:
+        """Let a member join, a new one as `new_id`; return its id. The answer is in `take_joined` when it is decided.
+
+        Raises
+        ------
+        MemberError
+            `unknown_member`; `inconsistent_protocol`: the others plan in other ways.
+        Refused
+            `invalid_session_timeout`, or `group_full`.
+        """
+        self._check_joining(member, said)
+        found = self.members.get(member)
+        if found is None:
+            found = self._added(now_ms, new_id, said)
+        elif found.said.protocols == said.protocols and self._is_repeat(found):
+            found.heard_ms = now_ms
+            self._joined.append(found.id)
+            return found.id
+        found.said, found.heard_ms, found.joins = said, now_ms, True
+        self.protocol_type = said.protocol_type
+        self._begin(now_ms)
+        self.tick(now_ms)
+        return found.id
+
+    def _check_joining(self, member: str, said: Joining) -> None:
+        if not SESSION_MS_MIN <= said.session_ms <= SESSION_MS_MAX:
+            detail = f"session timeout must be from {SESSION_MS_MIN} to {SESSION_MS_MAX} ms, not {said.session_ms}"
+            raise Refused(detail, code="invalid_session_timeout")
+        if member and member not in self.members:
+            raise MemberError(f"member {member} is not in the group", code="unknown_member")
+        if not member and len(self.members) >= MEMBERS_MAX:
+            raise Refused(f"the group has {MEMBERS_MAX} members", code="group_full")
+        others = [one for one in self.members.values() if one.id != member]
+        common = self._common([one.said.protocols for one in others] + [said.protocols])
+        if not said.protocols or not common or (others and said.protocol_type != self.protocol_type):
+            raise MemberError("the group's members plan in other ways", code="inconsistent_protocol")
+
+    def _added(self, now_ms: int, new_id: str, said: Joining) -> Member:
+        if said.instance_id is not None:  # it comes back under a new id, and what it was is over
+            for one in [one.id for one in self.members.values() if one.said.instance_id == said.instance_id]:
+                self._removed(one)
+        self.members[new_id] = Member(new_id, said, now_ms)
+        return self.members[new_id]
+
+    def _is_repeat(self, member: Member) -> bool:
+        """Whether a join changes nothing: the leader's asks for a new plan."""
+        return self.phase is Phase.SYNCING or (self.phase is Phase.STABLE and member.id != self.leader)
+
+    def sync(self, now_ms: int, member: str, generation: int, plan: Mapping[str, bytes]) -> None:
+        """Let a member ask for its part, the leader with the plan; the answer is in `take_synced`.
+
+        Raises
+        ------
+        MemberError
+            `unknown_member`, `illegal_generation`, `rebalance_in_progress`.
+        """
+        found = self._member(member, generation)
+        found.heard_ms = now_ms
+        if self.phase is Phase.JOINING:
+            raise _rebalancing()
+        if self.phase is Phase.STABLE:
+            self._synced.append(member)
+            return
+        found.syncs = True
+        if member == self.leader:
+            for one in self.members.values():
+                one.assignment = plan.get(one.id, b"")
+            self.phase = Phase.STABLE
+            self._tell_synced()
+
+    def heartbeat(self, now_ms: int, member: str, generation: int) -> None:
+        """Note that a member lives; raises what `sync` does."""
+        self._member(member, generation).heard_ms = now_ms
+        if self.phase is Phase.JOINING:
+            raise _rebalancing()
+
+    def leave(self, now_ms: int, member: str) -> None:
+        """Remove a member; raise `MemberError` (`unknown_member`)."""
+        if member not in self.members:
+            raise MemberError(f"member {member} is not in the group", code="unknown_member")
+        self._removed(member)
+        self._changed(now_ms)
+
+    def id_of_instance(self, instance_id: str) -> str | None:
+        """Return the id of the member with an instance id."""
+        return next((one.id for one in self.members.values() if one.said.instance_id == instance_id), None)
+
+    def check_commit(self, now_ms: int, member: str, generation: int) -> None:
+        """Return if a commit counts: by a member, or by anybody (no member, generation -1) while there is none.
+
+        Raises
+        ------
+        MemberError
+            As for `sync`; a commit while the others join is taken.
+        """
+        if not member and generation < 0:
+            if self.members:
+                raise MemberError("the group has members, who alone commit", code="unknown_member")
+            return
+        self._member(member, generation).heard_ms = now_ms
+        if self.phase is Phase.SYNCING:
+            raise _rebalancing()
+
+    def _member(self, member: str, generation: int) -> Member:
+        found = self.members.get(member)
+        if found is None:
+            raise MemberError(f"member {member} is not in the group", code="unknown_member")
+        if generation != self.generation:
+            detail = f"generation {generation} is over, {self.generation} has begun"
+            raise MemberError(detail, code="illegal_generation")
+        return found
+
+    # Time.
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: members that were not heard of are gone, and a time to join may be over."""
+        silent = [
+            one.id for one in self.members.values() if not one.joins and now_ms - one.heard_ms > one.said.session_ms
+        ]
+        for one in silent:
+            self._removed(one)
+        if silent:
+            self._changed(now_ms)
+        if self.phase is not Phase.JOINING:
+            return
+        all_here = all(one.joins for one in self.members.values())
+        if now_ms >= self._deadline_ms or (all_here and not self._waits_for_more):
+            self._complete(now_ms)
+
+    def next_ms(self) -> int | None:
+        """Return when `tick` has something to do next; None for never."""
+        due = [one.heard_ms + one.said.session_ms + 1 for one in self.members.values() if not one.joins]
+        if self.phase is Phase.JOINING:
+            due.append(self._deadline_ms)
+        return min(due, default=None)
+
+    # Answers.
+
+    def take_joined(self) -> list[str]:
+        """Return the members whose joins are decided since the last call."""
+        taken, self._joined = self._joined, []
+        return taken
+
+    def take_synced(self) -> list[str]:
+        """Return the members whose syncs are decided since the last call."""
+        taken, self._synced = self._synced, []
+        return taken
+
+    def joined(self, member: str) -> Joined:
+        """Return the answer to a member's join; raise `MemberError` if it is not a member any more."""
+        self._member(member, self.generation)
+        listed: Sequence[Member] = list(self.members.values()) if member == self.leader else []
+        told = tuple((one.id, one.said.instance_id, one.data_of(self.protocol)) for one in listed)
+        return Joined(self.generation, self.protocol_type, self.protocol, self.leader, member, told)
+
+    def synced(self, member: str) -> Synced:
+        """Return the answer to a member's sync; raise `MemberError` if there is a new generation to join."""
+        found = self._member(member, self.generation)
+        if self.phase is not Phase.STABLE:
+            raise _rebalancing()
+        return Synced(self.protocol_type, self.protocol, found.assignment)
+
+    # Changes.
+
+    def _begin(self, now_ms: int) -> None:
+        """Ask all members to join again."""
+        if self.phase is Phase.JOINING:
+            return
+        self._waits_for_more = self.phase is Phase.EMPTY
+        self.phase = Phase.JOINING
+        wait_ms = max(one.said.rebalance_ms for one in self.members.values())
+        self._deadline_ms = now_ms + (min(INITIAL_DELAY_MS, wait_ms) if self._waits_for_more else wait_ms)
+        self._tell_synced()
+
+    def _changed(self, now_ms: int) -> None:
+        """Plan anew, since a member is gone."""
+        if self.members:
+            self._begin(now_ms)
+            self.tick(now_ms)
+        elif self.phase is not Phase.EMPTY:
+            self._end()
+
+    def _complete(self, now_ms: int) -> None:
+        for one in [one.id for one in self.members.values() if not one.joins]:
+            self._removed(one)
+        if not self.members:
+            self._end()
+            return
+        self.generation += 1
+        self.phase = Phase.SYNCING
+        self.protocol = self._chosen()
+        self.leader = self.leader if self.leader in self.members else next(iter(self.members))
+        for member in self.members.values():
+            member.joins, member.heard_ms, member.assignment = False, now_ms, b""
+            self._joined.append(member.id)
+
+    def _end(self) -> None:
+        self.generation += 1
+        self.phase = Phase.EMPTY
+        self.protocol = self.leader = ""
+
+    def _removed(self, member: str) -> None:
+        found = self.members.pop(member)
+        if found.joins:
+            self._joined.append(member)
+        if found.syncs:
+            self._synced.append(member)
+
+    def _tell_synced(self) -> None:
+        for one in self.members.values():
+            if one.syncs:
+                one.syncs = False
+                self._synced.append(one.id)
+
+    def _common(self, said: Sequence[Sequence[tuple[str, bytes]]]) -> set[str]:
+        return set.intersection(*({name for name, _ in protocols} for protocols in said))
+
+    def _chosen(self) -> str:
+        """Return the way to plan that most members like best, of those that all know."""
+        said = [one.said.protocols for one in self.members.values()]
+        common = self._common(said)
+        votes = Counter(next(name for name, _ in protocols if name in common) for protocols in said)
+        return votes.most_common(1)[0][0]
+
+
+def _rebalancing() -> MemberError:
+    return MemberError("members join again", code="rebalance_in_progress")

@@ -1,0 +1,90 @@
+"""The check alone: what it remembers, and for how long (SPEC SEC-4, SEC-5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.auth.calls import CALLS
+from api.auth.gate import Gate
+from mq.auth import AuthState, new_key, rule_of
+from mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
+from mq.auth.state import KeyRevoked
+from mq.auth_limits import REMEMBERED_BYTES_MAX
+from mq.errors import Forbidden, Unauthenticated
+
+
+class World:
+    """A gate, and the state and the time that it sees."""
+
+    def __init__(self) -> None:
+        self.now_ms = 10
+        key, self.root = new_key("root", b"r" * 8, b"R" * 32, 1)
+        self.state = AuthState().apply_all(decide_first_administrator(AuthState(), key))
+        self.state = self.state.apply_all(decide_put_principal(self.state, "reports", "", 1))
+        made, self.token = new_key("reports", b"k" * 8, b"K" * 32, 1, 100)
+        self.state = self.state.apply_all(decide_put_key(self.state, made))
+        rule = rule_of(principal="reports", effect="allow", resource="topic", pattern="o*", verbs=["publish"])
+        self.state = self.state.apply_all(decide_put_rule(self.state, rule))
+        self.gate = Gate(lambda: self.state, lambda: self.now_ms)
+
+    def ask(self, path: str = "/v1/topics/orders/messages", *, header: str | None = None, **more: Any) -> str:
+        """The name of the caller that is admitted."""
+        value = f"Bearer {self.token}" if header is None else header
+        headers = more.pop("headers", [(b"authorization", value.encode())])
+        scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": headers, **more}
+        return self.gate.admit(scope).name
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_sec_05_what_is_remembered_is_forgotten_with_the_rules_the_key_and_the_time(world: World) -> None:
+    assert world.ask() == world.ask() == "reports"
+    before = world.state
+    (rule,) = before.rules_of("reports")
+    world.state = AuthState(before.principals, before.keys, {i: r for i, r in before.rules.items() if i != rule.id})
+    with pytest.raises(Forbidden):
+        world.ask()
+    world.state = before.apply_all([KeyRevoked(id=(b"k" * 8).hex(), principal="reports")])
+    with pytest.raises(Unauthenticated):
+        world.ask()
+    world.state = before
+    world.now_ms = 99
+    assert world.ask() == "reports"
+    world.now_ms = 100
+    for path in ("/v1/topics/orders/messages", "/v1/topics/others/messages"):
+        with pytest.raises(Unauthenticated):
+            world.ask(path)
+
+
+def test_sec_04_two_headers_are_no_key(world: World) -> None:
+    right = (b"authorization", f"Bearer {world.token}".encode())
+    assert world.ask(headers=[(b"host", b"x"), right]) == "reports"
+    for other in (right, (b"authorization", b"Bearer x")):
+        for headers in ([right, other], [other, right]):
+            with pytest.raises(Unauthenticated):
+                world.ask(headers=headers)
+
+
+def test_sec_04_what_callers_send_fills_no_memory(world: World) -> None:
+    for number in range(50):
+        with pytest.raises(Forbidden):
+            world.ask(f"/v1/topics/{number}/messages")
+        with pytest.raises(Unauthenticated):
+            world.ask(header=f"Bearer {number}")
+    padded = f"Bearer {' ' * 2_000}{world.token}"
+    assert world.ask(header=padded) == "reports"
+    assert world.ask(f"/v1/topics/orders/messages/{'x' * 5_000}", method="DELETE") == "reports"
+    assert not world.gate._admitted and len(world.gate._keys) == 1
+    assert all(len(sent) <= REMEMBERED_BYTES_MAX for sent in world.gate._keys)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_sec_07_an_administrator_may_call_everything(world: World, name: str) -> None:
+    method, _, path = name.partition(" ")
+    path = path.replace("{", "").replace("}", "").replace(":path", "")
+    assert world.ask(path, method=method, header=f"Bearer {world.root}") in ("root", "")

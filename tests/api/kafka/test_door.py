@@ -1,0 +1,343 @@
+"""Unmodified Kafka clients against a service (SPEC KAFKA)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+
+from api.kafka.messages import ErrorCode
+from tests.api.kafka.door import KafkaApi, kafka_running
+from tests.api.running import until
+
+TIMEOUT_S = 30
+HEADERS = [("trace", b"1"), ("trace", b"\xff"), ("empty", b""), ("none", None)]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory) -> Iterator[KafkaApi]:
+    with kafka_running(tmp_path_factory.mktemp("warehouse")) as found:
+        yield found
+
+
+@pytest.fixture
+def admin(kafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.address})
+
+
+def _done(futures) -> dict[str, object]:
+    return {name: future.result(TIMEOUT_S) for name, future in futures.items()}
+
+
+def _refused(futures) -> int:
+    (future,) = futures.values()
+    with pytest.raises(KafkaException) as error:
+        future.result(TIMEOUT_S)
+    return error.value.args[0].code()
+
+
+def _send(kafka: KafkaApi, topic: str, messages, **settings) -> list[tuple[int, int]]:
+    """Send with librdkafka, and return where the messages are, in order of their acknowledgements."""
+    places, errors = [], []
+
+    def told(error, message) -> None:
+        if error is not None:
+            errors.append(error)
+        else:
+            places.append((message.partition(), message.offset()))
+
+    producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 5, **settings})
+    for message in messages:
+        producer.produce(topic, on_delivery=told, **message)
+    assert producer.flush(TIMEOUT_S) == 0
+    if errors:
+        raise KafkaException(errors[0])
+    return places
+
+
+def _reader(kafka: KafkaApi, **settings: object) -> dict[str, object]:
+    """Return the settings of a consumer that commits nothing."""
+    return {"bootstrap.servers": kafka.address, "group.id": "unused", "enable.auto.commit": False, **settings}
+
+
+def _read(kafka: KafkaApi, topic: str, count: int, partitions: int = 1, **settings):
+    """Read messages from the beginning of each partition."""
+    consumer = Consumer(_reader(kafka, **settings))
+    try:
+        consumer.assign([Place(topic, index, 0) for index in range(partitions)])
+        found = []
+        until_empty = iter(range(10 * TIMEOUT_S))
+        while len(found) < count and next(until_empty, None) is not None:
+            found += [message for message in consumer.consume(count, 0.1) if message.error() is None]
+        assert len(found) == count
+        return found
+    finally:
+        consumer.close()
+
+
+def test_kafka_05_topics_are_made_grown_shown_and_deleted(kafka, admin, topic) -> None:
+    config = {"retention.ms": "60000", "cleanup.policy": "delete"}
+    _done(admin.create_topics([NewTopic(topic, 3, 1, config=config)]))
+    assert _refused(admin.create_topics([NewTopic(topic, 3)])) == KafkaError.TOPIC_ALREADY_EXISTS
+    names = list(kafka.api.partitions(topic))
+    assert len(names) == 3
+    _done(admin.create_partitions([NewPartitions(topic, 5)]))
+    assert list(kafka.api.partitions(topic))[:3] == names  # an index names the same partition for ever
+    shown = admin.list_topics(timeout=TIMEOUT_S)
+    assert sorted(shown.topics[topic].partitions) == [0, 1, 2, 3, 4]
+    assert [f"{one.host}:{one.port}" for one in shown.brokers.values()] == [kafka.address]
+    (found,) = _done(admin.describe_configs([ConfigResource("topic", topic)])).values()
+    assert found["retention.ms"].value == "60000"
+    assert _refused(admin.create_partitions([NewPartitions(topic, 2)])) == KafkaError.INVALID_PARTITIONS
+    _done(admin.delete_topics([topic]))
+    assert topic not in admin.list_topics(timeout=TIMEOUT_S).topics
+    assert _refused(admin.delete_topics([topic])) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_kafka_05_what_a_topic_cannot_keep_to_is_refused(admin, topic) -> None:
+    for config in ({"cleanup.policy": "compact"}, {"message.timestamp.type": "LogAppendTime"}, {"no.such": "1"}):
+        assert _refused(admin.create_topics([NewTopic(topic, 1, config=config)])) == KafkaError.INVALID_CONFIG
+    assert _refused(admin.create_topics([NewTopic("sys/meta", 1)])) == KafkaError.TOPIC_EXCEPTION
+    assert _refused(admin.create_topics([NewTopic(topic, 5_000)])) == KafkaError.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_kafka_03_librdkafka_writes_and_reads_every_compression(kafka, topic, compression, idempotent) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    sent = [{"key": f"k{i}", "value": f"body {i} " * 20, "timestamp": 1_700_000_000_000 + i} for i in range(500)]
+    settings = {"compression.type": compression, "enable.idempotence": idempotent}
+    assert _send(kafka, topic, sent, **settings) == [(0, i) for i in range(500)]
+    found = _read(kafka, topic, 500)
+    assert [(m.key(), m.value(), m.timestamp()[1]) for m in found] == [
+        (one["key"].encode(), one["value"].encode(), one["timestamp"]) for one in sent
+    ]
+    assert list(kafka.api.stored(topic).values()) == [500]
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_kafka_03_each_kind_of_acknowledgement(kafka, topic, acks) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    _send(kafka, topic, [{"value": "one"}, {"value": "two"}], acks=acks)
+    until(lambda: list(kafka.api.stored(topic).values()) == [2])
+    assert [m.value() for m in _read(kafka, topic, 2)] == [b"one", b"two"]
+
+
+def test_kafka_04_nulls_and_headers_come_back_and_rest_reads_them(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    _send(
+        kafka,
+        topic,
+        [
+            {"key": "gone", "value": None},
+            {"key": b"\xff\x00", "value": b"\xfe", "headers": HEADERS},
+            {"key": "k", "value": "v", "headers": [("a", b"1")]},
+            {"value": ""},
+        ],
+    )
+    found = [(m.key(), m.value(), m.headers()) for m in _read(kafka, topic, 4)]
+    assert found == [
+        (b"gone", None, None),
+        (b"\xff\x00", b"\xfe", HEADERS),
+        (b"k", b"v", [("a", b"1")]),
+        (None, b"", None),
+    ]
+    (partition,) = kafka.api.stored(topic)
+    shown = kafka.api.fetch(topic, partition).json["messages"]
+    assert [(m.get("key"), m.get("body")) for m in shown] == [("gone", ""), ("/wA=", None), ("k", "v"), (None, "")]
+    assert shown[2]["headers"] == {"a": "1"}
+    assert shown[0]["headers"] == {"mq-null-body": "true"}
+
+
+def test_kafka_04_what_rest_writes_kafka_clients_read(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    kafka.api.send(
+        topic,
+        {"body": "{}", "key": "k", "headers": {"a": "1"}, "tag": "t", "born_time": "2024-01-01T00:00:00.123Z"},
+        {"body_base64": "/w=="},
+    )
+    one, two = _read(kafka, topic, 2)
+    assert (one.key(), one.value(), one.headers(), one.timestamp()[1]) == (b"k", b"{}", [("a", b"1")], 1704067200123)
+    assert (two.key(), two.value()) == (None, b"\xff")
+
+
+def test_kafka_03_offsets_are_found_by_time_and_at_both_ends(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    _send(kafka, topic, [{"value": str(i)} for i in range(3)])
+    consumer = Consumer(_reader(kafka))
+    assert consumer.get_watermark_offsets(Place(topic, 0), TIMEOUT_S) == (0, 3)
+    (first,) = consumer.offsets_for_times([Place(topic, 0, 1_000)], TIMEOUT_S)
+    assert first.offset == 0
+    (none,) = consumer.offsets_for_times([Place(topic, 0, 4_000_000_000_000)], TIMEOUT_S)
+    assert none.offset == -1
+    consumer.close()
+
+
+def test_kafka_03_a_topic_is_made_by_its_first_producer_and_not_by_a_consumer(kafka, topic) -> None:
+    consumer = Consumer(_reader(kafka))
+    assert consumer.list_topics(topic, TIMEOUT_S).topics[topic].error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    consumer.close()
+    _send(kafka, topic, [{"value": "v"}])
+    assert sum(kafka.api.stored(topic).values()) == 1
+
+
+def test_kafka_03_a_reader_that_waits_is_woken_by_a_commit(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    consumer = Consumer(_reader(kafka, **{"fetch.wait.max.ms": 20_000}))
+    consumer.assign([Place(topic, 0, 0)])
+    assert consumer.poll(0.2) is None
+    kafka.api.send(topic, "woken")  # through REST
+    message = consumer.poll(TIMEOUT_S / 2)
+    assert message is not None and message.value() == b"woken"
+    assert kafka.api.call("DELETE", f"/v1/topics/{topic}").status == 204  # or closing would wait for the next poll
+    consumer.close()
+
+
+def test_kafka_03_an_offset_out_of_range_is_told(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    _send(kafka, topic, [{"value": "v"}])
+    consumer = Consumer(_reader(kafka, **{"auto.offset.reset": "error"}))
+    consumer.assign([Place(topic, 0, 99)])
+    message = consumer.poll(TIMEOUT_S)
+    assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+    consumer.close()
+
+
+def test_kafka_07_keys_of_strict_topics_and_transactions_are_refused(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1, order_strategy="strict")
+    with pytest.raises(KafkaException) as error:
+        _send(kafka, topic, [{"key": "k", "value": "v"}])
+    assert error.value.args[0].code() == KafkaError.POLICY_VIOLATION
+    assert _send(kafka, topic, [{"value": "without a key"}]) == [(0, 0)]
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": "t"})
+    with pytest.raises(KafkaException):
+        producer.init_transactions(TIMEOUT_S / 10)
+
+
+@pytest.mark.parametrize("wanted", [{}, {"scope": "global", "clusters": ["deltamq"]}], ids=["static", "global"])
+def test_kafka_07_static_topics_are_not_shown_and_refused(kafka, topic, admin, wanted) -> None:
+    assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2, **wanted}).status == 201
+    assert topic not in admin.list_topics(timeout=TIMEOUT_S).topics
+    with pytest.raises(KafkaException):
+        _send(kafka, topic, [{"value": "v"}], **{"message.timeout.ms": 2_000})
+
+
+def test_kafka_03_aiokafka_writes_and_reads(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=2)
+
+    async def play():
+        producer = AIOKafkaProducer(bootstrap_servers=kafka.address, enable_idempotence=True, compression_type="gzip")
+        async with producer:
+            sent = [await producer.send(topic, f"v{i}".encode(), key=b"k", partition=i % 2) for i in range(200)]
+            places = [await one for one in sent]
+        consumer = AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest")
+        async with consumer:
+            consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+            found = [await asyncio.wait_for(consumer.getone(), TIMEOUT_S) for _ in range(200)]
+        return places, found
+
+    places, found = asyncio.run(play())
+    assert sorted((p.partition, p.offset) for p in places) == sorted((i % 2, i // 2) for i in range(200))
+    by_place = {(m.partition, m.offset): m.value for m in found}
+    assert by_place == {(i % 2, i // 2): f"v{i}".encode() for i in range(200)}
+
+
+def test_kafka_03_everything_is_there_after_a_restart(tmp_path, topic) -> None:
+    with kafka_running(tmp_path) as kafka:
+        kafka.api.put_topic(topic, partitions=1)
+        _send(kafka, topic, [{"key": "k", "value": f"v{i}"} for i in range(50)])
+    with kafka_running(tmp_path) as kafka:
+        assert _send(kafka, topic, [{"value": "later"}]) == [(0, 50)]
+        assert [m.value() for m in _read(kafka, topic, 51)] == [*(b"v%d" % i for i in range(50)), b"later"]
+
+
+# Bad input.
+
+
+def _ended(connection: socket.socket) -> bool:
+    """Return whether the service closes the connection."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        struct.pack(">ihhih", 0x7FFF_FFFF, 0, 8, 1, -1),  # a frame of 2 GiB
+        struct.pack(">ihhih", 2 << 20, 3, 1, 1, -1),  # a frame that is too large for what it asks
+        struct.pack(">ihhih", -1, 3, 1, 1, -1),
+        struct.pack(">ihhih", 0, 3, 1, 1, -1),
+        struct.pack(">ihhih", 10, 999, 1, 1, -1),  # no such call
+        struct.pack(">ihhih", 10, 3, 99, 1, -1),  # no such version
+        struct.pack(">ihhihi", 14, 3, 1, 1, -1, 0x7FFF_FFFF),  # an array that is not there
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),  # TLS
+    ],
+)
+def test_kafka_06_what_is_no_request_closes_its_connection_and_nothing_else(kafka, admin, sent) -> None:
+    with kafka.connect() as connection:
+        connection.sendall(sent)
+        assert _ended(connection)
+    assert admin.list_topics(timeout=TIMEOUT_S).brokers
+
+
+def _metadata_frame(correlation_id: int) -> bytes:
+    body = struct.pack(">hhihi", 3, 1, correlation_id, -1, 0)
+    return len(body).to_bytes(4, "big") + body
+
+
+def test_kafka_06_answers_come_in_the_order_of_their_requests(kafka) -> None:
+    with kafka.connect() as connection, connection.makefile("rb") as stream:
+        connection.sendall(b"".join(map(_metadata_frame, range(100))))
+        for number in range(100):
+            body = stream.read(int.from_bytes(stream.read(4), "big"))
+            assert int.from_bytes(body[:4], "big") == number
+
+
+def test_kafka_06_a_client_that_stops_in_the_middle_of_a_frame_is_cut_off(tmp_path) -> None:
+    with kafka_running(tmp_path, request_ms=200) as kafka, kafka.connect() as connection:
+        connection.sendall(_metadata_frame(1)[:10])
+        assert _ended(connection)
+
+
+def test_kafka_06_idle_connections_are_closed_and_their_number_is_bounded(tmp_path) -> None:
+    with kafka_running(tmp_path, connections_max=5, kafka_idle_s=1) as kafka:
+        taken = [kafka.connect() for _ in range(8)]
+        assert sum(map(_ended, taken)) == 8  # three at once, five when they were idle
+        for one in taken:
+            one.close()
+        with kafka.connect() as connection:
+            connection.sendall(_metadata_frame(1))
+            assert connection.recv(1)
+
+
+def test_kafka_06_hundreds_of_idle_connections_do_no_harm(kafka, admin) -> None:
+    taken = [kafka.connect() for _ in range(400)]
+    try:
+        assert admin.list_topics(timeout=TIMEOUT_S).brokers
+    finally:
+        for one in taken:
+            one.close()
+
+
+def test_kafka_06_a_service_that_stops_lets_no_reader_wait(tmp_path, topic) -> None:
+    with kafka_running(tmp_path) as kafka:
+        kafka.api.put_topic(topic, partitions=1)
+        name = topic.encode()
+        body = struct.pack(">hhihiiiibih", 1, 4, 7, -1, -1, 20_000, 1, 1 << 20, 0, 1, len(name)) + name
+        body += struct.pack(">iiqi", 1, 0, 0, 1 << 20)
+        connection = kafka.connect()
+        connection.sendall(len(body).to_bytes(4, "big") + body)
+    with connection, connection.makefile("rb") as stream:
+        answer = stream.read()
+    assert not answer or int.from_bytes(answer[4:8], "big") == 7
+    assert ErrorCode.NONE == 0

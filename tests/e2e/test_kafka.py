@@ -1,0 +1,175 @@
+"""Kafka clients against services in processes of their own, which are killed and joined (SPEC KAFKA)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from mq import Admin, PullConsumer
+from tests.api.kafka.door import free_port
+from tests.api.running import until
+from tests.e2e.service_process import ServiceProcess
+
+TIMEOUT_S = 60
+
+
+class _Sender:
+    """An idempotent librdkafka producer that notes what was acknowledged where."""
+
+    def __init__(self, servers: str, topic: str, **settings: object) -> None:
+        settings = {"enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50, **settings}
+        self._producer = Producer({"bootstrap.servers": servers, "message.timeout.ms": 50_000, **settings})
+        self._topic = topic
+        self.acknowledged: dict[str, tuple[int, int]] = {}
+        self.errors: list[object] = []
+
+    def send(self, body: str) -> None:
+        def told(error, message) -> None:
+            if error is not None:
+                self.errors.append(error)
+            else:
+                self.acknowledged[body] = (message.partition(), message.offset())
+
+        self._producer.produce(self._topic, value=body, key=body, on_delivery=told)
+        self._producer.poll(0.002)
+
+    def finish(self) -> None:
+        assert self._producer.flush(TIMEOUT_S) == 0
+        assert not self.errors
+
+
+def _stored(url: str, topic: str) -> dict[tuple[int, int], str]:
+    """Return all bodies by place, read through the SDK."""
+    with Admin(url) as admin:
+        order = {one.partition: index for index, one in enumerate(admin.get_topic(topic).partitions)}
+    found = {}
+    with PullConsumer(url, topic, start="first") as consumer:
+        while messages := consumer.poll():
+            for one in messages:
+                found[order[one.partition], one.offset] = one.text
+    return found
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def services() -> Iterator[list[ServiceProcess]]:
+    found: list[ServiceProcess] = []
+    yield found
+    for one in found:
+        one.close()
+
+
+@pytest.mark.promise("KAFKA-1")
+def test_kafka_03_a_kill_under_an_idempotent_producer_loses_and_repeats_nothing(warehouse, services) -> None:
+    port = free_port()
+    service = ServiceProcess(warehouse, "--kafka-port", str(port))
+    services.append(service)
+    with Admin(service.url) as admin:
+        admin.create_topic("orders", partitions=2)
+    sender = _Sender(f"127.0.0.1:{port}", "orders")
+    sent = []
+    for number in range(3_000):
+        sent.append(f"message {number}")
+        sender.send(sent[-1])
+        if number % 1_000 == 500:
+            until(lambda: len(sender.acknowledged) or sender._producer.poll(0.01) is None)
+            service.kill()
+            service.start()
+    sender.finish()
+    stored = _stored(service.url, "orders")
+    assert sorted(stored.values()) == sorted(sent)
+    assert {body: place for place, body in stored.items()} == sender.acknowledged
+
+
+def test_kafka_08_processes_show_each_other_and_any_may_append(warehouse, services) -> None:
+    ports = [free_port(), free_port()]
+    for broker, port in zip(("broker-a", "broker-b"), ports, strict=True):
+        services.append(ServiceProcess(warehouse, "--broker", broker, "--kafka-port", str(port)))
+    with Admin(services[0].url) as admin:
+        admin.create_topic("orders", partitions=4)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    client = AdminClient({"bootstrap.servers": addresses[0]})
+    until(lambda: len(client.list_topics(timeout=TIMEOUT_S).brokers) == 2)
+    shown = client.list_topics("orders", timeout=TIMEOUT_S)
+    nodes = {node: f"{one.host}:{one.port}" for node, one in shown.brokers.items()}
+    assert sorted(nodes.values()) == sorted(addresses)
+    assert {one.leader for one in shown.topics["orders"].partitions.values()} == set(nodes)
+    sender = _Sender(addresses[1], "orders")
+    for number in range(200):
+        sender.send(f"message {number}")
+    sender.finish()
+    services[1].kill()  # another process takes its broker over, and leads its partitions
+    until(lambda: len(client.list_topics(timeout=TIMEOUT_S).brokers) == 1)
+    for number in range(200, 300):
+        sender.send(f"message {number}")
+    sender.finish()
+    consumer = Consumer({"bootstrap.servers": addresses[0], "group.id": "unused", "enable.auto.commit": False})
+    consumer.assign([Place("orders", index, 0) for index in range(4)])
+    found: list[str] = []
+    rounds = itertools.count()
+    while len(found) < 300 and next(rounds) < 10 * TIMEOUT_S:
+        found += [one.value().decode() for one in consumer.consume(300, 0.1) if one.error() is None]
+    consumer.close()
+    assert sorted(found) == sorted(f"message {number}" for number in range(300))
+
+
+def _consume(members: list[Consumer], done) -> list[str]:
+    """Let members of a group read and commit in turns until `done(bodies)`."""
+    found: list[str] = []
+    rounds = itertools.count()
+    while not done(found):
+        assert next(rounds) < 10 * TIMEOUT_S, "the members did not come so far"
+        for member in members:
+            got = [one for one in member.consume(100, 0.1) if one.error() is None]
+            found += [one.value().decode() for one in got]
+            if got:
+                with contextlib.suppress(KafkaException):  # nobody coordinates at the moment, or there is a new plan
+                    member.commit(asynchronous=False)
+    return found
+
+
+def test_kafka_09_members_join_again_when_the_process_that_knew_them_is_killed(warehouse, services) -> None:
+    ports = [free_port(), free_port()]
+    for broker, port in zip(("broker-a", "broker-b"), ports, strict=True):
+        services.append(ServiceProcess(warehouse, "--broker", broker, "--kafka-port", str(port)))
+    with Admin(services[1].url) as admin:
+        admin.create_topic("orders", partitions=4)
+    servers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "billing",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "reconnect.backoff.max.ms": 500,
+        "topic.metadata.refresh.interval.ms": 1_000,
+    }
+    sender = _Sender(servers, "orders")
+    for number in range(100):
+        sender.send(f"message {number}")
+    sender.finish()
+    members = [Consumer(settings) for _ in range(2)]
+    for member in members:
+        member.subscribe(["orders"])
+    before = _consume(members, lambda got: len(set(got)) == 100 and all(one.assignment() for one in members))
+    services[0].kill()  # it has the meta role, since it was the first
+    for number in range(100, 200):
+        sender.send(f"message {number}")
+    sender.finish()
+    after = _consume(members, lambda got: len(set(before + got)) == 200)
+    assert set(before + after) == {f"message {number}" for number in range(200)}
+    admin_client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[1]}"})
+    shown = admin_client.describe_consumer_groups(["billing"])["billing"]
+    assert len(shown.result(TIMEOUT_S).members) == 2
+    for member in members:
+        member.close()

@@ -1,0 +1,243 @@
+"""Every decoder as a function of bytes that may raise errors of ours and nothing else.
+
+The first part are decoders of what clients send, which refuse (`Refused`); the second part are decoders of what is
+stored, which stop (`Corrupt`). What is stored has checksums that no random change passes, so those are made right here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from api.wire import (
+    ArrowRows,
+    decode,
+    decode_arrow,
+    decode_json,
+    decode_ndjson,
+    decode_pop,
+    integer,
+    message_filter,
+    parse_query,
+    route_messages,
+    unquoted,
+)
+from mq.errors import DeltaMQError
+from mq.filters import Fields, evaluate, parse_filter
+from mq.meta import MetaSnapshot, event_from_json
+from mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
+from mq.queue import HandleKeys, LostRecord, OffsetRecord, Span, mint, open_handles, record_from_json
+from mq.queue.checkpoint import Pop
+from mq.queue.delay_mark import mark_from_json
+from mq.routing import new_route
+from mq.statistics import StatisticsRecord
+from mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
+from tables.config import load
+from tables.delta import FileReader, RowCache
+from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
+from tables.delta.checkpoint import _checksum as _checkpoint_checksum
+from tables.delta.checkpoint import _crc_at, read_checkpoint
+from tables.delta.encode import encode_file, footer_start, numbered, stamp
+from tables.store.store import MemoryStore
+from tests.rows import rows
+
+__all__ = ["DECODERS", "Decoder"]
+
+Decoder = Callable[[bytes], object]
+
+KEYS: Final = HandleKeys(current=1, secrets={1: b"s" * 32})
+_ROUTE: Final = new_route("orders", 4, ["broker-a", "broker-b"])
+_HEADERS: Final = {b"content-type": b"application/json"}
+_VARIABLES: Final = ("DELTAMQ_SERVICE_PORT", "DELTAMQ_LOG_FLUSH", "DELTAMQ_SERVICE_BROKERS", "DELTAMQ_JOBS_UI")
+_CALLS: Final[tuple[msgspec.json.Decoder[Any], ...]] = tuple(
+    msgspec.json.Decoder(kind) for kind in (AckRequest, NackRequest, DeadRequest, InvisibleRequest)
+)
+TABLE_ID: Final = "t-1"
+_FILE: Final = encode_file(
+    numbered(stamp(rows([b"one", b"two"]), [], batch_id="b" * 32, append_us=1), 0),
+    [],
+    batch_id="b" * 32,
+    now_ms=1,
+    row_group_rows=1_024,
+)
+
+
+# What clients send ---------------------------------------------------------------------------------------------------
+
+
+def _json(data: bytes) -> None:
+    decoded = decode_json(data, 0)
+    route_messages("orders", decoded.rows, decoded.partitions, _ROUTE, 0)
+
+
+def _ndjson(data: bytes) -> None:
+    decoded = decode_ndjson(data, 0)
+    route_messages("orders", decoded.rows, decoded.partitions, _ROUTE, 0)
+
+
+def _arrow(data: bytes) -> None:
+    decoded = decode_arrow(data, 0)
+    assert isinstance(decoded.rows, ArrowRows)
+    decoded.rows.batch.to_pydict()
+    route_messages("orders", decoded.rows, decoded.partitions, _ROUTE, 0)
+
+
+def _handles(data: bytes) -> None:
+    texts = data.decode("utf-8", "replace").split("\n")
+    opened, invalid = open_handles(KEYS, "billing", texts)
+    assert sum(one.bits.bit_count() for one in opened) <= len(texts) >= len(invalid)
+
+
+def _signed_handle(data: bytes) -> None:
+    """Open what the holder of the secret could have signed: names that a pop may have."""
+    topic, _, partition = data.decode("utf-8", "replace").partition("\n")
+    pop = Pop(
+        topic=check_topic(topic),
+        topic_id="t-1",
+        group="billing",
+        partition=check_partition(partition),
+        retry=False,
+        epoch=1,
+        pop_time_ms=1,
+        invisible_ms=60_000,
+        revive_queue=0,
+    )
+    [text] = mint(KEYS, pop, [Span(2, 1)])
+    opened, _ = open_handles(KEYS, "billing", [text])
+    assert (opened[0].lease.topic, opened[0].lease.partition) == (topic, partition)
+
+
+def _pop(data: bytes) -> None:
+    decode_pop(_HEADERS, data)
+
+
+def _settle(data: bytes) -> None:
+    for decoder in _CALLS:
+        try:
+            decode(decoder, _HEADERS, data)
+        except DeltaMQError:
+            continue
+
+
+def _filter(data: bytes) -> None:
+    condition = parse_filter(data.decode("utf-8", "replace"))
+    evaluate(condition, Fields("k", "t", {"region": "eu", "amount": "7"}))
+
+
+def _tags(data: bytes) -> None:
+    message_filter(data.decode("utf-8", "replace"), None)
+
+
+def _names(data: bytes) -> None:
+    """Names that are taken have a folder of their own, and come back from it."""
+    text = data.decode("utf-8", "replace")
+    for check in (check_topic, check_group, check_broker, check_partition):
+        try:
+            name = check(text)
+        except DeltaMQError:
+            continue
+        folder = encode_path(name)
+        assert "/" not in folder and folder not in (".", "..") and not folder.startswith((".", "_"))
+        assert decode_path(folder) in (name, None)
+
+
+def _folder(data: bytes) -> None:
+    decode_path(data.decode("utf-8", "replace"))
+
+
+def _query(data: bytes) -> None:
+    found = parse_query(data, ("offset", "wait_ms", "tags", "filter"))
+    integer(found, "offset", 0, 0, 2**63 - 1)
+    integer(found, "wait_ms", 0, 0, 20_000)
+    message_filter(found.get("tags"), found.get("filter"))
+    unquoted(data, "topic")
+
+
+# What is stored ------------------------------------------------------------------------------------------------------
+
+
+def _tagged(read: Callable[[str, bytes], object]) -> Decoder:
+    """Return a decoder of a tag, a line end, and a body."""
+
+    def decode_tagged(data: bytes) -> None:
+        tag, _, body = data.partition(b"\n")
+        read(tag.decode("utf-8", "replace"), body)
+
+    return decode_tagged
+
+
+def _commit(data: bytes) -> None:
+    parse_commit(data, table_id=TABLE_ID, version=7, source="commit")
+
+
+def _commit_with_checksum(data: bytes) -> None:
+    if _CRC_MARK in data:
+        data = _with_crc(data, _checksum(_with_crc(data, _NO_CRC), TABLE_ID))
+    _commit(data)
+
+
+def _checkpoint(data: bytes) -> None:
+    store = MemoryStore()
+    at = _crc_at(data)
+    if at >= 0:
+        data = data[:at] + _checkpoint_checksum(data, at) + data[at + 8 :]
+    store.put("orders/_delta_log/00000000000000000007.checkpoint.parquet", data, durable=False)
+    read_checkpoint(store, "orders", 7)
+
+
+def _data_file(data: bytes) -> None:
+    """Read a data file whose row group and footer have the right checksums, whatever they say."""
+    store = MemoryStore()
+    file = replace(_FILE.file, size=len(data))
+    at = footer_start(memoryview(data)) if len(data) >= 12 else 0
+    if 0 < at < len(data):
+        file = replace(file, crc=f"{zlib.crc32(data[:at]):08x},{zlib.crc32(data[at:]):08x}")
+    store.put(f"orders/{file.path}", data, durable=False)
+    reader = FileReader(store, "orders", RowCache(1 << 20))
+    reader.parts(file)
+    reader.rows(file, file.start, file.end)
+
+
+def _settings(data: bytes) -> None:
+    """Load a profile, and settings from the environment, one on each line."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "local.toml").write_bytes(data)
+        with contextlib.suppress(DeltaMQError):
+            load("local", environ={}, folder=Path(folder))
+    lines = data.decode("utf-8", "replace").replace("\0", "").split("\n")
+    load("local", environ=dict(zip(_VARIABLES, lines, strict=False)))
+
+
+DECODERS: Final[Mapping[str, Decoder]] = {
+    "json": _json,
+    "ndjson": _ndjson,
+    "arrow": _arrow,
+    "handles": _handles,
+    "signed_handle": _signed_handle,
+    "pop": _pop,
+    "settle": _settle,
+    "filter": _filter,
+    "tags": _tags,
+    "names": _names,
+    "folder": _folder,
+    "query": _query,
+    "revive_record": _tagged(record_from_json),
+    "delay_mark": _tagged(mark_from_json),
+    "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),
+    "lost_record": _tagged(lambda _, body: LostRecord.from_json(body)),
+    "statistics_record": StatisticsRecord.from_json,
+    "meta_event": _tagged(event_from_json),
+    "meta_snapshot": _tagged(lambda _, body: MetaSnapshot.from_json(body)),
+    "commit": _commit,
+    "commit_with_checksum": _commit_with_checksum,
+    "checkpoint": _checkpoint,
+    "data_file": _data_file,
+    "settings": _settings,
+}

@@ -1,0 +1,136 @@
+"""Inputs that the decoders take, made by the encoders of today; the corpus on disk holds what was found with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from mq.producer import Part
+from mq.queue import Span, mint
+from mq.queue.checkpoint import Pop
+from mq.statistics import Consumed, MinuteKey, StatisticsRecord
+from tables.delta.actions import encode_append, encode_create, encode_fence
+from tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
+from tables.paths import LOG_FOLDER
+from tables.store.store import MemoryStore
+from tests.fuzz.decoders import _FILE, KEYS, TABLE_ID
+
+__all__ = ["SEEDS"]
+
+_POP: Final = Pop(
+    topic="orders",
+    topic_id="t-1",
+    group="billing",
+    epoch=1,
+    partition="orders@broker-a",
+    pop_time_ms=1_000,
+    invisible_ms=60_000,
+    revive_queue=3,
+)
+_PART: Final = Part(producer_id="p", seq=4, base_offset=0, count=2, total=9, time_ms=17, indexes=(0, 5))
+
+
+class _Stored(msgspec.Struct):
+    tag: str
+    body: msgspec.Raw
+
+
+def _stream(**columns: object) -> bytes:
+    batch = pa.RecordBatch.from_pydict(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _arrows() -> list[bytes]:
+    time = pa.timestamp("us", "UTC")
+    headers = pa.array([[("region", "eu")], None], pa.map_(pa.string(), pa.string()))
+    return [
+        _stream(body=pa.array([b"one", b"two"], pa.binary())),
+        _stream(body=pa.array(["one", "two"]), key=pa.array(["a", None]), tag=pa.array(["t", "u"]), headers=headers),
+        _stream(body=pa.array([b"one"], pa.large_binary()), born_time=pa.array([1], time)),
+        _stream(
+            body=pa.array([b"one"], pa.binary(3)), delay_ms=pa.array([10]), partition=pa.array(["orders@broker-a"])
+        ),
+    ]
+
+
+def _commits() -> list[bytes]:
+    common = {"table_id": TABLE_ID, "version": 7, "batch_id": "b" * 32, "now_ms": 1}
+    schema = '{"type":"struct","fields":[]}'
+    return [
+        encode_append(**common, file=_FILE.file, parts=(_PART,), flushed=False),  # type: ignore[arg-type] # of one dict
+        encode_fence(**common, name="broker-a", epoch=3),  # type: ignore[arg-type] # of one dict
+        encode_create(table_id=TABLE_ID, name="orders", schema=schema, configuration={"a": "b"}, now_ms=1),
+    ]
+
+
+def _checkpoint() -> bytes:
+    store = MemoryStore()
+    metadata: dict[str, object] = {
+        "id": TABLE_ID,
+        "name": "orders",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": "{}",
+        "partitionColumns": [],
+        "configuration": {"a": "b"},
+        "createdTime": 1,
+    }
+    checkpoint = LogCheckpoint(
+        version=7, batch_id="b" * 32, end_offset=2, files=[_FILE.file], metadata=metadata, fences={"broker-a": 3}
+    )
+    write_checkpoint(store, "orders", checkpoint, now_ms=1)
+    return bytes(store.read(f"orders/{LOG_FOLDER}/{checkpoint_name(7)}"))
+
+
+def _stored() -> list[bytes]:
+    """Return a tag and a body of each form that has been stored so far; each decoder takes its own of them."""
+    path = Path(__file__).parents[1] / "unit" / "mq" / "stored_forms.jsonl"
+    lines = [msgspec.json.decode(line, type=_Stored) for line in path.read_bytes().splitlines()]
+    return [line.tag.encode() + b"\n" + bytes(line.body) for line in lines]
+
+
+_JSON: Final = (
+    b'{"messages":[{"body":"x","key":"a","tag":"t","headers":{"region":"eu"},"delay_ms":10}]}',
+    b'{"messages":[{"body_base64":"eA==","born_time":"2026-01-01T00:00:00Z","message_id":"m"}],'
+    b'"producer":{"id":"p","seq":4},"expected_offset":3}',
+    b'{"messages":[{"body":"x","partition":"orders@broker-a"},{"body":"\\u00e9\\n"}]}',
+)
+
+_STORED: Final = _stored()
+
+SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
+    "json": _JSON,
+    "ndjson": (b'{"body":"x","key":"a"}\n{"body":"y"}\n', b'{"body_base64":"eA=="}'),
+    "arrow": _arrows(),
+    "handles": ["\n".join(mint(KEYS, _POP, [span])).encode() for span in (Span(2, 1), Span(2, 3, (0, 4, 9)))],
+    "signed_handle": (b"orders\norders@broker-a", b"%RETRY%billing\norders#x@broker-b"),
+    "pop": (b'{"max_messages":4,"wait_ms":10,"invisible_ms":10000,"tags":"a||b","ack":["h"]}', b""),
+    "settle": (b'{"handles":["a","b"]}', b'{"handle":"a","invisible_ms":0}', b'{"handles":["a"],"reason":"no"}'),
+    "filter": (
+        b"region = 'eu' AND amount > 5",
+        b"NOT (tag IN ('a', 'b') OR mq_key LIKE '%x!%_' ESCAPE '!') AND amount BETWEEN -1 AND 2 * (3 + 4)",
+        b"`odd name` IS NOT NULL OR 1 = 1",
+    ),
+    "tags": (b"*", b"TagA||TagB"),
+    "names": (b"orders", b"%RETRY%billing", b"orders#x@broker-a", b"3@__logical_queue_broker__", b".hidden"),
+    "folder": (b"orders~25x", b"a~2E", b"x~-0123456789abcdef0123456789abcdef"),
+    "query": (b"offset=5&wait_ms=10&tags=a%7C%7Cb", b"filter=region+%3D+%27eu%27"),
+    "revive_record": _STORED,
+    "delay_mark": _STORED,
+    "offset_record": _STORED,
+    "lost_record": _STORED,
+    "statistics_record": (StatisticsRecord(MinuteKey(60_000, "g", "t", "t-1", "A"), "p", Consumed(3)).to_json(),),
+    "meta_event": _STORED,
+    "meta_snapshot": _STORED,
+    "commit": _commits(),
+    "commit_with_checksum": _commits(),
+    "checkpoint": (_checkpoint(),),
+    "data_file": (bytes(_FILE.data),),
+    "settings": (b"[service]\nport = 1\nbrokers = ['a']\n", b"1_000\nsync\na,b\non", b"[log]\nflush = 'async'\n"),
+}

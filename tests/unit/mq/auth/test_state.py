@@ -1,0 +1,140 @@
+"""Principals, keys and rules as a fold of events (SPEC SEC-1, SEC-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mq.auth.changes import (
+    decide_first_administrator,
+    decide_put_key,
+    decide_put_principal,
+    decide_put_quota,
+    decide_put_rule,
+    decide_remove_principal,
+    decide_remove_rule,
+    decide_revoke_key,
+)
+from mq.auth.decisions import Decisions
+from mq.auth.key import Key
+from mq.auth.quota import quota_of
+from mq.auth.rule import VERBS, AccessRule, rule_of
+from mq.auth.state import AuthEvent, AuthState
+from mq.auth_limits import RULES_OF_PRINCIPAL_MAX
+from mq.errors import Conflict, NotFound, Refused
+from mq.meta.fold import Meta, event_from_json, event_to_json
+from mq.meta.snapshot import MetaSnapshot
+
+
+def applied(state: AuthState, events: Sequence[AuthEvent]) -> AuthState:
+    """The state after these events, by way of the log, and of a snapshot behind it."""
+    read = [event_from_json(event.kind, event_to_json(event)) for event in events]
+    meta = Meta(auth=state).apply_all(read)
+    stored = MetaSnapshot.from_json(MetaSnapshot(meta=meta, previous=0, told={}).to_json())
+    assert stored.meta.auth == meta.auth
+    return meta.auth
+
+
+def key(number: int, created_ms: int = 10, until_ms: int | None = None) -> Key:
+    digest = f"{number:064x}"
+    return Key(id=f"{number:016x}", principal="reports", digest=digest, created_ms=created_ms, until_ms=until_ms)
+
+
+def rule(pattern: str = "orders", effect: str = "allow") -> AccessRule:
+    return rule_of(principal="reports", effect=effect, resource="topic", pattern=pattern, verbs=["publish"])
+
+
+@pytest.fixture
+def state() -> AuthState:
+    return applied(AuthState(), decide_put_principal(AuthState(), "reports", "Ada", 5))
+
+
+def test_sec_03_a_principal_is_made_changed_and_removed_with_all_that_is_its(state: AuthState) -> None:
+    assert state.principal("reports").created_ms == 5
+    assert decide_put_principal(state, "reports", "Ada", 9) == ()
+    state = applied(state, decide_put_principal(state, "reports", "Grace", 9))
+    assert (state.principal("reports").note, state.principal("reports").created_ms) == ("Grace", 5)
+    state = applied(state, [*decide_put_key(state, key(1)), *decide_put_rule(state, rule())])
+    assert state.keys_of("reports") and state.rules_of("reports")
+    assert applied(state, decide_remove_principal(state, "reports")) == AuthState()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "a/b", "\n", "ä", "a" * 128])
+def test_sec_03_an_odd_name_of_a_principal_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="principal must be"):
+        decide_put_principal(AuthState(), name, "", 5)
+
+
+@pytest.mark.parametrize("note", ["a\nb", "x" * 257])
+def test_sec_03_a_note_is_short_and_printable(note: str) -> None:
+    with pytest.raises(Refused, match="note must be"):
+        decide_put_principal(AuthState(), "reports", note, 5)
+
+
+def test_sec_01_two_keys_live_so_that_callers_can_change_from_one_to_the_other(state: AuthState) -> None:
+    for number in (1, 2):
+        state = applied(state, decide_put_key(state, key(number)))
+    with pytest.raises(Conflict) as refused:
+        decide_put_key(state, key(3))
+    assert refused.value.code == "too_many_keys" and key(1).id in refused.value.detail
+    state = applied(state, decide_revoke_key(state, key(1).id))
+    state = applied(state, decide_put_key(state, key(3)))
+    assert [one.id for one in state.keys_of("reports")] == [key(2).id, key(3).id]
+
+
+def test_sec_01_a_key_that_ended_is_not_counted_and_is_forgotten(state: AuthState) -> None:
+    state = applied(state, decide_put_key(state, key(1, until_ms=50)))
+    state = applied(state, decide_put_key(state, key(2)))
+    state = applied(state, decide_put_key(state, key(3, created_ms=50)))
+    assert set(state.keys) == {key(2).id, key(3).id}
+
+
+def test_sec_01_a_key_must_end_in_the_future_and_have_a_principal(state: AuthState) -> None:
+    with pytest.raises(Refused, match="future"):
+        decide_put_key(state, key(1, until_ms=10))
+    with pytest.raises(NotFound):
+        decide_put_key(AuthState(), key(1))
+    with pytest.raises(NotFound):
+        decide_revoke_key(state, key(1).id)
+
+
+def test_sec_03_a_rule_is_put_once_and_removed(state: AuthState) -> None:
+    state = applied(state, decide_put_rule(state, rule()))
+    assert decide_put_rule(state, rule()) == ()
+    state = applied(state, decide_put_rule(state, rule(effect="deny")))
+    assert len(state.rules) == 2
+    assert applied(state, decide_remove_rule(state, rule("orders", "deny").id)).rules == {rule().id: rule()}
+    for decide in (lambda: decide_put_rule(AuthState(), rule()), lambda: decide_remove_rule(AuthState(), rule().id)):
+        with pytest.raises(NotFound):
+            decide()
+
+
+def test_sec_03_a_principal_has_a_bounded_number_of_rules(state: AuthState) -> None:
+    rules = {one.id: one for one in (rule(f"t{number}") for number in range(RULES_OF_PRINCIPAL_MAX))}
+    full = AuthState(state.principals, {}, rules)
+    with pytest.raises(Conflict, match="at most"):
+        decide_put_rule(full, rule())
+    assert decide_put_rule(full, rule("t0")) == ()
+
+
+def test_sec_09_a_quota_is_set_changed_and_forgotten(state: AuthState) -> None:
+    state = applied(state, decide_put_quota(state, quota_of("reports", requests_per_s=5)))
+    assert decide_put_quota(state, quota_of("reports", requests_per_s=5)) == ()
+    state = applied(state, decide_put_quota(state, quota_of("reports", bytes_in_per_s=7)))
+    assert state.quotas == {"reports": quota_of("reports", bytes_in_per_s=7)}
+    assert applied(state, decide_remove_principal(state, "reports")).quotas == {}
+    assert applied(state, decide_put_quota(state, quota_of("reports"))).quotas == {}
+    with pytest.raises(NotFound):
+        decide_put_quota(AuthState(), quota_of("reports", requests_per_s=5))
+
+
+def test_sec_07_the_first_administrator_may_do_everything() -> None:
+    first = Key(id="0" * 16, principal="root", digest="1" * 64, created_ms=5)
+    state = applied(AuthState(), decide_first_administrator(AuthState(), first))
+    decisions = Decisions(state.rules.values())
+    assert all(decisions.allows("root", what, "*", verb) for what, verbs in VERBS.items() for verb in verbs)
+    assert state.keys == {first.id: first}
+    with pytest.raises(Conflict) as refused:
+        decide_first_administrator(state, first)
+    assert refused.value.code == "principal_exists"

@@ -1,0 +1,227 @@
+"""The members of a group, played against chance: joins, plans, silence and goodbyes in any order (SPEC KAFKA-9)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from mq.errors import DeltaMQError
+from mq.members import ClassicGroup, Joining, MemberError, Phase
+from mq.members.classic_group import INITIAL_DELAY_MS
+
+RANGE = (("range", b"range data"),)
+BOTH = (("sticky", b"sticky data"), ("range", b"range data"))
+SESSION_MS = 10_000
+REBALANCE_MS = 30_000
+
+
+def _said(protocols=RANGE, **other) -> Joining:
+    values = {"session_ms": SESSION_MS, "rebalance_ms": REBALANCE_MS, **other}
+    return Joining("client", "/127.0.0.1", "consumer", protocols, **values)
+
+
+def _code(call) -> str:
+    with pytest.raises(DeltaMQError) as error:
+        call()
+    return error.value.code
+
+
+def _stable(*members: str) -> ClassicGroup:
+    """Return a group with these members, each with its own name as its part, at time 1,000."""
+    group = ClassicGroup()
+    for member in members:
+        group.join(0, "", member, _said())
+    group.tick(1_000)
+    assert group.take_joined() == list(members)
+    for member in members:
+        group.sync(1_000, member, group.generation, {one: one.encode() for one in members})
+    assert sorted(group.take_synced()) == sorted(members)
+    assert group.phase is Phase.STABLE
+    return group
+
+
+def test_kafka_09_members_that_start_together_are_one_generation() -> None:
+    group = ClassicGroup()
+    group.join(0, "", "a", _said())
+    group.join(100, "", "b", _said())
+    assert group.take_joined() == []
+    assert group.next_ms() == INITIAL_DELAY_MS
+    group.tick(INITIAL_DELAY_MS)
+    assert group.take_joined() == ["a", "b"]
+    assert group.joined("a").members == (("a", None, b"range data"), ("b", None, b"range data"))
+    assert group.joined("b").members == ()
+    assert group.joined("b").generation == group.joined("a").generation == 1
+
+
+def test_kafka_09_the_leaders_plan_is_told_to_all() -> None:
+    group = _stable("a", "b")
+    assert [group.synced(one).assignment for one in ("a", "b")] == [b"a", b"b"]
+
+
+def test_kafka_09_a_member_more_makes_all_join_again() -> None:
+    group = _stable("a", "b")
+    group.join(2_000, "", "c", _said())
+    for old in ("a", "b"):
+        assert _code(lambda old=old: group.heartbeat(2_000, old, 1)) == "rebalance_in_progress"
+        group.join(2_100, old, "", _said())
+    assert sorted(group.take_joined()) == ["a", "b", "c"]
+    assert group.generation == 2
+    assert _code(lambda: group.sync(2_200, "a", 1, {})) == "illegal_generation"
+    assert _code(lambda: group.check_commit(2_200, "a", 1)) == "illegal_generation"
+    assert _code(lambda: group.check_commit(2_200, "a", 2)) == "rebalance_in_progress"
+
+
+def test_kafka_09_who_does_not_join_again_in_time_is_out() -> None:
+    group = _stable("a", "b")
+    group.join(2_000, "", "c", _said())
+    group.join(2_000, "a", "", _said())
+    assert _code(lambda: group.heartbeat(9_000, "b", 1)) == "rebalance_in_progress"
+    group.tick(2_000 + REBALANCE_MS)
+    assert sorted(group.take_joined()) == ["a", "c"]
+    assert _code(lambda: group.heartbeat(40_000, "b", 1)) == "unknown_member"
+
+
+def test_kafka_09_a_member_that_is_not_heard_of_is_out() -> None:
+    group = _stable("a", "b")
+    group.heartbeat(9_000, "a", 1)
+    due = group.next_ms()
+    assert due == 1_000 + SESSION_MS + 1
+    group.tick(due)
+    assert list(group.members) == ["a"] and group.phase is Phase.JOINING
+    group.join(due, "a", "", _said())
+    assert group.take_joined() == ["a"]
+
+
+def test_kafka_09_the_last_that_leaves_ends_the_generation() -> None:
+    group = _stable("a")
+    group.leave(2_000, "a")
+    assert group.phase is Phase.EMPTY and group.next_ms() is None
+    assert _code(lambda: group.leave(2_000, "a")) == "unknown_member"
+    group.check_commit(2_000, "", -1)
+
+
+def test_kafka_09_only_members_commit_while_there_are_any() -> None:
+    group = _stable("a")
+    group.check_commit(2_000, "a", 1)
+    assert _code(lambda: group.check_commit(2_000, "", -1)) == "unknown_member"
+
+
+def test_kafka_09_the_way_to_plan_is_one_that_all_know() -> None:
+    group = ClassicGroup()
+    group.join(0, "", "a", _said(BOTH))
+    group.join(0, "", "b", _said(RANGE))
+    assert _code(lambda: group.join(0, "", "c", _said((("own", b""),)))) == "inconsistent_protocol"
+    assert _code(lambda: group.join(0, "", "c", _said(()))) == "inconsistent_protocol"
+    group.tick(INITIAL_DELAY_MS)
+    assert group.protocol == "range"
+
+
+def test_kafka_09_an_instance_that_comes_back_takes_the_place_of_what_it_was() -> None:
+    group = ClassicGroup()
+    group.join(0, "", "a", _said(instance_id="one"))
+    group.join(0, "", "b", _said(instance_id="one"))
+    assert list(group.members) == ["b"] and group.id_of_instance("one") == "b"
+    assert group.take_joined() == ["a"]
+    assert _code(lambda: group.joined("a")) == "unknown_member"
+
+
+def test_kafka_09_a_session_of_no_sensible_length_is_refused() -> None:
+    assert _code(lambda: ClassicGroup().join(0, "", "a", _said(session_ms=1))) == "invalid_session_timeout"
+
+
+class Members(RuleBasedStateMachine):
+    """Members that do anything at any time; nobody waits for ever, and a generation has one plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = ClassicGroup()
+        self.now = 0
+        self.made = 0
+        self.joining: set[str] = set()
+        self.syncing: set[str] = set()
+        #: The parts that members were told, by generation.
+        self.told: dict[int, dict[str, bytes]] = {}
+
+    def _settle(self) -> None:
+        self.joining -= set(self.group.take_joined())
+        for member in self.group.take_synced():
+            self.syncing.discard(member)
+            try:
+                part = self.group.synced(member).assignment
+            except MemberError:
+                continue
+            assert self.told.setdefault(self.group.generation, {}).setdefault(member, part) == part
+
+    @rule(protocols=st.sampled_from([RANGE, BOTH]))
+    def new(self, protocols) -> None:
+        self.made += 1
+        self.joining.add(self.group.join(self.now, "", f"m{self.made}", _said(protocols)))
+        self._settle()
+
+    @rule(data=st.data(), protocols=st.sampled_from([RANGE, BOTH]))
+    def again(self, data, protocols) -> None:
+        member = data.draw(st.sampled_from(sorted(self.group.members) or ["nobody"]))
+        try:
+            self.joining.add(self.group.join(self.now, member, "", _said(protocols)))
+        except MemberError:
+            assert member not in self.group.members
+        self._settle()
+
+    @rule(data=st.data(), behind=st.integers(0, 1))
+    def sync(self, data, behind) -> None:
+        member = data.draw(st.sampled_from(sorted(self.group.members) or ["nobody"]))
+        plan = {one: one.encode() for one in self.group.members}
+        try:
+            self.group.sync(self.now, member, self.group.generation - behind, plan)
+            assert behind == 0
+            self.syncing.add(member)
+        except MemberError:
+            pass
+        self._settle()
+
+    @rule(data=st.data())
+    def leave(self, data) -> None:
+        member = data.draw(st.sampled_from(sorted(self.group.members) or ["nobody"]))
+        with contextlib.suppress(MemberError):
+            self.group.leave(self.now, member)
+        self._settle()
+
+    @rule(data=st.data())
+    def heartbeat(self, data) -> None:
+        member = data.draw(st.sampled_from(sorted(self.group.members) or ["nobody"]))
+        with contextlib.suppress(MemberError):
+            self.group.heartbeat(self.now, member, self.group.generation)
+
+    @rule(ms=st.integers(0, 20_000))
+    def later(self, ms) -> None:
+        self.now += ms
+        self.group.tick(self.now)
+        self._settle()
+
+    @invariant()
+    def time_decides_what_waits(self) -> None:
+        waits = {one.id for one in self.group.members.values() if one.joins or one.syncs}
+        assert {one for one in self.joining | self.syncing if one in self.group.members} <= waits
+        assert not waits or self.group.next_ms() is not None
+        assert (self.group.phase is Phase.EMPTY) == (not self.group.members)
+        if self.group.phase in (Phase.SYNCING, Phase.STABLE):
+            assert self.group.leader in self.group.members
+            assert not any(one.joins for one in self.group.members.values())
+
+    def teardown(self) -> None:
+        for _ in range(3 * len(self.group.members) + 3):
+            due = self.group.next_ms()
+            if due is None:
+                break
+            self.now = max(self.now, due)
+            self.group.tick(self.now)
+            self._settle()
+        assert not self.joining and not self.syncing, "somebody waits for ever"
+
+
+def test_kafka_09_nobody_waits_for_ever_and_a_generation_has_one_plan() -> None:
+    run_state_machine_as_test(Members, settings=settings(max_examples=100, stateful_step_count=40))
