@@ -103,7 +103,8 @@ class Front:
                 if self.calls is not None:
                     self.calls.metrics.requests["access", error.status] += 1
                 answer = answer_of(error)
-                is_console = isinstance(error, Unauthenticated) and scope["raw_path"] == b"/"
+                asked = scope["method"], scope["raw_path"]
+                is_console = isinstance(error, Unauthenticated) and asked == ("GET", b"/")
                 await send_answer(scope, send, asking_console(answer) if is_console else answer)
                 return
         else:

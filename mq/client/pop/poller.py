@@ -151,6 +151,10 @@ class Poller:
         )
         self._stop.wait(wait_s)
 
+    def close(self) -> None:
+        """Close the connection of a poller that does not run."""
+        self._connection.close()
+
     def cancel(self) -> None:
         """Stop popping, and cancel the open pop."""
         self._stop.set()

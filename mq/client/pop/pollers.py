@@ -103,6 +103,8 @@ class Pollers:
         self._slots.grow(len(targets) - max(1, len(self._targets)))
         with self._lock:
             if self._ending.is_set():
+                for poller in pollers:
+                    poller.close()
                 return
             before, self._pollers = self._pollers, pollers
             self._threads = [*(one for one in self._threads if one.is_alive()), *threads]

@@ -19,7 +19,7 @@ from tests.api.guarded import Guarded, guarded
 from tests.api.routes.test_dead_letters import bury, letter
 from tests.api.running import JSON, PROBLEM, Reply, config_for, running, until
 
-OPEN = ("GET /healthz", "GET /readyz", "GET /", "GET /console.js", "GET /console.css")
+OPEN = ("GET /healthz", "GET /readyz", "GET /console.js", "GET /console.css")
 CLOSED = [name for name in CALLS if name not in OPEN]
 #: What no entry of the table is about.
 UNKNOWN = ["GET /docs", "GET /v1/secrets", "PATCH /v1/topics/orders", "TRACE /", "OPTIONS /v1/topics", "GET //healthz"]
@@ -54,6 +54,9 @@ def test_sec_04_nothing_is_answered_without_a_key(admin: Guarded, name: str) -> 
     reply = sent(admin.by(None), name)
     if name.startswith("HEAD"):
         assert reply.status == 401
+    elif name == "GET /":
+        assert (reply.status, reply.headers["content-type"]) == (401, "text/html; charset=utf-8"), "it asks for a key"
+        assert "script-src 'self'" in reply.headers["content-security-policy"]
     else:
         assert refused(reply) == (401, "unauthenticated")
     assert reply.headers["www-authenticate"].startswith("Bearer")
