@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
-import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from mq import Producer
+from mq.client import cli
 from tests.api.two_clusters import free_port, name_of
-from tests.e2e.service_process import DELTAMQ, ServiceProcess
+from tests.e2e.service_process import ServiceProcess
 from tests.e2e.test_two_brokers import Reply, call, until
 
 TOPIC = "orders"
@@ -201,12 +203,17 @@ def test_static_19_the_sdk_sends_keys_through_one_cluster_to_queues_of_both(clus
     assert all(clusters.read("west", queue) for queue in (0, 1)), "both clusters have some"
 
 
-def test_static_19_the_command_line_creates_moves_checks_and_shows_a_global_topic(clusters: Killable) -> None:
+def test_static_19_the_command_line_creates_moves_checks_and_shows_a_global_topic(
+    clusters: Killable, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(name: str, *arguments: str, status: int = 0, stdin: str = "") -> str:
-        command = [*DELTAMQ, *arguments, "--url", clusters.processes[name].url]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == status, (done.stdout, done.stderr)
-        return done.stdout
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as end:  # in this process: each start of another one takes a second
+            cli.main([*arguments, "--url", clusters.processes[name].url])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        assert int(end.value.code or 0) == status, (out, err)
+        return out.decode()
 
     wide = ("--static", "--queues", "2", "--global", "--cluster", "east", "--cluster", "west")
     assert "2 logical queues in clusters west, east, home west" in run("west", "topic", "create", "receipts", *wide)
