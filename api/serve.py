@@ -27,6 +27,7 @@ import uvicorn
 
 from api.app import App, create_app
 from api.http_protocol import HttpProtocol
+from api.sockets import BACKLOG, listening
 from api.tls import server_context
 from api.wire import SECURITY_HEADERS
 from mq.errors import DeltaMQError, Refused
@@ -37,8 +38,6 @@ __all__ = ["Server", "bind", "serve_command"]
 
 log = logging.getLogger("deltamq.api")
 
-#: Connections that the kernel keeps until we accept them.
-BACKLOG: Final = 2_048
 #: Seconds in which a TLS connection must be agreed on; a client that is slower is cut off.
 HANDSHAKE_S: Final = 10.0
 #: Seconds that a closing TLS connection waits for the other side's farewell.
@@ -192,20 +191,7 @@ class Server(uvicorn.Server):
 
 def bind(config: Config) -> socket.socket:
     """Return a listening socket, so that the port is known and taken before anything else happens."""
-    host, port = config.service.host, config.service.port
-    with contextlib.ExitStack() as on_error:
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            listener = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-            listener.listen(BACKLOG)
-        except OSError as error:
-            text = error.strerror or str(error)
-            raise Refused(f"cannot listen on {host}:{port}: {text}", field="service.port") from None
-        listener.setblocking(False)
-        on_error.pop_all()
-    return listener
+    return listening(config.service.host, config.service.port, field="service.port")
 
 
 def _url(listener: socket.socket, scheme: str) -> str:

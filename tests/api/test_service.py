@@ -101,6 +101,8 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("post", "/v1/topics/{topic}/remap"),
         ("post", "/v1/topics/{topic}/check"),
         ("post", "/v1/topics/{topic}/repair"),
+        *((method, "/v1/topics/{topic}/global") for method in ("get", "put")),
+        ("get", "/v1/topics/{topic}/global/producers/{producer_id}"),
         ("get", "/v1/topics"),
         ("delete", "/v1/topics/{topic}/messages/{message_id}"),
         ("get", "/v1/groups"),

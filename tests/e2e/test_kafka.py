@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,7 +170,11 @@ def test_kafka_09_members_join_again_when_the_process_that_knew_them_is_killed(w
     after = _consume(members, lambda got: len(set(before + got)) == 200)
     assert set(before + after) == {f"message {number}" for number in range(200)}
     admin_client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[1]}"})
-    shown = admin_client.describe_consumer_groups(["billing"])["billing"]
-    assert len(shown.result(TIMEOUT_S).members) == 2
+    # They read on without their group, so they may not have joined again yet.
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(admin_client.describe_consumer_groups(["billing"])["billing"].result(TIMEOUT_S).members) != 2:
+        assert time.monotonic() < deadline, "both have joined again"
+        for member in members:
+            member.poll(0.1)
     for member in members:
         member.close()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
 
+from api.sockets import listening
 from mq.errors import Refused
 from tables.config_sections import ServiceSettings
 
 __all__ = ["KafkaListener", "bind_kafka"]
-
-_BACKLOG: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +41,7 @@ def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
             "who does not; set one of the two",
             field="service.kafka_port",
         )
-    host, port = settings.host, settings.kafka_port
-    with ExitStack() as on_error:
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            listener = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            text = error.strerror or str(error)
-            raise Refused(f"cannot listen on {host}:{port}: {text}", field="service.kafka_port") from None
-        listener.setblocking(False)
-        on_error.pop_all()
+    listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
     return KafkaListener(listener, settings.kafka_address or _reachable(listener))
 
 
