@@ -40,6 +40,8 @@ class _Admitted:
     #: None for an open call.
     credential: Credential | None
     required: Required
+    #: Whether the time alone may end the credential.
+    is_timed: bool = False
 
 
 _OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
@@ -97,7 +99,7 @@ class Gate:
         found = None if known is None else known.admitted.get((scope["method"], scope["raw_path"]))
         if found is None:
             found = self._decide(sent, known, scope["method"], scope["raw_path"])
-        elif found.credential is not None and found.credential.is_timed:
+        elif found.is_timed and found.credential is not None:
             self._check_time(found.credential)
         scope[WATCH] = partial(self._watch, found)
         return found.caller
@@ -127,14 +129,20 @@ class Gate:
             self._end(list(self._waiting.items()))
 
     def end_waiting(self) -> None:
-        """End the requests that wait and whose credential has come to its end."""
+        """End the requests that wait and whose credential has come to its end; called often."""
+        self.credentials.tend()
         if self._waiting:
             now_ms = self._now_ms()
             over = [one for one in self._waiting.items() if one[1].credential and not one[1].credential.is_live(now_ms)]
             self._end(over)
 
-    def forget(self) -> None:
-        """Forget all that was remembered of credentials: they are checked again when they are next shown."""
+    def recheck(self) -> None:
+        """Check all credentials again: the keys of the identity provider have changed."""
+        self._forget()
+        self._end(list(self._waiting.items()))
+
+    def _forget(self) -> None:
+        """Forget all that was remembered of credentials."""
         self._known.clear()
         self._known_bytes = self._admitted = 0
 
@@ -152,7 +160,7 @@ class Gate:
             self._state = newest
             self._decisions = Decisions(newest.rules.values())
             self._callers.clear()
-            self.forget()
+            self._forget()
 
     def _decide(self, sent: bytes, known: _Known | None, method: str, path: bytes) -> _Admitted:
         required = required_by(method, path)
@@ -161,12 +169,13 @@ class Gate:
         if known is None:
             known = self._found(sent)
         self._check_time(known.credential)
-        admitted = _Admitted(self.caller(known.credential), known.credential, required)
+        credential = known.credential
+        admitted = _Admitted(self.caller(credential), credential, required, credential.is_timed)
         self._check(known.credential, required)
         # Callers choose their paths.
         if len(path) <= REMEMBERED_BYTES_MAX:
             if self._admitted >= DECISIONS_CACHED_MAX:
-                self.forget()
+                self._forget()
             self._admitted += 1
             known.admitted[method, path] = admitted
         return admitted
@@ -180,7 +189,7 @@ class Gate:
         if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
             return known  # a key is short; the rest of such a header is for the caller to choose
         if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
-            self.forget()
+            self._forget()
         self._known[sent] = known
         self._known_bytes += len(sent)
         return known
@@ -213,7 +222,7 @@ class Gate:
         credential = admitted.credential
         if credential is None:
             return None
-        if not credential.is_good(self._state, self._now_ms()):
+        if not self.credentials.is_good(credential):
             return not_valid()
         try:
             self._check(credential, admitted.required)

@@ -12,6 +12,7 @@ from mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
+from mq.auth.claims import credential_of
 from mq.auth.credential import Credential
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
@@ -36,6 +37,7 @@ __all__ = [
     "Quota",
     "Resource",
     "Verb",
+    "credential_of",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",
