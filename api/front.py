@@ -147,11 +147,11 @@ class Front:
             if is_from_process:
                 # The process that forwarded it may know a key that is not read here yet.
                 await self._catch_up(scope)
-            scope[CALLER] = guard.gate.admit(scope)
+            scope[CALLER] = await guard.gate.admit_any(scope)
             if not is_from_process:
                 raise _unproved()
             return receive, send  # it was counted where it came from
-        caller = scope[CALLER] = guard.gate.admit(scope)
+        caller = scope[CALLER] = await guard.gate.admit_any(scope)
         meter = guard.quotas.meter(caller.name)
         return (receive, send) if meter is None else meter.enter(scope, receive, send)
 

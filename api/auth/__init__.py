@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
 from api.auth.calls import CALLS, OPEN, check_complete
+from api.auth.credentials import Credentials, SignerUnknown, not_valid
 from api.auth.gate import Gate
+from api.auth.key_times import KeyTimes
 from api.auth.proof import Prover, derived
 from api.auth.quotas import Quotas
 
@@ -14,12 +16,16 @@ __all__ = [
     "EVERYBODY",
     "OPEN",
     "Caller",
+    "Credentials",
     "Gate",
+    "KeyTimes",
     "Prover",
     "Quotas",
+    "SignerUnknown",
     "caller_of",
     "check_complete",
     "derived",
+    "not_valid",
     "permit_put",
     "require_also",
 ]

@@ -56,19 +56,21 @@ EVERYBODY: Final[Caller] = _Everybody()
 class KnownCaller:
     """A principal, and what it may do by the newest rules that this process knows."""
 
-    def __init__(self, name: str, decisions: Callable[[], Decisions]) -> None:
+    def __init__(self, name: str, decisions: Callable[[], Decisions], groups: tuple[str, ...] = ()) -> None:
+        """`groups` are those of its token, whose rules are its own."""
         self.name = name
         self._decisions = decisions
+        self._groups = groups
 
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
-        return self._decisions().allows(self.name, resource, name, verb)
+        return self._decisions().allows(self.name, resource, name, verb, self._groups)
 
     def require(self, resource: Resource, name: str, verb: Verb) -> None:
         if not self.allows(resource, name, verb):
             raise refused(self.name, resource, name, verb)
 
     def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
-        return self._decisions().filter(self.name, resource, verb)
+        return self._decisions().filter(self.name, resource, verb, self._groups)
 
 
 def caller_of(scope: Scope) -> Caller:

@@ -12,6 +12,8 @@ from mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
+from mq.auth.claims import credential_of
+from mq.auth.credential import Credential
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
 from mq.auth.principal import PRINCIPAL_PATTERN, Principal
@@ -27,6 +29,7 @@ __all__ = [
     "AuthEvent",
     "AuthState",
     "Bucket",
+    "Credential",
     "Decisions",
     "Effect",
     "Key",
@@ -34,6 +37,7 @@ __all__ = [
     "Quota",
     "Resource",
     "Verb",
+    "credential_of",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",
