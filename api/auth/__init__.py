@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
-from api.auth.calls import CALLS, OPEN, check_complete
-from api.auth.gate import Gate
+from api.auth.calls import CALLS, OPEN, check_complete, named_by, needs_of
+from api.auth.gate import Gate, on_behalf_of
 from api.auth.proof import Prover, derived
-from api.auth.quotas import Quotas
+from api.auth.quotas import Meter, Quotas
 
 __all__ = [
     "CALLER",
@@ -15,11 +15,15 @@ __all__ = [
     "OPEN",
     "Caller",
     "Gate",
+    "Meter",
     "Prover",
     "Quotas",
     "caller_of",
     "check_complete",
     "derived",
+    "named_by",
+    "needs_of",
+    "on_behalf_of",
     "permit_put",
     "require_also",
 ]

@@ -20,6 +20,7 @@ ROOMS = (
         for room in (
             "auth",
             "host",
+            "kafka.access",
             "kafka.calls",
             "kafka.messages",
             "kafka.records",
