@@ -147,7 +147,8 @@ class Front:
             if is_from_process:
                 # The process that forwarded it may know a key that is not read here yet.
                 await self._catch_up(scope)
-            scope[CALLER] = await guard.gate.admit_any(scope)
+            caller = guard.gate.admit_for_process(scope) if is_from_process else None
+            scope[CALLER] = caller or await guard.gate.admit_any(scope)
             if not is_from_process:
                 raise _unproved()
             return receive, send  # it was counted where it came from

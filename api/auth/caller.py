@@ -25,6 +25,10 @@ class Caller(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def has_grants(self) -> bool:
+        """Whether it may do anything at all."""
+
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
         """Whether it may do this to a topic or group of this name."""
 
@@ -39,6 +43,7 @@ class _Everybody:
     """Any caller of a service without authentication."""
 
     name = ""
+    has_grants = True
 
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
         return True
@@ -61,6 +66,10 @@ class KnownCaller:
         self.name = name
         self._decisions = decisions
         self._groups = groups
+
+    @property
+    def has_grants(self) -> bool:
+        return self._decisions().has_grants(self.name, self._groups)
 
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
         return self._decisions().allows(self.name, resource, name, verb, self._groups)

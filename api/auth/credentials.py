@@ -8,10 +8,10 @@ Nothing is remembered here. What was found may be kept for as long as `is_good` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from mq.auth import AuthState, Credential, is_right, key_id_of
+from mq.auth import AuthState, Credential, Key, is_right, key_id_of
 from mq.errors import Unauthenticated
 
 __all__ = ["Credentials", "SignerUnknown", "Tokens", "not_valid"]
@@ -54,6 +54,9 @@ class Credentials:
         self._newest = state
         self._now_ms = now_ms
         self._tokens = tokens
+        #: The state whose keys are in `_by_user`, by principal.
+        self._indexed: AuthState | None = None
+        self._by_user: dict[str, list[Key]] = {}
 
     def of(self, token: str) -> Credential:
         """Return who a key or a token is of, by what this process knows now.
@@ -93,6 +96,16 @@ class Credentials:
         except SignerUnknown:
             await self.read_keys()
             return self.of(token)
+
+    def keys_of(self, user: str) -> Sequence[Key]:
+        """Return the live keys of a user: a principal, or the id of one key."""
+        state, now_ms = self._newest(), self._now_ms()
+        if state is not self._indexed:
+            self._indexed, self._by_user = state, {}
+            for key in state.keys.values():
+                self._by_user.setdefault(key.principal, []).append(key)
+        found = [state.keys[user]] if user in state.keys else self._by_user.get(user, [])
+        return [one for one in found if one.is_live(now_ms)]
 
     def is_good(self, credential: Credential) -> bool:
         """Whether what was found still holds: call it before each use of something that is kept."""

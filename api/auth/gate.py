@@ -27,9 +27,11 @@ from mq.auth_limits import (
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "on_behalf_of"]
 
 _AUTHORIZATION: Final = b"authorization"
+#: The scheme of a header that names a principal; it is good from a process of the cluster alone, with its proof.
+_FOR_PRINCIPAL: Final = b"DeltaMQ-Principal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Gate:
         self._known_bytes = self._admitted = 0
         #: The requests that wait, with what each was admitted for.
         self._waiting: dict[Client, _Admitted] = {}
+        #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
+        self.followers: list[Callable[[], None]] = []
 
     @property
     def decisions(self) -> Decisions:
@@ -112,6 +116,26 @@ class Gate:
             await self.credentials.read_keys()
             return self.admit(scope)
 
+    def admit_for_process(self, scope: Scope) -> Caller | None:
+        """Return for whom another process asks, which has proved that it is one; None if it shows a credential.
+
+        The header names a principal whom that process knows (`on_behalf_of`). Nothing of it is remembered, as it is
+        good only with the proof. Raises what `admit` does.
+        """
+        sent = _authorization(scope["headers"])
+        scheme, _, named = sent.partition(b" ")
+        if scheme != _FOR_PRINCIPAL:
+            return None
+        self._follow()
+        principal, *groups = named.decode("latin-1").split(",")
+        credential = Credential(principal=principal, groups=tuple(groups))
+        if not self.credentials.is_good(credential):
+            raise not_valid()
+        required = required_by(scope["method"], scope["raw_path"])
+        self._check(credential, required)
+        scope[WATCH] = partial(self._watch, _Admitted(self.caller(credential), credential, required))
+        return self.caller(credential)
+
     def caller(self, credential: Credential) -> Caller:
         """Return the caller of a credential; ask `credentials.is_good` whether it still is one."""
         self._follow()
@@ -127,6 +151,8 @@ class Gate:
         """End the requests that wait and that the newest rules and principals do not admit."""
         if after.auth is not before.auth:
             self._end(list(self._waiting.items()))
+            for follower in self.followers:
+                follower()
 
     def end_waiting(self) -> None:
         """End the requests that wait and whose credential has come to its end; called often."""
@@ -135,6 +161,8 @@ class Gate:
             now_ms = self._now_ms()
             over = [one for one in self._waiting.items() if one[1].credential and not one[1].credential.is_live(now_ms)]
             self._end(over)
+        for follower in self.followers:
+            follower()
 
     def recheck(self) -> None:
         """Check all credentials again: the keys of the identity provider have changed."""
@@ -231,6 +259,14 @@ class Gate:
         except Forbidden as error:
             return error
         return None
+
+
+def on_behalf_of(credential: Credential) -> bytes:
+    """Return the `Authorization` by which a process asks another one for a caller that it knows.
+
+    Kafka's clients show who they are once for a connection, and some without sending their key at all.
+    """
+    return _FOR_PRINCIPAL + b" " + ",".join((credential.principal, *credential.groups)).encode("latin-1")
 
 
 def _authorization(headers: Collection[Header]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from api.auth import KeyTimes
 from api.issuer import IssuerTokens
 from api.issuer.jwks import JwksInvalid, signing_keys
+from api.kafka.access.exchanges import MECHANISMS, exchange_of
+from api.kafka.messages import read_frame
 from api.wire import (
     ArrowRows,
     decode,
@@ -33,8 +35,8 @@ from api.wire import (
     route_messages,
     unquoted,
 )
-from mq.auth import credential_of
-from mq.errors import DeltaMQError
+from mq.auth import Credential, Key, credential_of, new_key
+from mq.errors import DeltaMQError, Unauthenticated
 from mq.filters import Fields, evaluate, parse_filter
 from mq.meta import MetaSnapshot, event_from_json
 from mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
@@ -60,6 +62,7 @@ __all__ = ["DECODERS", "SIGNING", "Decoder"]
 Decoder = Callable[[bytes], object]
 
 KEYS: Final = HandleKeys(current=1, secrets={1: b"s" * 32})
+_SCRAM_KEY: Final = new_key("reports", b"k" * 8, b"s" * 32, 1)[0]
 _ROUTE: Final = new_route("orders", 4, ["broker-a", "broker-b"])
 _HEADERS: Final = {b"content-type": b"application/json"}
 _VARIABLES: Final = ("DELTAMQ_SERVICE_PORT", "DELTAMQ_LOG_FLUSH", "DELTAMQ_SERVICE_BROKERS", "DELTAMQ_JOBS_UI")
@@ -250,6 +253,28 @@ def _settings(data: bytes) -> None:
     load("local", environ=dict(zip(_VARIABLES, lines, strict=False)))
 
 
+def _kafka_frame(data: bytes) -> None:
+    read_frame(data)
+
+
+class _Nobody:
+    """Knows no token and one key."""
+
+    async def of_token(self, token: str) -> Credential:
+        raise Unauthenticated("unknown")
+
+    def keys_of(self, user: str) -> Sequence[Key]:
+        return [_SCRAM_KEY] if user == _SCRAM_KEY.principal else []
+
+
+def _kafka_sasl(data: bytes) -> None:
+    """A mechanism by its number, and the messages of an exchange, each behind a line's end."""
+    exchange = exchange_of(MECHANISMS[data[0] % len(MECHANISMS)] if data else "PLAIN", _Nobody(), lambda: "nonce")
+    for message in data[1:].split(b"\n"):
+        with contextlib.suppress(StopIteration):
+            exchange.step(message).send(None)  # type: ignore[attr-defined] # a coroutine that waits for nothing
+
+
 DECODERS: Final[Mapping[str, Decoder]] = {
     "json": _json,
     "ndjson": _ndjson,
@@ -266,6 +291,8 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "token": _token,
     "claims": _claims,
     "jwks": _jwks,
+    "kafka_frame": _kafka_frame,
+    "kafka_sasl": _kafka_sasl,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),
     "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),

@@ -111,6 +111,18 @@ _CLAIMS: Final = (
 )
 _TOKEN: Final = jwt.PyJWS().encode(_CLAIMS, SIGNING, "ES256", {"kid": "one"}).encode()
 
+
+def _frames() -> list[bytes]:
+    """Return requests of Kafka's clients without the frames' lengths: call, version, number, no client id, and body."""
+    return [
+        b"\0\x12\0\0\0\0\0\7\xff\xff",
+        b"\0\x11\0\1\0\0\0\7\xff\xff\0\5PLAIN",
+        b"\0\x24\0\2\0\0\0\7\xff\xff\0\4\0a\0\0",
+        b"\0\x03\0\1\0\0\0\7\xff\xff\0\0\0\1\0\6orders",
+        b"\0\x0c\0\0\0\0\0\7\xff\xff\0\1g\0\0\0\1\0\1m",
+    ]
+
+
 SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "json": _JSON,
     "ndjson": (b'{"body":"x","key":"a"}\n{"body":"y"}\n', b'{"body_base64":"eA=="}'),
@@ -131,6 +143,11 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "token": (_TOKEN,),
     "claims": (_CLAIMS, b'{"sub":"a","exp":1.5e9,"groups":"x"}'),
     "jwks": (msgspec.json.encode({"keys": [jwk_of(SIGNING, "one"), {**jwk_of(SIGNING, "two"), "alg": "ES256"}]}),),
+    "kafka_frame": _frames(),
+    "kafka_sasl": (
+        b"\0n,,n=reports,r=abc\nc=biws,r=abcnonce,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        b"\1n,a=reports,n=reports,r=abc",
+    ),
     "revive_record": _STORED,
     "delay_mark": _STORED,
     "offset_record": _STORED,

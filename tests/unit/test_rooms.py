@@ -21,6 +21,7 @@ ROOMS = (
             "auth",
             "host",
             "issuer",
+            "kafka.access",
             "kafka.calls",
             "kafka.messages",
             "kafka.records",
