@@ -1,6 +1,7 @@
 """The check in front of all paths: who asks, and whether it may (SPEC SEC-4, SEC-5).
 
     Authorization: Bearer mqk_...  -> key -> principal -> what the path needs -> 401 | 403 | a Caller
+    Mq-Principal: ..., with another cluster's proof -> ^
 
 What was found for a key, method and path is remembered until the rules change. A request that waits is watched: it ends
 when its key or its access does.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from api.auth.caller import EVERYBODY, Caller, KnownCaller, refused
+from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
 from api.wire import WATCH, Client, Header, Scope
 from mq.auth import AuthState, Decisions, Key, is_right, key_id_of
@@ -31,9 +32,11 @@ class _Admitted:
     """A request that may be answered."""
 
     caller: Caller
-    #: None for an open call.
+    #: None for an open call, and for what another cluster forwarded.
     key: Key | None
     required: Required
+    #: The principal that another cluster named.
+    named: str | None = None
 
 
 _OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
@@ -87,6 +90,26 @@ class Gate:
             raise _not_valid()
         scope[WATCH] = partial(self._watch, found)
         return found.caller
+
+    def admit_named(self, scope: Scope, principal: str) -> Caller:
+        """Return who asks, as another cluster has proved; an empty `principal` is that cluster itself.
+
+        Raises
+        ------
+        Forbidden
+            There is no such principal here, or it may not do this.
+        """
+        self._follow()
+        required = required_by(scope["method"], scope["raw_path"])
+        if principal:
+            self._check_named(principal, required)
+            admitted = _Admitted(self._caller(principal), None, required, principal)
+        elif required.call.is_clusters:
+            admitted = _Admitted(OTHER_CLUSTER, None, required)
+        else:
+            raise Forbidden("the cluster that forwarded this named no principal: it needs service.auth, too")
+        scope[WATCH] = partial(self._watch, admitted)
+        return admitted.caller
 
     def follow(self, before: Meta, after: Meta) -> None:
         """End the requests that wait and that the newest rules and keys do not admit."""
@@ -163,6 +186,11 @@ class Gate:
             if not any(self._decisions.allows(principal, need.resource, name, verb) for verb in need.verbs):
                 raise refused(principal, need.resource, name, "|".join(need.verbs))
 
+    def _check_named(self, principal: str, required: Required) -> None:
+        if principal not in self._state.principals:
+            raise Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
+        self._check(principal, required)
+
     # Requests that wait.
 
     def _watch(self, admitted: _Admitted, client: Client) -> Callable[[], None]:
@@ -176,13 +204,16 @@ class Gate:
 
     def _refusal(self, client: Client, admitted: _Admitted) -> DeltaMQError | None:
         """Return why a request that was admitted is not any more."""
-        key = admitted.key
-        if key is None:
+        key, named = admitted.key, admitted.named
+        if key is None and named is None:
             return None
-        if self._state.keys.get(key.id) != key or not key.is_live(self._now_ms()):
+        if key is not None and (self._state.keys.get(key.id) != key or not key.is_live(self._now_ms())):
             return _not_valid()
         try:
-            self._check(key.principal, admitted.required)
+            if key is not None:
+                self._check(key.principal, admitted.required)
+            if named is not None:
+                self._check_named(named, admitted.required)
             for resource, name, verb in client.also_needs:
                 admitted.caller.require(resource, name, verb)
         except Forbidden as error:
