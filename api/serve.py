@@ -249,10 +249,10 @@ def _warn_of_open_access(config: Config) -> None:
             "event=cluster_secret_missing detail='processes of one warehouse cannot ask each other, and handles are"
             " signed with a secret in the warehouse: set service.cluster_secret'"
         )
-    if settings.auth and settings.clusters:
+    if settings.auth and settings.clusters and not settings.clusters_shared_secret:
         log.warning(
-            "event=global_topics_refused detail='clusters cannot prove to each other yet that they ask: topics of"
-            " several clusters (service.clusters) are refused while service.auth is on'"
+            "event=global_topics_refused detail='clusters cannot prove to each other who asks, and topics of several"
+            " clusters (service.clusters) are refused: set service.clusters_shared_secret, the same in all of them'"
         )
 
 

@@ -10,7 +10,17 @@ from api.wire import ALSO_NEEDS, Scope
 from mq.auth import CLUSTER, Decisions, Resource, Verb
 from mq.errors import Forbidden
 
-__all__ = ["CALLER", "EVERYBODY", "Caller", "KnownCaller", "caller_of", "permit_put", "refused", "require_also"]
+__all__ = [
+    "CALLER",
+    "EVERYBODY",
+    "OTHER_CLUSTER",
+    "Caller",
+    "KnownCaller",
+    "caller_of",
+    "permit_put",
+    "refused",
+    "require_also",
+]
 
 #: What it takes to change a topic, and to make one.
 _PUT_VERBS: Final[tuple[Verb, Verb]] = ("alter", "create")
@@ -56,6 +66,25 @@ class _Everybody:
 
 
 EVERYBODY: Final[Caller] = _Everybody()
+
+
+class _OtherCluster:
+    """Another cluster that asks in its own name: it may send the calls that are for clusters, and nothing else."""
+
+    name = ""
+    has_grants = False
+
+    def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
+        return False
+
+    def require(self, resource: Resource, name: str, verb: Verb) -> None:
+        raise Forbidden(f"another cluster may not {verb} {resource} {name} in its own name", field=resource)
+
+    def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
+        return lambda _: False
+
+
+OTHER_CLUSTER: Final[Caller] = _OtherCluster()
 
 
 class KnownCaller:

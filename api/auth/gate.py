@@ -1,6 +1,7 @@
 """The check in front of all paths: who asks, and whether it may (SPEC SEC-4, SEC-5).
 
-    Authorization: Bearer ...  -> credential -> principal -> what the path needs -> 401 | 403 | a Caller
+    Authorization: Bearer ...            -> credential -> principal -> what the path needs -> 401 | 403 | a Caller
+    Mq-Principal: ..., with another cluster's proof -> ^
 
 What was found for a credential, method and path is remembered until the rules change. A request that waits is watched:
 it ends when its credential or its access does.
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from api.auth.caller import EVERYBODY, Caller, KnownCaller, refused
+from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
 from api.auth.credentials import Credentials, SignerUnknown, not_valid
 from api.wire import WATCH, Client, Header, Scope
@@ -39,7 +40,7 @@ class _Admitted:
     """A request that may be answered."""
 
     caller: Caller
-    #: None for an open call.
+    #: None for an open call, and for what another cluster asks in nobody's name.
     credential: Credential | None
     required: Required
     #: Whether the time alone may end the credential.
@@ -135,6 +136,29 @@ class Gate:
         self._check(credential, required)
         scope[WATCH] = partial(self._watch, _Admitted(self.caller(credential), credential, required))
         return self.caller(credential)
+
+    def admit_named(self, scope: Scope, principal: str) -> Caller:
+        """Return who asks, as another cluster has proved; an empty `principal` is that cluster itself.
+
+        Raises
+        ------
+        Forbidden
+            There is no such principal here, or it may not do this.
+        """
+        self._follow()
+        required = required_by(scope["method"], scope["raw_path"])
+        if principal:
+            credential = Credential(principal=principal)
+            if not self.credentials.is_good(credential):
+                raise Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
+            self._check(credential, required)
+            admitted = _Admitted(self.caller(credential), credential, required)
+        elif required.call.is_clusters:
+            admitted = _Admitted(OTHER_CLUSTER, None, required)
+        else:
+            raise Forbidden("the cluster that forwarded this named no principal: it needs service.auth, too")
+        scope[WATCH] = partial(self._watch, admitted)
+        return admitted.caller
 
     def caller(self, credential: Credential) -> Caller:
         """Return the caller of a credential; ask `credentials.is_good` whether it still is one."""

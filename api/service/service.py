@@ -15,8 +15,10 @@ from functools import partial
 
 from api.auth import Prover, Quotas, derived
 from api.host import (
+    ClusterProofs,
     Clusters,
     Fencing,
+    GlobalCopies,
     GlobalTopics,
     Groups,
     HostedMeta,
@@ -41,7 +43,7 @@ from api.statistics import GroupStatistics
 from api.tls import peer_context
 from api.wire import Admission
 from mq.auth_limits import SECRET_BYTES
-from mq.meta import InvisibleBounds
+from mq.meta import InvisibleBounds, require_world
 from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey
 from tables.config import Config
@@ -118,14 +120,20 @@ class Service:
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         others = [(name, url) for name, _, url in (one.partition("=") for one in settings.clusters)]
-        self.global_topics = GlobalTopics(
+        shared = settings.clusters_shared_secret.reveal().encode()
+        #: The proofs of calls between clusters; None if they share no secret.
+        self.cluster_proofs = ClusterProofs(cluster, shared, self.now_ms) if shared else None
+        is_guarded = settings.auth and self.cluster_proofs is None
+        clusters = Clusters(cluster, others, self.peers, self.cluster_proofs, is_guarded=is_guarded)
+        self.global_copies = GlobalCopies(
             self.meta,
             self.topics,
             self.sealer,
-            Clusters(cluster, others, self.peers, is_guarded=settings.auth),
+            clusters,
             refresh_s=settings.clusters_refresh_ms / 1000,
             now_ms=self.now_ms,
         )
+        self.global_topics = GlobalTopics(self.meta, self.topics, clusters, self.global_copies, now_ms=self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
 
         self.statistics = GroupStatistics(
@@ -207,7 +215,7 @@ class Service:
             raise
         service._watch.start()
         service.online.start()
-        service.global_topics.start()
+        service.global_copies.start()
         return service
 
     @property
@@ -222,7 +230,9 @@ class Service:
     async def delete_topic(self, name: str, *, by_cluster: bool = False) -> None:
         """Delete a topic, and the groups' retry partitions for it; a global one first in all other clusters."""
         topic = (await self.topics.require(name)).topic
-        if topic.world is not None and not by_cluster:
+        if by_cluster:
+            require_world(topic)  # another cluster deletes nothing else
+        elif topic.world is not None:
             await self.global_topics.delete_elsewhere(topic)
         await self.groups.drop_retries(await self.topics.delete(name))
 
@@ -247,7 +257,7 @@ class Service:
         await self._watch.stop()
         await self._access.stop()
         await self.online.stop()
-        await self.global_topics.stop()
+        await self.global_copies.stop()
         await self.sealer.stop()
         await self.lanes.stop()
         await self.statistics.stop()
