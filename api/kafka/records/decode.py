@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from api.kafka.records.batch import RECORD_BYTES_MIN, BatchHeader
 from api.kafka.records.columns import Records, pieces
 from api.kafka.records.compression import Compression, expanded
+from api.kafka.records.few import FEW_RECORDS, decode_few
 from api.kafka.records.varints import Int64s, corrupt, read_varints
 from mq.errors import Unprocessable
 from mq.limits import HEADERS_MAX
 
-__all__ = ["decode_batches", "decode_records", "expanded_batch"]
+__all__ = ["decode_batches", "decode_in_columns", "decode_records", "expanded_batch"]
 
 #: Records of one length from which on numpy finds them faster than a loop, and the most that one step looks at.
 _RUN_MIN: Final = 24
@@ -70,8 +71,14 @@ def decode_batches(batches: Sequence[BatchHeader]) -> Records:
     Refused
         `corrupt_records`: the bytes of some batch are not its records.
     """
-    raw = b"".join([batch.records for batch in batches])
+    found = decode_few(batches) if sum(batch.count for batch in batches) <= FEW_RECORDS else None
+    return found or decode_in_columns(batches)
+
+
+def decode_in_columns(batches: Sequence[BatchHeader]) -> Records:
+    """Do what `decode_batches` does, for any number of records."""
     counts = [batch.count for batch in batches]
+    raw = b"".join([batch.records for batch in batches])
     data = np.frombuffer(raw, dtype=np.uint8)
     begins, ends = _bounds(raw, data, batches)
     time_delta, at = read_varints(data, begins + 1)  # behind the attributes, which no version uses

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mq.errors import Refused
 
-__all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints"]
+__all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints", "zigzag"]
 
 Int64s: TypeAlias = NDArray[np.int64]
 
@@ -71,13 +71,14 @@ def _unzigzag(raw: NDArray[np.uint64]) -> Int64s:
     return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
 
 
-def _zigzag(values: Int64s) -> NDArray[np.uint64]:
+def zigzag(values: Int64s) -> NDArray[np.uint64]:
+    """Return numbers of which small ones, also negative, have few bits."""
     return ((values << np.int64(1)) ^ (values >> np.int64(63))).astype(np.uint64)
 
 
 def varint_sizes(values: Int64s) -> Int64s:
     """Return the number of bytes of each number."""
-    raw = _zigzag(values)
+    raw = zigzag(values)
     sizes = np.ones(len(values), dtype=np.int64)
     for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
         longer = raw >= np.uint64(1) << np.uint64(shift)
@@ -96,7 +97,7 @@ def write_varints(columns: list[Int64s]) -> tuple[NDArray[np.uint8], Int64s]:
     filled = np.empty(matrix.shape, dtype=np.bool_)
     at = 0
     for column, size, width in zip(columns, sizes, widths, strict=True):
-        raw = _zigzag(column)
+        raw = zigzag(column)
         for i in range(width):
             follows = np.where(size > i + 1, 0x80, 0).astype(np.uint8)
             matrix[:, at + i] = ((raw >> np.uint64(7 * i)) & np.uint64(0x7F)).astype(np.uint8) | follows
