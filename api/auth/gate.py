@@ -45,6 +45,8 @@ class _Admitted:
     required: Required
     #: Whether the time alone may end the credential.
     is_timed: bool = False
+    #: Whether another cluster named the principal.
+    is_named: bool = False
 
 
 _OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
@@ -150,9 +152,9 @@ class Gate:
         if principal:
             credential = Credential(principal=principal)
             if not self.credentials.is_good(credential):
-                raise Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
+                raise _unknown_here(principal)
             self._check(credential, required)
-            admitted = _Admitted(self.caller(credential), credential, required)
+            admitted = _Admitted(self.caller(credential), credential, required, is_named=True)
         elif required.call.is_clusters:
             admitted = _Admitted(OTHER_CLUSTER, None, required)
         else:
@@ -275,7 +277,7 @@ class Gate:
         if credential is None:
             return None
         if not self.credentials.is_good(credential):
-            return not_valid()
+            return _unknown_here(credential.principal) if admitted.is_named else not_valid()
         try:
             self._check(credential, admitted.required)
             for resource, name, verb in client.also_needs:
@@ -291,6 +293,10 @@ def on_behalf_of(credential: Credential) -> bytes:
     Kafka's clients show who they are once for a connection, and some without sending their key at all.
     """
     return _FOR_PRINCIPAL + b" " + ",".join((credential.principal, *credential.groups)).encode("latin-1")
+
+
+def _unknown_here(principal: str) -> Forbidden:
+    return Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
 
 
 def _authorization(headers: Collection[Header]) -> bytes:

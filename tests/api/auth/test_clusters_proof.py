@@ -128,7 +128,7 @@ def test_sec_05_a_fetch_that_waits_elsewhere_ends_with_its_access_there_or_its_k
     found: list[Reply] = []
     thread = threading.Thread(target=lambda: found.append(topic.fetch(1, at, "&wait_ms=20000")))
     thread.start()
-    until(lambda: any(one.named == who for one in gate._waiting.values()))
+    until(lambda: any(one.is_named and one.caller.name == who for one in gate._waiting.values()))
     ended = {
         "rule": lambda: west.call("DELETE", f"/v1/auth/acls/{rule}"),
         "principal": lambda: west.call("DELETE", f"/v1/auth/principals/{who}"),
