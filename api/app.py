@@ -191,7 +191,7 @@ def _hot_calls(service: Service) -> HotCalls:
         within_ms=settings.request_ms,
     )
     guard = None if service.gate is None else Guard(service.gate, service.prover, service.quotas)
-    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard)
+    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard, service.audit)
 
 
 def _version() -> str:

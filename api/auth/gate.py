@@ -88,6 +88,13 @@ class Gate:
         scope[WATCH] = partial(self._watch, found)
         return found.caller
 
+    def principal_of(self, scope: Scope) -> str:
+        """Return whose key a refused request has; empty if it has no valid one."""
+        try:
+            return self._key(_authorization(scope["headers"])).principal
+        except Unauthenticated:
+            return ""
+
     def follow(self, before: Meta, after: Meta) -> None:
         """End the requests that wait and that the newest rules and keys do not admit."""
         if after.auth is not before.auth:
