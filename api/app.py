@@ -193,7 +193,7 @@ def _hot_calls(service: Service) -> HotCalls:
     guard = (
         None if service.gate is None else Guard(service.gate, service.prover, service.quotas, service.cluster_proofs)
     )
-    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard)
+    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard, service.audit)
 
 
 def _version() -> str:

@@ -7,19 +7,34 @@ one a new key, or remove it.
 
 from __future__ import annotations
 
+import getpass
+import os
 import secrets
+import socket
+from collections.abc import Sequence
+from typing import Final
 
 import click
 import msgspec
 
-from mq.auth import decide_first_administrator, new_key
+from api.audit import Act
+from mq.audit import BY_FILES, ActBegun, AuditRecord, Change, bounded
+from mq.audit_limits import ACT_ID_BYTES
+from mq.auth import AuthEvent, Key, decide_first_administrator, new_key
 from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
+from mq.errors import DeltaMQError, Unknown
+from mq.meta import Meta
 from tables.clock import SYSTEM_CLOCK
 from tables.config import Config, load
-from tables.log import Warehouse
-from tables.queue import MetaLog
+from tables.config_sections import AuditWhen
+from tables.log import Batch, PartitionLog, Warehouse
+from tables.queue import AUDIT, MetaLog, rows_of_audit
+from tables.settings import Flush
 
 __all__ = ["init_command", "make_administrator"]
+
+#: What the audit says was called.
+_CALL: Final = "deltamq auth init"
 
 
 @click.command("init", help="Make the first administrator of a warehouse, and print its key, once.")
@@ -53,7 +68,53 @@ def make_administrator(config: Config, principal: str) -> tuple[str, str]:
     try:
         now_ms = SYSTEM_CLOCK.wall_us() // 1000
         key, token = new_key(principal, secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES), now_ms)
-        MetaLog(warehouse).submit_any(lambda meta: decide_first_administrator(meta.auth, key))
+        is_audited = config.service.audit is not AuditWhen.NEVER
+        audit = warehouse.create(AUDIT) if is_audited else None
+        _make(MetaLog(warehouse), audit, key)
     finally:
         warehouse.close()
     return key.id, token
+
+
+def _make(meta: MetaLog, audit: PartitionLog | None, key: Key) -> None:
+    """Store the principal with its key, as an act: its begin first, its end before the key is printed."""
+    begun = ActBegun(
+        id=secrets.token_hex(ACT_ID_BYTES),
+        time_ms=key.created_ms,
+        principal=BY_FILES,
+        address=f"{_user()}@{socket.gethostname()}",
+        process="",
+        call=_CALL,
+        resource="principal",
+        name=key.principal,
+        asked=bounded({"principal": key.principal}),
+    )
+    act = Act(begun)
+    _store(audit, begun)
+    changes: list[Change] = []
+
+    def decide(meta: Meta) -> Sequence[AuthEvent]:
+        events = decide_first_administrator(meta.auth, key)
+        changes[:] = [Change(meta, events)]
+        return events
+
+    try:
+        meta.submit_any(decide, act.id)
+    except DeltaMQError as error:
+        act.is_unsure = isinstance(error, Unknown)
+        _store(audit, act.ended(key.created_ms, error.status, error.code, error.detail))
+        raise
+    act.changes += changes
+    _store(audit, act.ended(SYSTEM_CLOCK.wall_us() // 1000, 200, "", ""))
+
+
+def _store(audit: PartitionLog | None, record: AuditRecord) -> None:
+    if audit is not None:
+        audit.append([Batch(rows_of_audit([record]))], flush=Flush.SYNC)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

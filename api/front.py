@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, MutableMapping
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from api.audit import Audit
 from api.auth import CALLER, EVERYBODY, Caller, Gate, Prover, Quotas
 from api.host import (
     ClusterProofs,
@@ -86,6 +88,8 @@ class HotCalls(NamedTuple):
     metrics: Metrics
     #: None without authentication.
     guard: Guard | None = None
+    #: None if nothing is recorded.
+    audit: Audit | None = None
 
 
 class Front:
@@ -111,9 +115,10 @@ class Front:
             try:
                 receive, send = await self._admit(scope, receive, send)
             except DeltaMQError as error:
+                answer = answer_of(error)
                 if self.calls is not None:
                     self.calls.metrics.requests["access", error.status] += 1
-                answer = answer_of(error)
+                    self._note_refusal(self.calls, scope, answer)
                 asked = scope["method"], scope["raw_path"]
                 is_console = isinstance(error, Unauthenticated) and asked == ("GET", b"/")
                 await send_answer(scope, send, asking_console(answer) if is_console else answer)
@@ -137,9 +142,24 @@ class Front:
             if len(path) == 5 and path[4] in CALLS:
                 await self._on_handles(path[3], path[4], scope, receive, send)
                 return
+        await self._run_other(scope, _bounded(receive, self._within_ms), send)
+
+    async def _run_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run a call that is not hot; an administrative act is recorded before and after (SPEC SEC-40)."""
+        audit = None if self.calls is None else self.calls.audit
         # A client that goes in the middle of its request is nobody's fault and gets no answer.
         with suppress(ClientDisconnect, ClientDisconnected):
-            await self._others(scope, _bounded(receive, self._within_ms), send)
+            if audit is None:
+                await self._others(scope, receive, send)
+            else:
+                watched = send if is_forwarded(scope["headers"]) else audit.watched(scope, send)
+                await audit.calls.run(scope, receive, watched, self._others)
+
+    def _note_refusal(self, calls: HotCalls, scope: Scope, answer: Answer) -> None:
+        """Count a refusal of the check."""
+        if calls.audit is not None:
+            principal = "" if calls.guard is None else calls.guard.gate.principal_of(scope)
+            calls.audit.answered(scope, answer.status, answer.body, principal)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
@@ -184,7 +204,7 @@ class Front:
         calls = await self._ready("POST", scope, send)
         if calls is None:
             return
-        answer = await _answered("produce", calls.produce.answer(topic, scope, receive), scope, calls.metrics)
+        answer = await _answered("produce", calls.produce.answer(topic, scope, receive), scope, calls)
         if answer is not None and armed("ack.half_responded"):
             await _send_half(send, answer)
         elif answer is not None:
@@ -196,7 +216,7 @@ class Front:
             return
         with ExitStack() as until_sent:
             fetching = calls.fetch.answer(topic, partition, scope, receive, send, until_sent)
-            answer = await _answered("fetch", fetching, scope, calls.metrics)
+            answer = await _answered("fetch", fetching, scope, calls)
             if answer is not None:
                 await send_answer(scope, send, answer)
 
@@ -206,7 +226,7 @@ class Front:
             return
         with ExitStack() as until_sent:
             popping = calls.pop.answer(group, topic, scope, receive, until_sent)
-            answer = await _answered("pop", popping, scope, calls.metrics)
+            answer = await _answered("pop", popping, scope, calls)
             if answer is not None:
                 await send_answer(scope, send, answer)
 
@@ -215,7 +235,7 @@ class Front:
         if calls is None:
             return
         handling = calls.handles.answer(call, group, scope, receive)
-        answer = await _answered(call.decode(), handling, scope, calls.metrics)
+        answer = await _answered(call.decode(), handling, scope, calls)
         if answer is not None:
             await send_answer(scope, send, answer)
 
@@ -236,7 +256,7 @@ async def _admitted(gate: Gate, scope: Scope) -> Caller:
     return await gate.admit_any(scope)
 
 
-async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, metrics: Metrics) -> Answer | None:
+async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, calls: HotCalls) -> Answer | None:
     """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
     try:
         answer = await endpoint
@@ -248,7 +268,10 @@ async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope,
     except Exception as error:
         answer = answer_of(as_deltamq_error(error))
     if answer is not None:
-        metrics.requests[call, answer.status] += 1
+        calls.metrics.requests[call, answer.status] += 1
+        if calls.audit is not None and answer.status >= HTTPStatus.BAD_REQUEST and not is_forwarded(scope["headers"]):
+            # what was forwarded is counted where it came from
+            calls.audit.answered(scope, answer.status, answer.body)
     return answer
 
 

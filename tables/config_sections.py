@@ -32,6 +32,7 @@ from mq.queue_limits import (
 from tables.settings import SettingsDisagree
 
 __all__ = [
+    "AuditWhen",
     "ClientSettings",
     "Engine",
     "JobsSettings",
@@ -93,6 +94,14 @@ class TlsClientAuth(enum.Enum):
     REQUIRED = "required"  #: without one that `tls_client_ca` has signed there is no connection
 
 
+class AuditWhen(enum.Enum):
+    """When the service records administrative acts and refusals."""
+
+    WITH_AUTH = "with_auth"  #: if it knows who asks
+    ALWAYS = "always"  #: without authentication with addresses alone
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """Settings of one service process."""
@@ -136,6 +145,8 @@ class ServiceSettings:
     auth: bool = False
     #: Secret, at least 32 characters, by which processes of the cluster know each other; the same in all of them.
     cluster_secret: Secret = field(default_factory=Secret)
+    #: When administrative acts and refusals are recorded in `sys/audit`: `with_auth`, `always` or `never`.
+    audit: AuditWhen = AuditWhen.WITH_AUTH
     #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.
     allow_open_access: bool = False
     #: The service's certificate with its chain, a file in PEM; if empty, the service speaks HTTP without TLS. The files
@@ -169,6 +180,11 @@ class ServiceSettings:
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     #: Idle time after which a connection is closed, in seconds.
     keep_alive_s: Annotated[int, Meta(ge=1, le=3_600)] = 75
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether administrative acts are recorded."""
+        return self.audit is AuditWhen.ALWAYS or (self.auth and self.audit is AuditWhen.WITH_AUTH)
 
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
@@ -260,6 +276,8 @@ class RetentionSettings:
     dead_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 10 * RETENTION_MS_DEFAULT
     #: How long records of the queue's own logs are kept once the merge job has them in its tables, in milliseconds.
     system_ms: Annotated[int, Meta(ge=60_000, le=RETENTION_MS_MAX)] = 3_600_000
+    #: How long it is kept what administrators did and what was refused, in milliseconds: 400 days.
+    audit_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = 400 * 24 * 3_600_000
 
 
 class Engine(enum.Enum):

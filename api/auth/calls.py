@@ -1,4 +1,4 @@
-"""What each call needs: one table for all of them, from which the check, the document and the tests are made (SEC-4).
+"""What each call needs: one table for all of them, from which check, audit, document and tests are made (SEC-4).
 
     METHOD /path/{topic}  ->  "topic publish"          `publish` on the topic that the path names
                               "topic create|alter"     one of the two; the call itself looks which
@@ -6,6 +6,8 @@
                               "cluster admin"
                               "any"                    a principal with any grant; what is answered is filtered
                               "open"                   no key
+                              "...; audited"           an administrative act: recorded before it is confirmed (SEC-40)
+                              "...; not audited"       it may change something else; calls that only read say nothing
 
 A path is matched as it is routed: split at its slashes first, and each segment decoded once. What is not in the table,
 be it a path or a method, needs `cluster admin`: whether it exists is nobody else's business. Names in bodies and
@@ -28,9 +30,13 @@ __all__ = [
     "OPEN",
     "CallsDisagree",
     "Entry",
+    "Found",
     "Need",
     "Required",
+    "access_of",
+    "call_of",
     "check_complete",
+    "is_audited",
     "named_by",
     "needs_of",
     "required_by",
@@ -39,60 +45,63 @@ __all__ = [
 #: What each call needs, by method and path template.
 CALLS: Final[Mapping[str, str]] = {
     # messages
-    "POST /v1/topics/{topic}/messages": "topic publish",
+    "POST /v1/topics/{topic}/messages": "topic publish; not audited",
     "GET /v1/topics/{topic}/partitions/{partition}/messages": "topic subscribe",
-    "DELETE /v1/topics/{topic}/messages/{message_id:path}": "topic publish",
-    "POST /v1/groups/{group}/topics/{topic}/pop": "group subscribe, topic subscribe",
-    "POST /v1/groups/{group}/ack": "group subscribe",
-    "POST /v1/groups/{group}/invisible": "group subscribe",
-    "POST /v1/groups/{group}/nack": "group subscribe",
-    "POST /v1/groups/{group}/dead": "group subscribe",
+    "DELETE /v1/topics/{topic}/messages/{message_id:path}": "topic publish; not audited",
+    "POST /v1/groups/{group}/topics/{topic}/pop": "group subscribe, topic subscribe; not audited",
+    "POST /v1/groups/{group}/ack": "group subscribe; not audited",
+    "POST /v1/groups/{group}/invisible": "group subscribe; not audited",
+    "POST /v1/groups/{group}/nack": "group subscribe; not audited",
+    "POST /v1/groups/{group}/dead": "group subscribe; not audited",
     # topics
     "GET /v1/topics": "any",
     "GET /v1/topics/{topic}": "topic describe",
-    "PUT /v1/topics/{topic}": "topic create|alter",
-    "DELETE /v1/topics/{topic}": "topic delete",
+    "PUT /v1/topics/{topic}": "topic create|alter; audited",
+    "DELETE /v1/topics/{topic}": "topic delete; audited",
     "GET /v1/topics/{topic}/offsets": "topic describe",
-    "POST /v1/topics/{topic}/remap": "topic alter",
-    "POST /v1/topics/{topic}/check": "topic describe",
-    "POST /v1/topics/{topic}/repair": "topic alter",
-    "PUT /v1/topics/{topic}/partitions/{partition}": "topic alter",
+    "POST /v1/topics/{topic}/remap": "topic alter; audited",
+    "POST /v1/topics/{topic}/check": "topic describe; not audited",
+    "POST /v1/topics/{topic}/repair": "topic alter; audited",
+    "PUT /v1/topics/{topic}/partitions/{partition}": "topic alter; audited",
     # topics of several clusters: the clusters' calls among each other
     "GET /v1/topics/{topic}/global": "cluster admin",
-    "PUT /v1/topics/{topic}/global": "cluster admin",
+    "PUT /v1/topics/{topic}/global": "cluster admin; audited",
     "GET /v1/topics/{topic}/global/producers/{producer_id}": "cluster admin",
     # groups
     "GET /v1/groups": "any",
     "GET /v1/groups/{group}": "group describe",
-    "PUT /v1/groups/{group}": "group alter",
-    "DELETE /v1/groups/{group}": "group delete",
+    "PUT /v1/groups/{group}": "group alter; audited",
+    "DELETE /v1/groups/{group}": "group delete; audited",
     "GET /v1/groups/{group}/topics/{topic}/offsets": "group describe, topic describe",
-    "PUT /v1/groups/{group}/topics/{topic}/offsets": "group subscribe, topic subscribe",
-    "POST /v1/groups/{group}/topics/{topic}/offsets/reset": "group reset, topic describe",
+    "PUT /v1/groups/{group}/topics/{topic}/offsets": "group subscribe, topic subscribe; not audited",
+    "POST /v1/groups/{group}/topics/{topic}/offsets/reset": "group reset, topic describe; audited",
     "GET /v1/groups/{group}/statistics": "group describe",
-    "POST /v1/groups/{group}/clients/{client_id}/heartbeat": "group subscribe",
+    "POST /v1/groups/{group}/clients/{client_id}/heartbeat": "group subscribe; not audited",
     "GET /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
-    "POST /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
-    "DELETE /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe",
-    "POST /v1/groups/{group}/topics/{topic}/aside": "group subscribe, topic subscribe",
+    "POST /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe; not audited",
+    "DELETE /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe; not audited",
+    "POST /v1/groups/{group}/topics/{topic}/aside": "group subscribe, topic subscribe; not audited",
     "GET /v1/groups/{group}/dead-letters": "group subscribe",
-    "POST /v1/groups/{group}/dead-letters/replay": "group subscribe",
+    "POST /v1/groups/{group}/dead-letters/replay": "group subscribe; audited",
     # who may do what
     "GET /v1/auth/principals": "cluster admin",
     "GET /v1/auth/principals/{principal}": "cluster admin",
-    "PUT /v1/auth/principals/{principal}": "cluster admin",
-    "DELETE /v1/auth/principals/{principal}": "cluster admin",
+    "PUT /v1/auth/principals/{principal}": "cluster admin; audited",
+    "DELETE /v1/auth/principals/{principal}": "cluster admin; audited",
     "GET /v1/auth/keys": "cluster admin",
-    "POST /v1/auth/keys": "cluster admin",
-    "DELETE /v1/auth/keys/{key_id}": "cluster admin",
+    "POST /v1/auth/keys": "cluster admin; audited",
+    "DELETE /v1/auth/keys/{key_id}": "cluster admin; audited",
     "GET /v1/auth/acls": "cluster admin",
-    "POST /v1/auth/acls": "cluster admin",
-    "DELETE /v1/auth/acls/{acl_id}": "cluster admin",
+    "POST /v1/auth/acls": "cluster admin; audited",
+    "DELETE /v1/auth/acls/{acl_id}": "cluster admin; audited",
     "GET /v1/auth/quotas": "cluster admin",
-    "PUT /v1/auth/quotas/{principal}": "cluster admin",
+    "PUT /v1/auth/quotas/{principal}": "cluster admin; audited",
+    # who did what
+    "GET /v1/audit": "cluster audit",
+    "GET /v1/audit/refusals": "cluster audit",
     # the service
     "GET /v1/cluster": "any",
-    "PUT /v1/brokers/{broker}": "cluster admin",
+    "PUT /v1/brokers/{broker}": "cluster admin; audited",
     "GET /metrics": "cluster metrics",
     # the console: nobody is told anything by its files, which ask for a key
     "GET /": "any",
@@ -115,6 +124,11 @@ BY_CLUSTERS: Final = frozenset(
 #: What is said of a call that needs no key.
 OPEN: Final = "open"
 _ANY: Final = "any"
+_AUDITED: Final = "audited"
+#: What a call that may change something says of the audit.
+_AUDITS: Final = (_AUDITED, "not audited")
+#: Methods of calls that only read.
+_READING: Final = ("GET", "HEAD")
 
 
 class CallsDisagree(Exception):
@@ -139,6 +153,20 @@ class Entry(NamedTuple):
     is_clusters: bool = False
 
 
+class Found(NamedTuple):
+    """The call that a path and method are for, with the names in the path."""
+
+    #: Method and path template.
+    name: str
+    entry: Entry
+    values: Mapping[str, str]
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether it is an administrative act."""
+        return is_audited(self.name)
+
+
 class Required(NamedTuple):
     """What one request needs: the call, and the name for each of its needs."""
 
@@ -150,12 +178,30 @@ class Required(NamedTuple):
 _UNKNOWN: Final = Required(Entry((Need("cluster", ("admin",)),)), (CLUSTER,))
 
 
+def access_of(name: str) -> str:
+    """Return what the table says that a call needs, without what it says of the audit."""
+    return CALLS[name].partition("; ")[0]
+
+
+def is_audited(name: str) -> bool:
+    """Whether a call is an administrative act, which is recorded before it is confirmed."""
+    return CALLS[name].partition("; ")[2] == _AUDITED
+
+
 def needs_of(text: str) -> Entry:
-    """Return what an entry of the table says."""
+    """Return what an entry of the table says that the call needs."""
+    text = text.partition("; ")[0]
     if text in (OPEN, _ANY):
         return Entry(is_open=text == OPEN)
     parts = [part.split(" ") for part in text.split(", ")]
     return Entry(tuple(Need(cast(Resource, what), tuple(cast(list[Verb], verbs.split("|")))) for what, verbs in parts))
+
+
+class _Call(NamedTuple):
+    """One call of the table."""
+
+    name: str
+    entry: Entry
 
 
 @dataclass(slots=True)
@@ -166,10 +212,10 @@ class _Node:
     #: The name of the parameter that comes next, and what follows it.
     parameter: tuple[str, _Node] | None = None
     #: The calls that end here, and those whose last parameter takes the rest of the path, slashes and all.
-    calls: dict[str, Entry] = field(default_factory=dict)
-    rest: dict[str, Entry] = field(default_factory=dict)
+    calls: dict[str, _Call] = field(default_factory=dict)
+    rest: dict[str, _Call] = field(default_factory=dict)
 
-    def add(self, segments: list[str], method: str, call: Entry) -> None:
+    def add(self, segments: list[str], method: str, call: _Call) -> None:
         if not segments:
             self.calls[method] = call
         elif segments[0].endswith(":path}"):
@@ -196,7 +242,7 @@ def _tree(calls: Mapping[str, str]) -> _Node:
     root = _Node()
     for name, text in calls.items():
         method, _, path = name.partition(" ")
-        root.add(path.split("/")[1:], method, needs_of(text)._replace(is_clusters=name in BY_CLUSTERS))
+        root.add(path.split("/")[1:], method, _Call(name, needs_of(text)._replace(is_clusters=name in BY_CLUSTERS)))
     root.check()
     return root
 
@@ -206,26 +252,32 @@ _ROOT: Final = _tree(CALLS)
 
 def required_by(method: str, raw_path: bytes) -> Required:
     """Return what a request needs, by its method and its path as it was received."""
+    found = call_of(method, raw_path)
+    return _UNKNOWN if found is None else _named(found.entry, found.values)
+
+
+def call_of(method: str, raw_path: bytes) -> Found | None:
+    """Return the call that a request is for; None if the table has none."""
     try:
         segments = _segments(raw_path)
     except UnicodeDecodeError:
-        return _UNKNOWN
+        return None
     node, values = _ROOT, dict[str, str]()
     for at, segment in enumerate(segments):
         if node.rest and at < len(segments):
             call = node.rest.get(method)
-            return _UNKNOWN if call is None else _named(call, values)
+            return None if call is None else Found(*call, values)
         if "/" in segment:  # it would be routed as two
-            return _UNKNOWN
+            return None
         if segment in node.literal:
             node = node.literal[segment]
         elif node.parameter is not None and segment:
             values[node.parameter[0]] = segment
             node = node.parameter[1]
         else:
-            return _UNKNOWN
+            return None
     call = node.calls.get(method)
-    return _UNKNOWN if call is None else _named(call, values)
+    return None if call is None else Found(*call, values)
 
 
 def _segments(raw_path: bytes) -> list[str]:
@@ -253,8 +305,18 @@ def named_by(resource: Resource, name: str) -> str:
 def check_complete(served: Iterable[str], calls: Mapping[str, str] = CALLS) -> None:
     """Raise `CallsDisagree` unless `calls` has an entry for everything that is `served`, and no other.
 
-    A service with a call that nobody decided about must not start.
+    So it does unless each call that may change something says whether it is audited. A service with a call that nobody
+    decided about must not start.
     """
+    undecided = [name for name, text in calls.items() if not _says_of_audit(name, text)]
+    if undecided:
+        raise CallsDisagree(f"api/auth/calls.py: say `audited` or `not audited` of {sorted(undecided)}")
     missing, extra = set(served) - calls.keys(), calls.keys() - set(served)
     if missing or extra:
         raise CallsDisagree(f"api/auth/calls.py: no entry for {sorted(missing)}; nothing serves {sorted(extra)}")
+
+
+def _says_of_audit(name: str, text: str) -> bool:
+    """Whether an entry says what it must of the audit: nothing if the call only reads, and else one of two things."""
+    said = text.partition("; ")[2]
+    return said in _AUDITS or (not said and name.startswith(_READING))

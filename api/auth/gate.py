@@ -173,6 +173,13 @@ class Gate:
             found = self._callers[whose] = KnownCaller(whose[0], lambda: self.decisions, whose[1])
         return found
 
+    def principal_of(self, scope: Scope) -> str:
+        """Return whose credential a refused request has; empty if it has no valid one."""
+        try:
+            return self._found(_authorization(scope["headers"])).credential.principal
+        except Unauthenticated:
+            return ""
+
     def follow(self, before: Meta, after: Meta) -> None:
         """End the requests that wait and that the newest rules and principals do not admit."""
         if after.auth is not before.auth:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias, TypeVar
 
+from api.audit import noting
 from api.log import Partitions
 from mq.errors import DeltaMQError
 from mq.meta import AnyEvent, Event, GroupEvent, Meta, MetaState
@@ -77,19 +78,16 @@ class HostedMeta:
 
     async def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
         """Change topics (see `MetaLog.submit`)."""
-        state = await self.run(lambda: self._log.submit(decide))
-        self._changed()
-        return state
+        return (await self.submit_any(lambda meta: decide(meta.topics))).topics
 
     async def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
         """Change groups (see `MetaLog.submit_groups`)."""
-        meta = await self.run(lambda: self._log.submit_groups(decide))
-        self._changed()
-        return meta
+        return await self.submit_any(decide)
 
     async def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
-        """Change anything (see `MetaLog.submit_any`)."""
-        meta = await self.run(lambda: self._log.submit_any(decide))
+        """Change anything (see `MetaLog.submit_any`); an act that is under way notes what changes (SPEC SEC-40)."""
+        with noting(decide) as (noted, act):
+            meta = await self.run(lambda: self._log.submit_any(noted, act))
         self._changed()
         return meta
 

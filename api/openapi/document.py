@@ -11,7 +11,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.auth import CALLS, OPEN
+from api.auth import CALLS, OPEN, access_of, is_audited
 from api.openapi.examples import add_examples
 from api.openapi.messages import message_paths
 from api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
@@ -54,19 +54,21 @@ def describe(app: FastAPI) -> Json:
         document["components"]["securitySchemes"] = {_SCHEME: _KEYS}
         for template, path in document["paths"].items():
             for method, call in path.items():
-                needed = _needed(method, template)
+                name = _name(method, template)
+                needed = access_of(name)
                 call["responses"] = _with_problems(call["responses"], *_REFUSED[: 0 if needed == OPEN else None])
                 call["x-deltamq-access"] = needed
+                call["x-deltamq-audited"] = is_audited(name)
                 if app.state.is_guarded:
                     call["security"] = [] if needed == OPEN else [{_SCHEME: []}]
         app.openapi_schema = document
     return app.openapi_schema
 
 
-def _needed(method: str, template: str) -> str:
-    """Return what a call needs, as the table of the check says it."""
+def _name(method: str, template: str) -> str:
+    """Return the name of a call in the table of the check."""
     name = f"{method.upper()} {template}"
-    return CALLS[name] if name in CALLS else CALLS[name.replace("{message_id}", "{message_id:path}")]
+    return name if name in CALLS else name.replace("{message_id}", "{message_id:path}")
 
 
 def _with_problems(responses: Json, *more: int) -> Json:

@@ -52,6 +52,33 @@ _TOPIC: Final[Json] = {
     "partitions": [_PARTITION],
     "logical_queues": None,
 }
+_ACT: Final[Json] = {
+    "id": "5f2b8c1d9e3a4f60",
+    "time": "2013-01-01T05:15:00.123000Z",
+    "principal": "ada",
+    "address": "10.0.0.7:51234",
+    "process": "f200793a0916439eac7c8d8630c8039a",
+    "call": "PUT /v1/topics/{topic}",
+    "resource": "topic",
+    "name": "flights",
+    "asked": {"retention_ms": 86_400_000, "topic": "flights"},
+    "outcome": "done",
+    "status": 200,
+    "code": None,
+    "detail": None,
+    "before": {"topic/flights": {"settings": {"retention_ms": 259_200_000}}},
+    "after": {"topic/flights": {"settings": {"retention_ms": 86_400_000}}},
+}
+_REFUSAL: Final[Json] = {
+    "minute": "2013-01-01T05:15:00.000000Z",
+    "principal": "reports",
+    "call": "DELETE /v1/topics/{topic}",
+    "status": 403,
+    "code": "forbidden",
+    "count": 3,
+    "address": "10.0.0.7:51234",
+    "process": "f200793a0916439eac7c8d8630c8039a",
+}
 _FAULT: Final[Json] = {
     "kind": "missing",
     "broker": "broker-b",
@@ -287,6 +314,8 @@ _EXAMPLES: Final[Json] = {
     "AclView": _ACL,
     "QuotaView": _QUOTA,
     "QuotaList": {"quotas": [_QUOTA], "next": None},
+    "ActList": {"acts": [_ACT], "next": None},
+    "RefusalList": {"refusals": [_REFUSAL], "next": 1_234},
     "PartitionAccessView": {"topic": "flights", "partition": "flights@broker-a", **_CLOSED},
 }
 

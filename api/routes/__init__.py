@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from api.routes import (
-    access,
+    audit,
     auth,
     cancel,
     cluster,
@@ -55,7 +55,7 @@ ROUTERS: Final = tuple(
         failed_messages,
         dead_letters,
         cluster,
-        access,
         auth,
+        audit,
     )
 )

@@ -1,7 +1,12 @@
-"""The service itself over REST: cluster, health, metrics, console."""
+"""The service itself over REST: cluster, access of brokers and partitions, health, metrics, console.
+
+A change of access (SPEC ROUTE-9) is answered when this process obeys; the others do once they have read the metadata,
+within moments.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,19 +14,22 @@ from importlib.resources import files
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from api.host import Topics, queue_states
 from api.log import QueueGauges, of_partitions, of_queues, rendered
-from api.routes.topics import Running, brought_up
-from api.wire import TOPIC_PATTERN, AccessFields, Answer, Json, problems
+from api.routes.topics import Running, TopicName, brought_up
+from api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
 from mq.errors import Unavailable
-from mq.meta import META_ROLE, Host
-from mq.names import broker_of
+from mq.meta import META_ROLE, Host, decide_broker_access, decide_partition_access
+from mq.names import broker_of, check_broker, check_topic
 
 __all__ = ["asking_console", "router"]
+
+log = logging.getLogger("deltamq.api")
 
 router = APIRouter(tags=["service"])
 
@@ -42,6 +50,8 @@ deltamq_produced_messages_total{topic="flights"} 123.0
 """
 
 
+#: Without a body everything is allowed again.
+_ACCESS: Final = JsonBody(AccessAsked, {"writable": False, "reason": "disk is replaced"}, required=False)
 #: Maximum number of topics in one request for metrics.
 _TOPICS_MAX: Final = 100
 
@@ -233,3 +243,63 @@ def asking_console(refusal: Answer) -> Answer:
     page = _file("console.html")
     challenge = [one for one in refusal.headers if one[0] == b"www-authenticate"]
     return Answer(refusal.status, [*page.raw_headers, *challenge], bytes(page.body))
+
+
+# Access ---------------------------------------------------------------------------------------------------------------
+
+
+class BrokerAccessView(AccessFields):
+    """The access of a broker."""
+
+    broker: str
+
+
+class PartitionAccessView(AccessFields):
+    """The access of a partition, as far as it and its broker both allow."""
+
+    topic: str
+    partition: str
+
+
+@router.put(
+    "/v1/brokers/{broker}",
+    summary="Set whether a broker may be read and written to",
+    response_model=BrokerAccessView,
+    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    openapi_extra=_ACCESS.described,
+)
+async def put_broker(
+    broker: Annotated[str, PathParameter(examples=["broker-a"])], service: Running, request: Request
+) -> Any:
+    check_broker(broker)
+    access, now_ms = (await _ACCESS.read(request)).access(), service.now_ms()
+    meta = await service.meta.submit_any(lambda meta: decide_broker_access(meta, broker, access, now_ms))
+    log.info("event=broker_access broker=%r readable=%s writable=%s", broker, access.readable, access.writable)
+    return {"broker": broker, **AccessFields.of(meta.access.of_broker(broker))}
+
+
+@router.put(
+    "/v1/topics/{topic}/partitions/{partition}",
+    summary="Set whether a partition may be read and written to",
+    response_model=PartitionAccessView,
+    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
+    openapi_extra=_ACCESS.described,
+)
+async def put_partition(
+    topic: TopicName,
+    partition: Annotated[str, PathParameter(examples=["flights@broker-a"])],
+    service: Running,
+    request: Request,
+) -> Any:
+    check_topic(topic)
+    access, now_ms = (await _ACCESS.read(request)).access(), service.now_ms()
+    meta = await service.meta.submit_any(lambda meta: decide_partition_access(meta, topic, partition, access, now_ms))
+    log.info(
+        "event=partition_access topic=%r partition=%r readable=%s writable=%s",
+        topic,
+        partition,
+        access.readable,
+        access.writable,
+    )
+    topic_id = meta.topics.topic(topic).id
+    return {"topic": topic, "partition": partition, **AccessFields.of(meta.access.at(now_ms).of(topic_id, partition))}

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Iterable
 from functools import partial
 
+from api.audit import Audit
 from api.auth import Prover, Quotas, derived
 from api.host import (
     ClusterProofs,
@@ -42,6 +43,7 @@ from api.service.watch import Watch
 from api.statistics import GroupStatistics
 from api.tls import peer_context
 from api.wire import Admission
+from mq.audit_limits import ACT_ID_BYTES
 from mq.auth_limits import SECRET_BYTES
 from mq.meta import InvisibleBounds, require_world
 from mq.names import broker_of
@@ -107,6 +109,8 @@ class Service:
             load=RequestRate(self.metrics),
             kafka=kafka,
         )
+        #: Records administrative acts and refusals; None if the settings say so.
+        self.audit = self._audit(meta) if settings.is_audited else None
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         prover = None if self.gate is None else self.prover
         self.peers = Peers(self.hosting, peer_context(settings), prover)
@@ -216,7 +220,18 @@ class Service:
         service._watch.start()
         service.online.start()
         service.global_copies.start()
+        if service.audit is not None:
+            service.audit.start(lambda: service.meta.now)
         return service
+
+    def _audit(self, meta: MetaLog) -> Audit:
+        return Audit(
+            self.partitions,
+            meta,
+            process=lambda: self.hosting.id,
+            now_ms=self.now_ms,
+            new_id=lambda: secrets.token_hex(ACT_ID_BYTES),
+        )
 
     @property
     def stopping(self) -> bool:
@@ -261,6 +276,8 @@ class Service:
         await self.sealer.stop()
         await self.lanes.stop()
         await self.statistics.stop()
+        if self.audit is not None:
+            await self.audit.stop()
         await self.hosting.stop()
         await self.peers.close()
         self.meta.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mq.client.admin import (
         AclInfo,
+        ActInfo,
         Admin,
         BrokerInfo,
         ClusterInfo,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PrincipalInfo,
         QueueInfo,
         QuotaInfo,
+        RefusalInfo,
         Remapping,
         SegmentInfo,
         TopicCheck,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AclInfo",
+    "ActInfo",
     "Admin",
     "BroadcastOffsets",
     "BrokerInfo",
@@ -115,6 +118,7 @@ __all__ = [
     "QueueInfo",
     "QuotaInfo",
     "ReceivedMessage",
+    "RefusalInfo",
     "RelayStats",
     "Remapping",
     "Result",
@@ -137,6 +141,7 @@ __all__ = [
 #: The room that each name is imported from.
 _ROOMS = {
     "AclInfo": "admin",
+    "ActInfo": "admin",
     "Admin": "admin",
     "BrokerInfo": "admin",
     "Closed": "produce",
@@ -186,6 +191,7 @@ _ROOMS = {
     "PullConsumer": "pull",
     "QueueInfo": "admin",
     "QuotaInfo": "admin",
+    "RefusalInfo": "admin",
     "ReceivedMessage": "messages",
     "RelayStats": "outbox",
     "Remapping": "admin",

@@ -23,9 +23,11 @@ from tables.queue.metadata import MetaFollower, MetaLog, read_meta
 from tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
 from tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
 from tables.queue.records import (
+    audit_records_of,
     lost_records_of,
     offset_records_of,
     records_of,
+    rows_of_audit,
     rows_of_delay_marks,
     rows_of_lost_records,
     rows_of_offset_records,
@@ -36,6 +38,7 @@ from tables.queue.records import (
 from tables.queue.recovery import Cursor, Follower, ProgressFollower, Recovered, recover, recover_progress
 from tables.queue.redelivery_rows import again, forwarded, sent_back, with_reason
 from tables.queue.refs import (
+    AUDIT,
     DELAY,
     DELAY_MARKS,
     LOST,
@@ -58,6 +61,7 @@ from tables.queue.waiting import WaitingIndex
 
 __all__ = [
     "AT_ONCE",
+    "AUDIT",
     "DELAY",
     "DELAY_MARKS",
     "LOST",
@@ -89,6 +93,7 @@ __all__ = [
     "WaitingIndex",
     "again",
     "app_id",
+    "audit_records_of",
     "dead_ref",
     "drop_segments",
     "fence_epochs_of",
@@ -109,6 +114,7 @@ __all__ = [
     "retry_ref",
     "revive_ref",
     "revive_refs",
+    "rows_of_audit",
     "rows_of_delay_marks",
     "rows_of_lost_records",
     "rows_of_offset_records",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -59,6 +59,8 @@ RACES_MAX: Final = 1_000
 #: Number of tries of an append whose outcome is not known, before `Unknown` is raised.
 _UNKNOWN_TRIES: Final = 3
 
+#: Header of events that an audited act added, with the act's id. The fold does not look at it.
+ACT_HEADER: Final = "act"
 _ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
 _COLUMNS: Final = ["offset", "tag", "body"]
 
@@ -171,30 +173,49 @@ class MetaLog:
         """Append events of groups as `submit` does; `decide` gets the whole state, and the new one is returned."""
         return self.submit_any(decide)
 
-    def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
-        """Append events of any kind as `submit` does; `decide` gets the whole state, and the new one is returned."""
-        return self._submit(decide)
+    def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]], act: str | None = None) -> Meta:
+        """Append events of any kind as `submit` does; `decide` gets the whole state, and the new one is returned.
 
-    def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
+        `act` is the id of the audited act that they are part of; it is stored beside them, for `acts_done`.
+        """
+        return self._submit(decide, act)
+
+    def acts_done(self, acts: Collection[str]) -> tuple[set[str], int]:
+        """Return those of these acts that have events in the log, and since when the log has all events (us).
+
+        Reads the whole log: for the few acts of processes that were killed.
+        """
+        done = set[str]()
+        with self._lock:
+            self._log.refresh()
+            files = self._log.files
+            for file in files:
+                rows = self._log.file_columns(file, ["headers"])
+                for headers in rows.column("headers").drop_null().to_pylist():
+                    done.update(value for name, value in headers if name == ACT_HEADER and value in acts)
+        # Where the beginning was removed, the first file may lack what was appended before its last row.
+        return done, files[0].append_max_us if files and files[0].start > 0 else 0
+
+    def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]], act: str | None = None) -> Meta:
         with self._lock:
             for _ in range(self._races_max):
                 self._catch_up()
                 events = decide(self._folded.meta)
                 if not events:
                     return self._folded.meta
-                if self._append(events):
+                if self._append(events, act):
                     self._catch_up()
                     return self._folded.meta
         raise Unavailable(f"lost {self._races_max} races for the metadata log; try again", code="contention")
 
-    def _append(self, events: Sequence[AnyEvent]) -> bool:
+    def _append(self, events: Sequence[AnyEvent], act: str | None) -> bool:
         """Store the events at the offset of the folded state; return False if another process has written there."""
         # Events that cannot be folded must never be stored: no process could start again.
         after = self._folded.meta.apply_all(events)
         stored = [*events, *self._due_snapshot(events, after)]
         self._writer_seq += 1
         stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(stored))
-        batch = Batch(_rows(stored), stamp)
+        batch = Batch(_rows(stored, act), stamp)
         tries = 0
         while True:
             try:
@@ -245,13 +266,16 @@ class MetaLog:
         return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
-def _rows(events: Sequence[AnyEvent | MetaSnapshot]) -> pa.RecordBatch:
-    columns = {
+def _rows(events: Sequence[AnyEvent | MetaSnapshot], act: str | None) -> pa.RecordBatch:
+    columns: dict[str, list[object]] = {
         "key": [event.key for event in events],
         "tag": [event.kind for event in events],
         "body": [event.to_json() if isinstance(event, MetaSnapshot) else event_to_json(event) for event in events],
     }
-    return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
+    if act is None:
+        return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
+    columns["headers"] = [[(ACT_HEADER, act)]] * len(events)
+    return pa.RecordBatch.from_pydict(columns, schema=_ROWS.append(INGEST_SCHEMA.field("headers")))
 
 
 def _events_of(rows: pa.Table) -> list[AnyEvent]:

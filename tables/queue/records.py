@@ -5,6 +5,7 @@ offsets          a group's progress in a lane
 lost             offsets that a group can no longer get
 statistics       what a group did in a minute
 delay marks      cancelled, ended
+audit            an act begun, an act ended, refusals of a minute; the key is the record's id
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from mq.audit import AuditRecord
+from mq.audit import record_from_json as audit_from_json
+from mq.audit import record_to_json as audit_to_json
 from mq.errors import Corrupt
 from mq.queue import (
     DelayMark,
@@ -29,10 +33,12 @@ from mq.statistics import StatisticsRecord
 from tables.schema import INGEST_SCHEMA, TIME
 
 __all__ = [
+    "audit_records_of",
     "delay_marks_of",
     "lost_records_of",
     "offset_records_of",
     "records_of",
+    "rows_of_audit",
     "rows_of_delay_marks",
     "rows_of_lost_records",
     "rows_of_offset_records",
@@ -47,6 +53,7 @@ _OFFSET: Final = "offset"
 _LOST: Final = "lost"
 _STATISTICS: Final = "statistics"
 _SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "body")])
+_KEYED_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
 _DUE_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "body", "deliver_time")])
 
 
@@ -106,6 +113,18 @@ def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
 def delay_marks_of(rows: pa.Table) -> list[DelayMark]:
     """Return the marks in rows of the log of delay marks."""
     return _decoded(rows, lambda tag, body, _: mark_from_json(tag, body))
+
+
+def rows_of_audit(records: Sequence[AuditRecord]) -> pa.RecordBatch:
+    """Return records of the audit as rows for its partition."""
+    tags, bodies = _columns([audit_to_json(record) for record in records])
+    keys = pa.array([record.id for record in records], pa.string())
+    return pa.RecordBatch.from_arrays([keys, tags, bodies], schema=_KEYED_SCHEMA)
+
+
+def audit_records_of(rows: pa.Table) -> list[AuditRecord]:
+    """Return the records in rows of the audit."""
+    return _decoded(rows, lambda tag, body, _: audit_from_json(tag, body))
 
 
 def _plain(tagged: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:

@@ -8,10 +8,12 @@
 | statistics of groups   | sys   | `rmq_sys_STATISTICS_{cluster}`  | `{topic}@{broker}`                |       |
 | delayed messages       | sys   | `rmq_sys_DELAY_{cluster}`       | `{topic}@{broker}`                |       |
 | marks about these      | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
+| acts, refusals         | sys   | `audit`                         | `audit@audit`                     |       |
 | messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
 | dead letters           | dlq   | `{group}`                       | `%DLQ%{group}@{broker}`           | group |
 
-Each broker has its own partitions, so that brokers in different processes do not race for the same one.
+Each broker has its own partitions, so that brokers in different processes do not race for the same one. The audit has
+one partition for the warehouse, as the metadata has: administrative acts are few, and have one order.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from mq.queue_limits import REVIVE_QUEUES
 from tables.paths import PartitionRef, Space
 
 __all__ = [
+    "AUDIT",
     "DELAY",
     "DELAY_MARKS",
     "LOST",
@@ -46,6 +49,9 @@ LOST: Final = "rmq_sys_LOST"
 STATISTICS: Final = "rmq_sys_STATISTICS"
 DELAY: Final = "rmq_sys_DELAY"
 DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
+
+#: What administrators did, and what was refused (SPEC SEC-40).
+AUDIT: Final = PartitionRef(Space.SYS, "audit", "audit@audit")
 
 #: Number of lives of one topic name for which a retry partition's generation has room, besides its group's epoch.
 TOPIC_LIVES_MAX: Final = 1 << 20

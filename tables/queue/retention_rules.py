@@ -10,6 +10,7 @@
 | statistics           | `retention.system_ms`                | the same                                        |
 | delayed messages     | deliver time, `retention.delayed_ms` | it and all before it have ended                 |
 | marks about these    | `retention.system_ms`                | the messages that they are about are removed    |
+| acts, refusals       | `retention.audit_ms`                 |                                                 |
 | all others           | for ever (`MetaLog` trims metadata)  |                                                 |
 
 Messages of a deleted topic or group are kept as long (a topic's for the default time), but no group holds them back.
@@ -48,7 +49,7 @@ from tables.paths import PartitionRef, Space
 from tables.queue.delay_marks import ended_below, void_marks_below
 from tables.queue.merge_plan import merged_to
 from tables.queue.recovery import Follower, recover_progress
-from tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, STATISTICS, lives_of_retry
+from tables.queue.refs import AUDIT, DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, STATISTICS, lives_of_retry
 
 __all__ = ["Rule", "Rules", "Stored"]
 
@@ -154,6 +155,8 @@ class Rules:
             return self._of_retry(log)
         if ref.space is Space.DLQ:
             return Rule(keep_ms=self._settings.dead_ms)
+        if ref == AUDIT:
+            return Rule(keep_ms=self._settings.audit_ms)
         kind = self._kind(ref)
         if kind in _MERGED:
             return Rule(keep_ms=self._settings.system_ms, holds=lambda: [self._unmerged(ref)])

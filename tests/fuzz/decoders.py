@@ -35,6 +35,7 @@ from api.wire import (
     route_messages,
     unquoted,
 )
+from mq.audit import record_from_json as audit_from_json
 from mq.auth import Credential, Key, credential_of, new_key
 from mq.errors import DeltaMQError, Unauthenticated
 from mq.filters import Fields, evaluate, parse_filter
@@ -298,6 +299,7 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),
     "lost_record": _tagged(lambda _, body: LostRecord.from_json(body)),
     "statistics_record": StatisticsRecord.from_json,
+    "audit_record": _tagged(audit_from_json),
     "meta_event": _tagged(event_from_json),
     "meta_snapshot": _tagged(lambda _, body: MetaSnapshot.from_json(body)),
     "commit": _commit,

@@ -152,6 +152,7 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "delay_mark": _STORED,
     "offset_record": _STORED,
     "lost_record": _STORED,
+    "audit_record": _STORED,
     "statistics_record": (StatisticsRecord(MinuteKey(60_000, "g", "t", "t-1", "A"), "p", Consumed(3)).to_json(),),
     "meta_event": _STORED,
     "meta_snapshot": _STORED,

@@ -18,6 +18,7 @@ ROOMS = (
     *(
         f"api.{room}"
         for room in (
+            "audit",
             "auth",
             "host",
             "issuer",
@@ -41,7 +42,19 @@ ROOMS = (
     *(f"jobs.{room}" for room in ("cli", "export", "merge", "queue", "read", "run", "setup", "sink", "spark", "tasks")),
     *(
         f"mq.{room}"
-        for room in ("auth", "filters", "jobs", "members", "meta", "order", "queue", "static", "testing", "wire")
+        for room in (
+            "audit",
+            "auth",
+            "filters",
+            "jobs",
+            "members",
+            "meta",
+            "order",
+            "queue",
+            "static",
+            "testing",
+            "wire",
+        )
     ),
     *(f"mq.client.{room}" for room in ("admin", "http", "messages", "orderly", "outbox", "pop", "produce", "pull")),
     *(f"tables.{room}" for room in ("delta", "log", "ops", "queue", "state", "store")),

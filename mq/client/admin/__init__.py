@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mq.client.admin.access_admin import AccessInfo
 from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo
+from mq.client.admin.audit_admin import ActInfo, RefusalInfo
 from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
 from mq.client.admin.group_admin import (
     DeadLetter,
@@ -31,6 +32,7 @@ from mq.client.admin.topic_view import TopicView, broker_in, fetch_view, lp_of
 __all__ = [
     "AccessInfo",
     "AclInfo",
+    "ActInfo",
     "Admin",
     "BrokerInfo",
     "ClusterInfo",
@@ -52,6 +54,7 @@ __all__ = [
     "PrincipalInfo",
     "QueueInfo",
     "QuotaInfo",
+    "RefusalInfo",
     "RemapMode",
     "Remapping",
     "SegmentInfo",

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from mq.client.admin.access_admin import AccessAdmin, time_text
+from mq.client.admin.audit_admin import AuditAdmin
 from mq.client.admin.auth_admin import AuthAdmin
 from mq.client.admin.group_admin import GroupAdmin
 from mq.client.admin.static_admin import StaticAdmin
@@ -67,7 +68,7 @@ class ClusterInfo:
     hosts: tuple[HostInfo, ...] = ()
 
 
-class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin):
+class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
     """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters

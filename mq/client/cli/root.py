@@ -33,6 +33,7 @@ _OWN: Final = {
     "topic": ("mq.client.cli.topics:topic", "Create, list, show, remap and delete topics."),
     "produce": ("mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
     "cluster": ("mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
+    "audit": ("mq.client.cli.audit:audit", "Who did what, and what was refused."),
     "auth": ("mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
     "broker": ("mq.client.cli.brokers:broker", "Show brokers, close and open them for writes and reads."),
     "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),

@@ -31,6 +31,7 @@ def test_the_public_names_of_mq_are_pinned() -> None:
 def test_the_public_names_of_the_client_are_pinned() -> None:
     assert mq.client.__all__ == [
         "AclInfo",
+        "ActInfo",
         "Admin",
         "BroadcastOffsets",
         "BrokerInfo",
@@ -81,6 +82,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "QueueInfo",
         "QuotaInfo",
         "ReceivedMessage",
+        "RefusalInfo",
         "RelayStats",
         "Remapping",
         "Result",

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mq.audit.records import ActBegun, ActEnded, Refused
+from mq.audit.records import record_from_json as audit_from_json
+from mq.audit.records import record_to_json as audit_to_json
 from mq.auth.key import Key
 from mq.auth.principal import Principal
 from mq.auth.quota import Quota
@@ -76,6 +79,7 @@ LOSSES = Family(
     "lost_record_corrupt",
 )
 MARKS = Family(mark_from_json, lambda mark: tagged(*mark_to_json(mark)), "delay_mark_corrupt")
+AUDITS = Family(audit_from_json, lambda record: tagged(*audit_to_json(record)), "audit_record_corrupt")
 STREAMS = Family(
     lambda _, body: StreamOffset.from_json(json.loads(body)),
     lambda offset: ("stream", offset.to_json()),
@@ -262,6 +266,48 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     ),
     "a cancellation": (MARKS, Cancelled("rmq_sys_delay@A", 4, "m-1")),
     "an end of waiting": (MARKS, Ended("rmq_sys_delay@A", ((0, 3), (5, 6)))),
+    "an act begun": (
+        AUDITS,
+        ActBegun(
+            id="5f",
+            time_ms=7,
+            principal="ada@x.org",
+            address="10.0.0.1:99",
+            process="p1",
+            call="PUT /v1/topics/{topic}",
+            resource="topic",
+            name="orders",
+            asked='{"partitions":2,"topic":"orders"}',
+        ),
+    ),
+    "an act ended": (
+        AUDITS,
+        ActEnded(
+            id="5f",
+            time_ms=9,
+            outcome="done",
+            status=201,
+            events=("topic_put",),
+            code="",
+            detail="",
+            before='{"topic/orders":null}',
+            after='{"topic/orders":{"id":"id-1"}}',
+        ),
+    ),
+    "refusals": (
+        AUDITS,
+        Refused(
+            id="60",
+            minute_ms=60_000,
+            process="p1",
+            principal="(anonymous)",
+            call="(none)",
+            status=401,
+            code="unauthenticated",
+            count=3,
+            address="10.0.0.1:98",
+        ),
+    ),
     "a position": (
         STREAMS,
         StreamOffset(warehouse="w", topics={"orders": TopicOffset("id-1", {"orders@A": 120, "orders@B": 0})}),
@@ -595,6 +641,7 @@ def test_meta_04_what_cannot_be_is_damage(example: str, path: Path_, there: obje
         (META, MetaSnapshot.kind, "meta_event_unknown"),
         (REVIVE, "ck9", "revive_record_unknown"),
         (MARKS, "postponed", "delay_mark_corrupt"),
+        (AUDITS, "approved", "audit_record_corrupt"),
     ],
 )
 def test_meta_04_a_kind_of_a_newer_release_is_not_skipped(family: Family, tag: str, code: str) -> None:

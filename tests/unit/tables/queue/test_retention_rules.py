@@ -8,19 +8,24 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from mq.audit.records import ActEnded
 from mq.errors import DeltaMQError
 from mq.meta.retention_holds import Dated
 from mq.queue.delay_mark import Ended
 from tables.config_sections import RetentionSettings
 from tables.delta.actions import DataFile
+from tables.log.batch import Batch
 from tables.paths import PartitionRef
-from tables.queue.refs import DELAY, system_ref
+from tables.queue.records import rows_of_audit
+from tables.queue.refs import AUDIT, DELAY, system_ref
+from tables.queue.retention import Retention
 from tables.queue.retention_rules import Rules
 from tables.store.store import FileMissing, MemoryStore
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 REF = system_ref(DELAY, CLUSTER, BROKER)
 SETTINGS = RetentionSettings()
+ENDED = ActEnded(id="5f", time_ms=1, outcome="done", status=200, code="", detail="", events=(), before="", after="")
 
 
 @dataclass(frozen=True)
@@ -69,3 +74,15 @@ def test_the_last_deliver_time_is_read_if_the_statistics_lack_it(tables: QueueTa
     tables.warehouse.store.delete(f"{REF.folder}/{file.path}")
     with pytest.raises((DeltaMQError, FileMissing)):
         _aged(tables, older, now_ms)
+
+
+def test_sec_40_the_audit_is_kept_as_long_as_its_setting_says(tables: QueueTables) -> None:
+    log = tables.warehouse.create(AUDIT)
+    log.append([Batch(rows_of_audit([ENDED]))])
+    now_us = tables.warehouse.clock.wall_us()
+    settings = replace(SETTINGS, audit_ms=5_000)
+    kept = list(Retention(tables.warehouse, settings, CLUSTER).run([BROKER], now_us + 4_000_000))
+    assert [one.removed.files for one in kept if one.ref == AUDIT] == [0]
+    gone = list(Retention(tables.warehouse, settings, CLUSTER).run([BROKER], now_us + 6_000_000))
+    assert [one.removed.messages for one in gone if one.ref == AUDIT] == [1]
+    assert RetentionSettings().audit_ms == 400 * 24 * 3_600_000

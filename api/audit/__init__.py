@@ -1,0 +1,16 @@
+"""The audit: acts are recorded before they are confirmed, refusals are counted (SPEC SEC-40 to SEC-42)."""
+
+from __future__ import annotations
+
+from api.audit.acts import Act, noting
+from api.audit.audit import Audit
+from api.audit.reading import ActView, read_acts, read_refusals
+
+__all__ = [
+    "Act",
+    "ActView",
+    "Audit",
+    "noting",
+    "read_acts",
+    "read_refusals",
+]

@@ -1,0 +1,228 @@
+"""Acts as they are carried out: begun, noted, ended (SPEC SEC-40).
+
+    begin: stored --> the act --changes of the metadata, which carry its id--> end: stored --> confirmed
+      |                                                                         |
+      '-- not stored: refused, nothing is done                                  '-- not stored: `audit_incomplete`
+
+A kill before `begin` is stored leaves nothing. One behind it leaves an act without an end, until a process settles it
+(`api.audit.settling`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mq.audit import ActBegun, ActEnded, AuditRecord, Change, bounded, outcome_of, states_of
+from mq.audit_limits import DETAIL_LENGTH_MAX, ENDS_WAITING_MAX
+from mq.errors import DeltaMQError, Unavailable, Unknown
+from mq.meta import AnyEvent, Meta
+from tables.failpoints import failpoint
+
+__all__ = ["Act", "Acts", "Asking", "noting"]
+
+log = logging.getLogger("deltamq.api")
+
+E = TypeVar("E", bound=AnyEvent)
+
+#: Seconds that an act waits for its begin, and its confirmation for its end.
+_STORE_S: Final = 5.0
+
+#: The act that the present task carries out.
+_PRESENT: Final[ContextVar[Act | None]] = ContextVar("act", default=None)
+
+
+class Asking(NamedTuple):
+    """Who asks for what."""
+
+    principal: str
+    #: Host and port of the connection.
+    address: str
+    #: Method and path template, or what stands for them in another protocol.
+    call: str
+    #: Kind and name of what it is about.
+    resource: str
+    name: str
+    #: The parameters, without anything secret.
+    asked: Mapping[str, Any]
+
+
+class Act:
+    """One act under way."""
+
+    def __init__(self, begun: ActBegun) -> None:
+        self.begun = begun
+        self.changes: list[Change] = []
+        #: Whether a change may be stored without its process knowing.
+        self.is_unsure = False
+        #: Whether it is over: what tasks do that it left behind is not part of it.
+        self.is_over = False
+
+    @property
+    def id(self) -> str:
+        return self.begun.id
+
+    def ended(self, time_ms: int, status: int, code: str, detail: str) -> ActEnded:
+        """Return its end, with an answer of this status."""
+        self.is_over = True
+        before, after = states_of(self.changes)
+        is_unsure = self.is_unsure or code == Unknown.code
+        return ActEnded(
+            id=self.id,
+            time_ms=time_ms,
+            outcome=outcome_of(status, changed=bool(self.changes), is_unsure=is_unsure),
+            status=status,
+            code=code,
+            detail=detail[:DETAIL_LENGTH_MAX],
+            events=tuple(event.kind for one in self.changes for event in one.events),
+            before=before,
+            after=after,
+        )
+
+
+@contextmanager
+def noting(decide: Callable[[Meta], Sequence[E]]) -> Iterator[tuple[Callable[[Meta], Sequence[E]], str | None]]:
+    """Give `decide` and the id of the present act; what was decided last is noted with it at the end."""
+    act = _PRESENT.get()
+    if act is None or act.is_over:
+        yield decide, None
+        return
+    last: list[Change] = []
+
+    def noted(meta: Meta) -> Sequence[E]:
+        events = decide(meta)
+        last[:] = [Change(meta, events)]
+        return events
+
+    try:
+        yield noted, act.id
+    except Unknown:
+        act.is_unsure = True
+        raise
+    if last and last[0].events:
+        act.changes += last
+
+
+class Acts:
+    """The acts of this process; used on the event loop."""
+
+    def __init__(
+        self,
+        store: Callable[[Sequence[AuditRecord]], Awaitable[None]],
+        *,
+        process: Callable[[], str],
+        now_ms: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        """`store` returns when records are durable, or raises; `process` returns the id of this process."""
+        self._store = store
+        self._process = process
+        self._now_ms = now_ms
+        self._new_id = new_id
+        #: Ends that could not be stored.
+        self._waiting: list[ActEnded] = []
+
+    async def begin(self, asking: Asking) -> Act:
+        """Return an act whose begin is stored.
+
+        Raises
+        ------
+        Unavailable
+            `audit_unavailable`: it could not be stored; nothing may be done.
+        """
+        if len(self._waiting) >= ENDS_WAITING_MAX:
+            raise _unavailable(f"{ENDS_WAITING_MAX} acts wait for their end to be recorded")
+        begun = ActBegun(
+            id=self._new_id(),
+            time_ms=self._now_ms(),
+            principal=asking.principal,
+            address=asking.address,
+            process=self._process(),
+            call=asking.call,
+            resource=asking.resource,
+            name=asking.name,
+            asked=bounded(asking.asked),
+        )
+        act = Act(begun)
+        failpoint("audit.before_begun")
+        try:
+            async with asyncio.timeout(_STORE_S):
+                await self._store([begun])
+        except (DeltaMQError, OSError, TimeoutError) as error:
+            code = getattr(error, "code", type(error).__name__)
+            log.error("event=audit_failed act=%s call=%r code=%s", act.id, asking.call, code)
+            if isinstance(error, TimeoutError | Unknown):
+                # It may be stored after all, and nothing was done.
+                self._waiting.append(act.ended(self._now_ms(), 503, "audit_unavailable", "its begin was not stored"))
+            raise _unavailable(f"it cannot be recorded: {code}") from error
+        failpoint("audit.after_begun")
+        return act
+
+    @contextmanager
+    def present(self, act: Act) -> Iterator[None]:
+        """Note what this task changes as changes of the act."""
+        token = _PRESENT.set(act)
+        try:
+            yield
+        finally:
+            _PRESENT.reset(token)
+
+    async def end(self, act: Act, status: int, code: str = "", detail: str = "") -> None:
+        """Return when the act's end is stored.
+
+        Raises
+        ------
+        Unknown
+            `audit_incomplete`: it was carried out and cannot be recorded now; it will be tried again.
+        """
+        failpoint("audit.before_ended")
+        ended = act.ended(self._now_ms(), status, code, detail)
+        try:
+            async with asyncio.timeout(_STORE_S):
+                await self._store([ended])
+        except BaseException as error:
+            self._waiting.append(ended)
+            if not isinstance(error, DeltaMQError | OSError | TimeoutError):
+                raise
+            log.error("event=audit_incomplete act=%s outcome=%s", act.id, ended.outcome)
+            raise Unknown(
+                f"act {act.id} was carried out, and what became of it cannot be recorded now: outcome {ended.outcome}",
+                code="audit_incomplete",
+            ) from error
+        failpoint("audit.after_ended")
+
+    @asynccontextmanager
+    async def carried_out(self, asking: Asking) -> AsyncIterator[Act]:
+        """Record the block as an act; for calls that are not HTTP requests. Raises what `begin` and `end` raise."""
+        act = await self.begin(asking)
+        try:
+            with self.present(act):
+                yield act
+        except BaseException as error:
+            known = error if isinstance(error, DeltaMQError) else DeltaMQError(type(error).__name__)
+            with suppress(DeltaMQError):
+                await self.end(act, known.status, known.code, known.detail)
+            raise
+        await self.end(act, 200)
+
+    async def store_waiting(self) -> None:
+        """Try again to store ends; what cannot be stored waits on."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            if waiting:
+                async with asyncio.timeout(_STORE_S):
+                    await self._store(waiting)
+        except BaseException as error:
+            self._waiting = waiting + self._waiting
+            if not isinstance(error, DeltaMQError | OSError | TimeoutError):
+                raise
+
+
+def _unavailable(why: str) -> Unavailable:
+    return Unavailable(
+        f"nothing was done, since administrative acts are recorded first and {why}", code="audit_unavailable"
+    )

@@ -1,0 +1,136 @@
+"""Administrative calls over REST as acts: begun before the call runs, ended before its answer is sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from starlette.types import ASGIApp
+
+from api.audit.acts import Act, Acts, Asking
+from api.audit.asked import asked_of, resource_of
+from api.auth import Found, call_of, caller_of
+from api.wire import ClientDisconnected, Receive, Scope, Send, answer_of, send_answer
+from mq.audit import ANONYMOUS
+from mq.errors import DeltaMQError
+
+__all__ = ["AuditedCalls", "address_of", "code_of"]
+
+log = logging.getLogger("deltamq.api")
+
+_BAD_REQUEST: Final = 400
+_INTERNAL: Final = 500
+_BAD_INPUT: Final = frozenset((400, 413, 415, 422))
+
+
+class AuditedCalls:
+    """Runs calls, and records those that are acts."""
+
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+
+    async def run(self, scope: Scope, receive: Receive, send: Send, app: ASGIApp) -> None:
+        """Run one call; if it is an act, as an act."""
+        found = call_of(scope["method"], scope["raw_path"])
+        if found is None or not found.is_audited:
+            await app(scope, receive, send)
+            return
+        # What was asked is recorded first, so the body is read here; the call reads it again.
+        try:
+            body = await _body(receive)
+            act = await self._begin(scope, found, body)
+        except DeltaMQError as error:
+            await send_answer(scope, send, answer_of(error))
+            return
+        await self._carry_out(act, scope, _again(body, receive), send, app)
+
+    async def _begin(self, scope: Scope, found: Found, body: bytes) -> Act:
+        asked = asked_of(found.values, scope["query_string"], body)
+        resource, name = resource_of(found.values, asked)
+        principal = caller_of(scope).name or ANONYMOUS
+        return await self._acts.begin(Asking(principal, address_of(scope), found.name, resource, name, asked))
+
+    async def _carry_out(self, act: Act, scope: Scope, receive: Receive, send: Send, app: ASGIApp) -> None:
+        messages: list[MutableMapping[str, Any]] = []
+
+        async def held(message: MutableMapping[str, Any]) -> None:
+            messages.append(message)  # answers of administrative calls are small
+
+        try:
+            with self._acts.present(act):
+                await app(scope, receive, held)
+        except BaseException:
+            with suppress(DeltaMQError):
+                await self._acts.end(act, *_result(messages, _INTERNAL))
+            await _send_all(messages, send)
+            raise
+        status, code, detail = _result(messages, _INTERNAL)
+        try:
+            await self._acts.end(act, status, code, detail)
+        except DeltaMQError as error:
+            if status < _BAD_REQUEST:  # it must not be confirmed
+                await send_answer(scope, send, answer_of(error))
+                return
+        await _send_all(messages, send)
+
+
+async def _send_all(messages: list[MutableMapping[str, Any]], send: Send) -> None:
+    for message in messages:
+        await send(message)
+
+
+def _result(messages: list[MutableMapping[str, Any]], default: int) -> tuple[int, str, str]:
+    """Return the status of an answer, and code and detail of its problem."""
+    status = next((one["status"] for one in messages if one["type"] == "http.response.start"), default)
+    if status < _BAD_REQUEST:
+        return status, "", ""
+    problem = _problem(b"".join(one.get("body", b"") for one in messages if one["type"] == "http.response.body"))
+    # What is said of a value that is wrong may repeat it.
+    detail = "" if status in _BAD_INPUT else str(problem.get("detail", ""))
+    return status, str(problem.get("code", "internal")), detail
+
+
+def code_of(body: object) -> str:
+    """Return the code of a problem document; empty if it is none."""
+    return str(_problem(body).get("code", "")) if isinstance(body, bytes) else ""
+
+
+def _problem(body: Any) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return the whole body, within the bounds that `receive` keeps."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that begins with the whole body."""
+    left = [body]
+
+    async def receiving() -> MutableMapping[str, Any]:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return receiving
+
+
+def address_of(scope: Scope) -> str:
+    """Return host and port of the caller's connection."""
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else ""

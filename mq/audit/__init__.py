@@ -1,0 +1,34 @@
+"""What administrators did and what was refused, as records for `sys/audit` (SPEC SEC-40 to SEC-42)."""
+
+from __future__ import annotations
+
+from mq.audit.records import (
+    ANONYMOUS,
+    BY_FILES,
+    ActBegun,
+    ActEnded,
+    AuditRecord,
+    Outcome,
+    Refused,
+    record_from_json,
+    record_to_json,
+)
+from mq.audit.refusals import Refusals
+from mq.audit.shown import Change, bounded, outcome_of, states_of
+
+__all__ = [
+    "ANONYMOUS",
+    "BY_FILES",
+    "ActBegun",
+    "ActEnded",
+    "AuditRecord",
+    "Change",
+    "Outcome",
+    "Refusals",
+    "Refused",
+    "bounded",
+    "outcome_of",
+    "record_from_json",
+    "record_to_json",
+    "states_of",
+]
