@@ -130,7 +130,7 @@ def _hot_calls(service: Service) -> HotCalls:
         sealer=service.sealer,
         flush=service.config.log.flush,
     )
-    global_sender = GlobalSender(appender, service.global_topics)
+    global_sender = GlobalSender(appender, service.global_copies)
     produce = ProduceEndpoint(
         service.topics,
         appender,
@@ -150,7 +150,7 @@ def _hot_calls(service: Service) -> HotCalls:
         reader,
         queues,
         Gates(service.locks, service.lanes, service.moved, service.statistics),
-        GlobalReader(queues, service.global_topics),
+        GlobalReader(queues, service.global_copies),
         peers=service.peers,
         partitions=service.partitions,
         metrics=service.metrics,
@@ -190,7 +190,9 @@ def _hot_calls(service: Service) -> HotCalls:
         invisible=service.invisible,
         within_ms=settings.request_ms,
     )
-    guard = None if service.gate is None else Guard(service.gate, service.prover, service.quotas)
+    guard = (
+        None if service.gate is None else Guard(service.gate, service.prover, service.quotas, service.cluster_proofs)
+    )
     return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard, service.audit)
 
 

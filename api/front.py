@@ -22,8 +22,17 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from api.audit import Audit
-from api.auth import CALLER, EVERYBODY, Gate, Prover, Quotas
-from api.host import HostedMeta, from_cluster, guarded, is_forwarded, is_proved, meta_offset_of
+from api.auth import CALLER, EVERYBODY, Caller, Gate, Prover, Quotas
+from api.host import (
+    ClusterProofs,
+    HostedMeta,
+    from_cluster,
+    guarded,
+    is_forwarded,
+    is_proved,
+    meta_offset_of,
+    principal_of,
+)
 from api.log import Metrics
 from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
 from api.wire import (
@@ -63,6 +72,8 @@ class Guard(NamedTuple):
     gate: Gate
     prover: Prover
     quotas: Quotas
+    #: None if this cluster shares no secret with others.
+    clusters: ClusterProofs | None = None
 
 
 class HotCalls(NamedTuple):
@@ -153,25 +164,32 @@ class Front:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
 
-        What says that another cluster forwarded it is refused: there is no proof of that.
+        What another cluster forwarded is asked by the principal that this names; it is believed with a proof alone,
+        which a process that forwards it in this cluster has checked.
 
         Return `receive` and `send`, which count if the caller has a quota (SPEC SEC-9).
         """
         guard = None if self.calls is None else self.calls.guard
         if guard is None:
             raise Unavailable("the service is starting or stopping", code="starting")
-        if from_cluster(scope["headers"]):
+        is_clusters = from_cluster(scope["headers"])
+        if is_clusters and guard.clusters is None:
             raise guarded("Mq-Cluster is for other clusters, and a request of theirs", "Mq-Cluster")
         if is_forwarded(scope["headers"]):
             is_from_process = is_proved(guard.prover, scope)
             if is_from_process:
                 # The process that forwarded it may know a key that is not read here yet.
                 await self._catch_up(scope)
-            scope[CALLER] = guard.gate.admit(scope)
+            elif is_clusters:
+                raise _unproved()
+            caller = guard.gate.admit_for_process(scope) if is_from_process else None
+            scope[CALLER] = caller or await _admitted(guard.gate, scope)
             if not is_from_process:
                 raise _unproved()
             return receive, send  # it was counted where it came from
-        caller = scope[CALLER] = guard.gate.admit(scope)
+        if is_clusters and guard.clusters is not None:
+            receive = guard.clusters.check(scope, receive)
+        caller = scope[CALLER] = await _admitted(guard.gate, scope)
         meter = guard.quotas.meter(caller.name)
         return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
@@ -229,6 +247,13 @@ class Front:
         if self.calls is None:
             await send_answer(scope, send, answer_of(Unavailable("the service is starting", code="starting")))
         return self.calls
+
+
+async def _admitted(gate: Gate, scope: Scope) -> Caller:
+    """Return who asks: by a credential, or as the cluster that forwarded the request has proved."""
+    if from_cluster(scope["headers"]):
+        return gate.admit_named(scope, principal_of(scope["headers"]))
+    return await gate.admit_any(scope)
 
 
 async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, calls: HotCalls) -> Answer | None:

@@ -122,6 +122,9 @@ class ServiceSettings:
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.
     clusters: tuple[str, ...] = ()
+    #: Secret, at least 32 characters, by which clusters that share global topics know each other; the same in all of
+    #: them, and not `cluster_secret`.
+    clusters_shared_secret: Secret = field(default_factory=Secret)
     #: Interval at which copies of global topics are compared with their homes', in milliseconds.
     clusters_refresh_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 5_000
     #: Duration of a process's lease, in milliseconds; if it expires, other processes take over its brokers.
@@ -201,9 +204,16 @@ class ServiceSettings:
             parts = ("service.lease_renew_ms", "service.lease_margin_ms")
             rule = "must be greater than lease_renew_ms + 2 * lease_margin_ms"
             raise SettingsDisagree(rule, "service.lease_ms", *parts)
-        if self.cluster_secret and len(self.cluster_secret.reveal()) < CLUSTER_SECRET_LENGTH_MIN:
-            rule = f"must have at least {CLUSTER_SECRET_LENGTH_MIN} characters, and be random"
-            raise SettingsDisagree(rule, "service.cluster_secret")
+        for name, secret in (
+            ("cluster_secret", self.cluster_secret),
+            ("clusters_shared_secret", self.clusters_shared_secret),
+        ):
+            if secret and len(secret.reveal()) < CLUSTER_SECRET_LENGTH_MIN:
+                rule = f"must have at least {CLUSTER_SECRET_LENGTH_MIN} characters, and be random"
+                raise SettingsDisagree(rule, f"service.{name}")
+        if self.cluster_secret and self.cluster_secret == self.clusters_shared_secret:
+            rule = "must not be service.cluster_secret: other clusters must not pass for processes of this one"
+            raise SettingsDisagree(rule, "service.clusters_shared_secret", "service.cluster_secret")
         if self.queue_bytes_max < self.request_bytes_max:
             keys = ("service.queue_bytes_max", "service.request_bytes_max")
             raise SettingsDisagree("must be at least service.request_bytes_max", *keys)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
-from api.auth.calls import CALLS, OPEN, Found, access_of, call_of, check_complete, is_audited
-from api.auth.gate import Gate
+from api.auth.calls import CALLS, OPEN, Found, access_of, call_of, check_complete, is_audited, named_by, needs_of
+from api.auth.credentials import Credentials, SignerUnknown, not_valid
+from api.auth.gate import Gate, on_behalf_of
+from api.auth.key_times import KeyTimes
 from api.auth.proof import Prover, derived
-from api.auth.quotas import Quotas
+from api.auth.quotas import Meter, Quotas
 
 __all__ = [
     "CALLER",
@@ -14,16 +16,24 @@ __all__ = [
     "EVERYBODY",
     "OPEN",
     "Caller",
+    "Credentials",
     "Found",
     "Gate",
+    "KeyTimes",
+    "Meter",
     "Prover",
     "Quotas",
+    "SignerUnknown",
     "access_of",
     "call_of",
     "caller_of",
     "check_complete",
     "derived",
     "is_audited",
+    "named_by",
+    "needs_of",
+    "not_valid",
+    "on_behalf_of",
     "permit_put",
     "require_also",
 ]

@@ -10,7 +10,17 @@ from api.wire import ALSO_NEEDS, Scope
 from mq.auth import CLUSTER, Decisions, Resource, Verb
 from mq.errors import Forbidden
 
-__all__ = ["CALLER", "EVERYBODY", "Caller", "KnownCaller", "caller_of", "permit_put", "refused", "require_also"]
+__all__ = [
+    "CALLER",
+    "EVERYBODY",
+    "OTHER_CLUSTER",
+    "Caller",
+    "KnownCaller",
+    "caller_of",
+    "permit_put",
+    "refused",
+    "require_also",
+]
 
 #: What it takes to change a topic, and to make one.
 _PUT_VERBS: Final[tuple[Verb, Verb]] = ("alter", "create")
@@ -24,6 +34,10 @@ class Caller(Protocol):
     #: The principal; empty without authentication.
     @property
     def name(self) -> str: ...
+
+    @property
+    def has_grants(self) -> bool:
+        """Whether it may do anything at all."""
 
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
         """Whether it may do this to a topic or group of this name."""
@@ -39,6 +53,7 @@ class _Everybody:
     """Any caller of a service without authentication."""
 
     name = ""
+    has_grants = True
 
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
         return True
@@ -53,22 +68,47 @@ class _Everybody:
 EVERYBODY: Final[Caller] = _Everybody()
 
 
+class _OtherCluster:
+    """Another cluster that asks in its own name: it may send the calls that are for clusters, and nothing else."""
+
+    name = ""
+    has_grants = False
+
+    def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
+        return False
+
+    def require(self, resource: Resource, name: str, verb: Verb) -> None:
+        raise Forbidden(f"another cluster may not {verb} {resource} {name} in its own name", field=resource)
+
+    def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
+        return lambda _: False
+
+
+OTHER_CLUSTER: Final[Caller] = _OtherCluster()
+
+
 class KnownCaller:
     """A principal, and what it may do by the newest rules that this process knows."""
 
-    def __init__(self, name: str, decisions: Callable[[], Decisions]) -> None:
+    def __init__(self, name: str, decisions: Callable[[], Decisions], groups: tuple[str, ...] = ()) -> None:
+        """`groups` are those of its token, whose rules are its own."""
         self.name = name
         self._decisions = decisions
+        self._groups = groups
+
+    @property
+    def has_grants(self) -> bool:
+        return self._decisions().has_grants(self.name, self._groups)
 
     def allows(self, resource: Resource, name: str, verb: Verb) -> bool:
-        return self._decisions().allows(self.name, resource, name, verb)
+        return self._decisions().allows(self.name, resource, name, verb, self._groups)
 
     def require(self, resource: Resource, name: str, verb: Verb) -> None:
         if not self.allows(resource, name, verb):
             raise refused(self.name, resource, name, verb)
 
     def filter(self, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
-        return self._decisions().filter(self.name, resource, verb)
+        return self._decisions().filter(self.name, resource, verb, self._groups)
 
 
 def caller_of(scope: Scope) -> Caller:

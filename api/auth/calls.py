@@ -25,6 +25,7 @@ from mq.auth import CLUSTER, Resource, Verb
 from mq.names import split_member
 
 __all__ = [
+    "BY_CLUSTERS",
     "CALLS",
     "OPEN",
     "CallsDisagree",
@@ -62,7 +63,7 @@ CALLS: Final[Mapping[str, str]] = {
     "POST /v1/topics/{topic}/check": "topic describe; not audited",
     "POST /v1/topics/{topic}/repair": "topic alter; audited",
     "PUT /v1/topics/{topic}/partitions/{partition}": "topic alter; audited",
-    # topics of several clusters: the clusters' calls among each other, refused as long as there is a check at all
+    # topics of several clusters: the clusters' calls among each other
     "GET /v1/topics/{topic}/global": "cluster admin",
     "PUT /v1/topics/{topic}/global": "cluster admin; audited",
     "GET /v1/topics/{topic}/global/producers/{producer_id}": "cluster admin",
@@ -111,6 +112,15 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /healthz": "open",
     "GET /readyz": "open",
 }
+#: What another cluster may call in its own name, with a proof (SPEC SEC-6).
+BY_CLUSTERS: Final = frozenset(
+    {
+        "GET /v1/topics/{topic}/global",
+        "PUT /v1/topics/{topic}/global",
+        "GET /v1/topics/{topic}/global/producers/{producer_id}",
+        "DELETE /v1/topics/{topic}",
+    }
+)
 #: What is said of a call that needs no key.
 OPEN: Final = "open"
 _ANY: Final = "any"
@@ -133,10 +143,14 @@ class Need(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What one call needs. Without `needs` it needs any grant, unless it is `is_open`."""
+    """What one call needs. Without `needs` it needs any grant, unless it is `is_open`.
+
+    Other clusters may send it in their own name if it `is_clusters`.
+    """
 
     needs: tuple[Need, ...] = ()
     is_open: bool = False
+    is_clusters: bool = False
 
 
 class Found(NamedTuple):
@@ -228,7 +242,8 @@ def _tree(calls: Mapping[str, str]) -> _Node:
     root = _Node()
     for name, text in calls.items():
         method, _, path = name.partition(" ")
-        root.add(path.split("/")[1:], method, _Call(name, needs_of(text)))
+        needed = needs_of(text)._replace(is_clusters=name in BY_CLUSTERS)
+        root.add(path.split("/")[1:], method, _Call(name, needed))
     root.check()
     return root
 

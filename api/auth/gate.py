@@ -1,29 +1,38 @@
 """The check in front of all paths: who asks, and whether it may (SPEC SEC-4, SEC-5).
 
-    Authorization: Bearer mqk_...  -> key -> principal -> what the path needs -> 401 | 403 | a Caller
+    Authorization: Bearer ...            -> credential -> principal -> what the path needs -> 401 | 403 | a Caller
+    Mq-Principal: ..., with another cluster's proof -> ^
 
-What was found for a key, method and path is remembered until the rules change. A request that waits is watched: it ends
-when its key or its access does.
+What was found for a credential, method and path is remembered until the rules change. A request that waits is watched:
+it ends when its credential or its access does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from api.auth.caller import EVERYBODY, Caller, KnownCaller, refused
+from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
+from api.auth.credentials import Credentials, SignerUnknown, not_valid
 from api.wire import WATCH, Client, Header, Scope
-from mq.auth import AuthState, Decisions, Key, is_right, key_id_of
-from mq.auth_limits import AUTHORIZATION_BYTES_MAX, DECISIONS_CACHED_MAX, REMEMBERED_BYTES_MAX
+from mq.auth import AuthState, Credential, Decisions
+from mq.auth_limits import (
+    AUTHORIZATION_BYTES_MAX,
+    CREDENTIALS_BYTES_MAX,
+    DECISIONS_CACHED_MAX,
+    REMEMBERED_BYTES_MAX,
+)
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "on_behalf_of"]
 
 _AUTHORIZATION: Final = b"authorization"
+#: The scheme of a header that names a principal; it is good from a process of the cluster alone, with its proof.
+_FOR_PRINCIPAL: Final = b"DeltaMQ-Principal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +40,45 @@ class _Admitted:
     """A request that may be answered."""
 
     caller: Caller
-    #: None for an open call.
-    key: Key | None
+    #: None for an open call, and for what another cluster asks in nobody's name.
+    credential: Credential | None
     required: Required
+    #: Whether the time alone may end the credential.
+    is_timed: bool = False
 
 
 _OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a header showed that was right, and the requests that it was admitted for, by method and path."""
+
+    credential: Credential
+    admitted: dict[tuple[str, bytes], _Admitted] = field(default_factory=dict)
+
+
 class Gate:
     """Admits requests, or refuses them; used on the event loop."""
 
-    def __init__(self, state: Callable[[], AuthState], now_ms: Callable[[], int]) -> None:
-        """`state` is the newest that this process knows; `now_ms` is the clock by which keys end."""
+    def __init__(
+        self, state: Callable[[], AuthState], now_ms: Callable[[], int], credentials: Credentials | None = None
+    ) -> None:
+        """`state` is the newest that this process knows; `now_ms` is the clock by which credentials end."""
         self._newest = state
         self._now_ms = now_ms
+        #: Finds out who a key or token is of.
+        self.credentials = credentials or Credentials(state, now_ms)
         self._state = state()
         self._decisions = Decisions(self._state.rules.values())
-        self._admitted: dict[tuple[bytes, str, bytes], _Admitted] = {}
-        self._callers: dict[str, Caller] = {}
-        #: The keys of headers that were right.
-        self._keys: dict[bytes, Key] = {}
+        self._callers: dict[tuple[str, tuple[str, ...]], Caller] = {}
+        #: What is remembered, by header; the bytes of all headers, and the number of requests admitted.
+        self._known: dict[bytes, _Known] = {}
+        self._known_bytes = self._admitted = 0
         #: The requests that wait, with what each was admitted for.
         self._waiting: dict[Client, _Admitted] = {}
+        #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
+        self.followers: list[Callable[[], None]] = []
 
     @property
     def decisions(self) -> Decisions:
@@ -62,49 +87,125 @@ class Gate:
         return self._decisions
 
     def admit(self, scope: Scope) -> Caller:
-        """Return who asks.
+        """Return who asks, by what this process knows now.
 
         Raises
         ------
         Unauthenticated
-            The request has no valid key.
+            The request has no valid key or token. `SignerUnknown`: that may change when the keys of the identity
+            provider were read (`credentials.read_keys`).
         Forbidden
-            The key's principal may not do this.
+            The principal may not do this.
         """
         if self._newest() is not self._state:
             self._follow()
         sent = _authorization(scope["headers"])
-        asked = (sent, scope["method"], scope["raw_path"])
-        found = self._admitted.get(asked)
+        known = self._known.get(sent)
+        found = None if known is None else known.admitted.get((scope["method"], scope["raw_path"]))
         if found is None:
-            found = self._decide(*asked)
-            if len(self._admitted) >= DECISIONS_CACHED_MAX:
-                self._admitted.clear()
-            # Anybody may send any header to an open call, and long ones to others.
-            if found is not _OPEN and len(sent) + len(scope["raw_path"]) <= REMEMBERED_BYTES_MAX:
-                self._admitted[asked] = found
-        elif found.key is not None and found.key.until_ms is not None and not found.key.is_live(self._now_ms()):
-            raise _not_valid()
+            found = self._decide(sent, known, scope["method"], scope["raw_path"])
+        elif found.is_timed and found.credential is not None:
+            self._check_time(found.credential)
         scope[WATCH] = partial(self._watch, found)
         return found.caller
 
-    def principal_of(self, scope: Scope) -> str:
-        """Return whose key a refused request has; empty if it has no valid one."""
+    async def admit_any(self, scope: Scope) -> Caller:
+        """Return who asks, also if the identity provider's keys must be read for it; raise as `admit`."""
         try:
-            return self._key(_authorization(scope["headers"])).principal
+            return self.admit(scope)
+        except SignerUnknown:
+            await self.credentials.read_keys()
+            return self.admit(scope)
+
+    def admit_for_process(self, scope: Scope) -> Caller | None:
+        """Return for whom another process asks, which has proved that it is one; None if it shows a credential.
+
+        The header names a principal whom that process knows (`on_behalf_of`). Nothing of it is remembered, as it is
+        good only with the proof. Raises what `admit` does.
+        """
+        sent = _authorization(scope["headers"])
+        scheme, _, named = sent.partition(b" ")
+        if scheme != _FOR_PRINCIPAL:
+            return None
+        self._follow()
+        principal, *groups = named.decode("latin-1").split(",")
+        credential = Credential(principal=principal, groups=tuple(groups))
+        if not self.credentials.is_good(credential):
+            raise not_valid()
+        required = required_by(scope["method"], scope["raw_path"])
+        self._check(credential, required)
+        scope[WATCH] = partial(self._watch, _Admitted(self.caller(credential), credential, required))
+        return self.caller(credential)
+
+    def admit_named(self, scope: Scope, principal: str) -> Caller:
+        """Return who asks, as another cluster has proved; an empty `principal` is that cluster itself.
+
+        Raises
+        ------
+        Forbidden
+            There is no such principal here, or it may not do this.
+        """
+        self._follow()
+        required = required_by(scope["method"], scope["raw_path"])
+        if principal:
+            credential = Credential(principal=principal)
+            if not self.credentials.is_good(credential):
+                raise Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
+            self._check(credential, required)
+            admitted = _Admitted(self.caller(credential), credential, required)
+        elif required.call.is_clusters:
+            admitted = _Admitted(OTHER_CLUSTER, None, required)
+        else:
+            raise Forbidden("the cluster that forwarded this named no principal: it needs service.auth, too")
+        scope[WATCH] = partial(self._watch, admitted)
+        return admitted.caller
+
+    def caller(self, credential: Credential) -> Caller:
+        """Return the caller of a credential; ask `credentials.is_good` whether it still is one."""
+        self._follow()
+        whose = credential.principal, credential.groups
+        found = self._callers.get(whose)
+        if found is None:
+            if len(self._callers) >= DECISIONS_CACHED_MAX:
+                self._callers.clear()
+            found = self._callers[whose] = KnownCaller(whose[0], lambda: self.decisions, whose[1])
+        return found
+
+    def principal_of(self, scope: Scope) -> str:
+        """Return of whom the key or token of a refused request is; empty if it has no valid one."""
+        sent = _authorization(scope["headers"])
+        try:
+            known = self._known.get(sent) or self._found(sent)
         except Unauthenticated:
             return ""
+        return known.credential.principal
 
     def follow(self, before: Meta, after: Meta) -> None:
-        """End the requests that wait and that the newest rules and keys do not admit."""
+        """End the requests that wait and that the newest rules and principals do not admit."""
         if after.auth is not before.auth:
             self._end(list(self._waiting.items()))
+            for follower in self.followers:
+                follower()
 
     def end_waiting(self) -> None:
-        """End the requests that wait and whose key has come to its end."""
+        """End the requests that wait and whose credential has come to its end; called often."""
+        self.credentials.tend()
         if self._waiting:
             now_ms = self._now_ms()
-            self._end([one for one in self._waiting.items() if one[1].key and not one[1].key.is_live(now_ms)])
+            over = [one for one in self._waiting.items() if one[1].credential and not one[1].credential.is_live(now_ms)]
+            self._end(over)
+        for follower in self.followers:
+            follower()
+
+    def recheck(self) -> None:
+        """Check all credentials again: the keys of the identity provider have changed."""
+        self._forget()
+        self._end(list(self._waiting.items()))
+
+    def _forget(self) -> None:
+        """Forget all that was remembered of credentials."""
+        self._known.clear()
+        self._known_bytes = self._admitted = 0
 
     def _end(self, waiting: Sequence[tuple[Client, _Admitted]]) -> None:
         self._follow()
@@ -119,56 +220,52 @@ class Gate:
         if newest is not self._state:
             self._state = newest
             self._decisions = Decisions(newest.rules.values())
-            self._admitted.clear()
             self._callers.clear()
-            self._keys.clear()
+            self._forget()
 
-    def _decide(self, sent: bytes, method: str, path: bytes) -> _Admitted:
+    def _decide(self, sent: bytes, known: _Known | None, method: str, path: bytes) -> _Admitted:
         required = required_by(method, path)
         if required.call.is_open:
-            return _OPEN
-        key = self._key(sent)
-        admitted = _Admitted(self._caller(key.principal), key, required)
-        self._check(key.principal, required)
+            return _OPEN  # anybody may send any header to it, so nothing is remembered
+        if known is None:
+            known = self._found(sent)
+        self._check_time(known.credential)
+        credential = known.credential
+        admitted = _Admitted(self.caller(credential), credential, required, credential.is_timed)
+        self._check(known.credential, required)
+        # Callers choose their paths.
+        if len(path) <= REMEMBERED_BYTES_MAX:
+            if self._admitted >= DECISIONS_CACHED_MAX:
+                self._forget()
+            self._admitted += 1
+            known.admitted[method, path] = admitted
         return admitted
 
-    def _key(self, sent: bytes) -> Key:
-        """Return the key of an `Authorization` header, or raise `Unauthenticated`."""
-        key = self._keys.get(sent) or self._found(sent)
-        if not key.is_live(self._now_ms()):
-            raise _not_valid()
-        return key
-
-    def _found(self, sent: bytes) -> Key:
+    def _found(self, sent: bytes) -> _Known:
+        """Return whose an `Authorization` header is, or raise `Unauthenticated`."""
         scheme, _, text = sent.partition(b" ")
         if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
-            raise Unauthenticated("send a key: `Authorization: Bearer mqk_...`", field="Authorization")
-        token = text.strip().decode("latin-1")
-        id_ = key_id_of(token)
-        if id_ is None:
-            raise _not_valid()
-        key = self._state.keys.get(id_)
-        if not is_right(key, token) or key is None:
-            raise _not_valid()
-        if len(self._keys) >= DECISIONS_CACHED_MAX:
-            self._keys.clear()
-        if len(sent) <= REMEMBERED_BYTES_MAX:
-            self._keys[sent] = key
-        return key
+            raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
+        known = _Known(self.credentials.of(text.strip().decode("latin-1")))
+        if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
+            return known  # a key is short; the rest of such a header is for the caller to choose
+        if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
+            self._forget()
+        self._known[sent] = known
+        self._known_bytes += len(sent)
+        return known
 
-    def _caller(self, principal: str) -> Caller:
-        found = self._callers.get(principal)
-        if found is None:
-            found = self._callers[principal] = KnownCaller(principal, lambda: self.decisions)
-        return found
+    def _check_time(self, credential: Credential) -> None:
+        if not credential.is_live(self._now_ms()):
+            raise not_valid()
 
-    def _check(self, principal: str, required: Required) -> None:
-        needs = required.call.needs
-        if not needs and not self._decisions.has_grants(principal):
-            raise Forbidden(f"principal {principal} has no access to anything")
+    def _check(self, credential: Credential, required: Required) -> None:
+        who, groups, needs = credential.principal, credential.groups, required.call.needs
+        if not needs and not self._decisions.has_grants(who, groups):
+            raise Forbidden(f"principal {who} has no access to anything")
         for need, name in zip(needs, required.names, strict=True):
-            if not any(self._decisions.allows(principal, need.resource, name, verb) for verb in need.verbs):
-                raise refused(principal, need.resource, name, "|".join(need.verbs))
+            if not any(self._decisions.allows(who, need.resource, name, verb, groups) for verb in need.verbs):
+                raise refused(who, need.resource, name, "|".join(need.verbs))
 
     # Requests that wait.
 
@@ -183,18 +280,26 @@ class Gate:
 
     def _refusal(self, client: Client, admitted: _Admitted) -> DeltaMQError | None:
         """Return why a request that was admitted is not any more."""
-        key = admitted.key
-        if key is None:
+        credential = admitted.credential
+        if credential is None:
             return None
-        if self._state.keys.get(key.id) != key or not key.is_live(self._now_ms()):
-            return _not_valid()
+        if not self.credentials.is_good(credential):
+            return not_valid()
         try:
-            self._check(key.principal, admitted.required)
+            self._check(credential, admitted.required)
             for resource, name, verb in client.also_needs:
                 admitted.caller.require(resource, name, verb)
         except Forbidden as error:
             return error
         return None
+
+
+def on_behalf_of(credential: Credential) -> bytes:
+    """Return the `Authorization` by which a process asks another one for a caller that it knows.
+
+    Kafka's clients show who they are once for a connection, and some without sending their key at all.
+    """
+    return _FOR_PRINCIPAL + b" " + ",".join((credential.principal, *credential.groups)).encode("latin-1")
 
 
 def _authorization(headers: Collection[Header]) -> bytes:
@@ -206,7 +311,3 @@ def _authorization(headers: Collection[Header]) -> bytes:
                 return b""
             sent = value
     return sent
-
-
-def _not_valid() -> Unauthenticated:
-    return Unauthenticated("the key is not valid: unknown, revoked or over", field="Authorization")

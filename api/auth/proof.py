@@ -1,7 +1,10 @@
 """The proof that another process of the cluster forwarded a request (SPEC SEC-6).
 
     Mq-Forwarded: <host id>
-    Mq-Proof: <milliseconds since 1970>.<HMAC-SHA256 of host id, method, target, metadata offset, Authorization, time>
+    Mq-Proof: <milliseconds since 1970>.<HMAC-SHA256 of host id, method, target, metadata offset, who asks, time>
+
+Who asks is the caller's `Authorization`; or, if another cluster forwarded the request to this one, that cluster and the
+principal that it named (`api/host/cluster_proof.py`).
 
 The key is the cluster's secret, which is not in the warehouse: who can read its files must not be able to pass for a
 process. A proof is good for a minute. One that is seen by a third party is good for the very same request alone, with
@@ -25,8 +28,9 @@ _DIGITS_MAX: Final = 15
 class Prover:
     """Makes and checks proofs with one secret."""
 
-    def __init__(self, secret: bytes, now_ms: Callable[[], int]) -> None:
-        self._key = derived(secret, b"forwarded requests")
+    def __init__(self, secret: bytes, now_ms: Callable[[], int], *, use: bytes = b"forwarded requests") -> None:
+        """`use` is what the proofs are for: those for another use are not right here."""
+        self._key = derived(secret, use)
         self._now_ms = now_ms
 
     def make(self, *parts: bytes) -> bytes:

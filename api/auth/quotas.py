@@ -50,6 +50,20 @@ class Meter:
         scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `send` by
         return self._receiving(receive, declared), self._sending(send)
 
+    def wait_s(self) -> float:
+        """Return the seconds until the principal may ask again, for protocols whose clients wait; 0 for now."""
+        now_ms = self._now_ms()
+        return max((bucket.wait_s(now_ms) for bucket in self._buckets.values()), default=0.0)
+
+    def asked(self, size: int) -> None:
+        """Count a request of this many bytes."""
+        self._take("requests", 1)
+        self._take("bytes in", size)
+
+    def answered(self, size: int) -> None:
+        """Count an answer of this many bytes."""
+        self._take("bytes out", size)
+
     def _take(self, name: str, count: int) -> None:
         bucket = self._buckets.get(name)
         if bucket is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from api.host.clusters import Clusters, from_cluster, global_epoch_of, guarded, has_newer_copy, newer_copy, unknown_here
+from api.host.cluster_proof import ClusterProofs, principal_of
+from api.host.clusters import Clusters, from_cluster, global_epoch_of, guarded, unknown_here
 from api.host.fencing import Fencing, passes
-from api.host.global_topics import GlobalTopics, RememberedNumbers, refuse_global
+from api.host.global_copies import GlobalCopies, RememberedNumbers, global_path
+from api.host.global_topics import GlobalTopics, refuse_global
 from api.host.hosted_group import Groups
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
@@ -19,8 +21,10 @@ from api.host.static_topics import StaticTopics
 __all__ = [
     "GONE",
     "Call",
+    "ClusterProofs",
     "Clusters",
     "Fencing",
+    "GlobalCopies",
     "GlobalTopics",
     "Groups",
     "HostedMeta",
@@ -41,13 +45,13 @@ __all__ = [
     "failed_of",
     "from_cluster",
     "global_epoch_of",
+    "global_path",
     "guarded",
-    "has_newer_copy",
     "is_forwarded",
     "is_proved",
     "meta_offset_of",
-    "newer_copy",
     "passes",
+    "principal_of",
     "queue_states",
     "refuse_global",
     "together",

@@ -7,32 +7,32 @@ Clusters share nothing but REST. A call that was forwarded between clusters is n
 different copies would send it in circles. Instead the receiver reads the home's newest copy if the sender's is newer,
 and tells the sender to do so if its own is (`global_epoch`).
 
-With authentication nothing goes between clusters, in either direction: a cluster has no proof yet that another one
-asks, and a caller's key must not be sent to it (SPEC SEC-6).
+With authentication a call carries a proof, made with a secret that the clusters share, and the name of the principal
+that asks; a caller's key stays here (`api/host/cluster_proof.py`, SPEC SEC-6). Without that secret nothing goes between
+clusters then, in either direction.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
 
+from api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterProofs
 from api.host.owners import Relayed
-from api.host.peers import FORWARDED, META_OFFSET, PROOF, Call, NotConnected, Peers
-from api.wire import Answer, Header
+from api.host.peers import CLUSTER, Call, NotConnected, Peers
+from api.wire import Answer, Client, ClientDisconnected, Header
 from mq.errors import Unavailable, Unprocessable
 
 __all__ = ["Clusters", "from_cluster", "global_epoch_of", "guarded", "has_newer_copy", "newer_copy", "unknown_here"]
 
-#: The cluster that forwarded a call, and the epoch of the topic's copy by which it did.
-CLUSTER: Final = b"mq-cluster"
-GLOBAL_EPOCH: Final = b"mq-global-epoch"
 _EPOCH_DIGITS: Final = 20
 _NEWER: Final = "global_epoch"
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
-_OWN: Final = (FORWARDED, META_OFFSET, PROOF, CLUSTER, GLOBAL_EPOCH)
 
 
 def from_cluster(headers: Collection[Header]) -> bool:
@@ -54,7 +54,8 @@ def unknown_here(topic: str) -> Unavailable:
 def guarded(what: str, field: str = "topic") -> Unprocessable:
     """Return the error for what is between clusters, while requests need keys."""
     return Unprocessable(
-        f"{what} is refused while the setting service.auth is on: clusters cannot prove to each other yet who asks",
+        f"{what} is refused while the setting service.auth is on and service.clusters_shared_secret is empty: clusters"
+        " prove to each other with that secret who asks",
         code="global_unsupported",
         field=field,
     )
@@ -78,15 +79,23 @@ class Clusters:
     """The other clusters, by the settings of this process."""
 
     def __init__(
-        self, here: str, addresses: Sequence[tuple[str, str]], peers: Peers, *, is_guarded: bool = False
+        self,
+        here: str,
+        addresses: Sequence[tuple[str, str]],
+        peers: Peers,
+        proofs: ClusterProofs | None = None,
+        *,
+        is_guarded: bool = False,
     ) -> None:
         """`here` is this cluster's name; `addresses` are names and URLs of the others, several for one if it has.
 
-        `is_guarded` says whether requests need keys here: then there is nothing between clusters.
+        `proofs` are made for calls to other clusters, if these share a secret. `is_guarded` says that requests need
+        keys here and that there is no such secret: then there is nothing between clusters.
         """
         self.here = here
         self.is_guarded = is_guarded
         self._peers = peers
+        self._proofs = proofs
         self._urls: dict[str, list[str]] = {}
         for name, url in addresses:
             self._urls.setdefault(name, []).append(url)
@@ -97,7 +106,7 @@ class Clusters:
         return (self.here, *self._urls)
 
     def refuse_guarded(self, topic: str) -> None:
-        """Refuse a call on a global topic while requests need keys."""
+        """Refuse a call on a global topic while requests need keys and clusters share no secret."""
         if self.is_guarded:
             raise guarded(f"topic {topic} is global, and a topic of several clusters")
 
@@ -111,8 +120,8 @@ class Clusters:
                 field="clusters",
             )
 
-    async def ask(self, cluster: str, call: Call, *, epoch: int = 0) -> Answer:
-        """Return the answer of any process of another cluster.
+    async def ask(self, cluster: str, call: Call, *, epoch: int = 0, client: Client | None = None) -> Answer:
+        """Return the answer of any process of another cluster; the caller's key is not sent there.
 
         Raises
         ------
@@ -122,25 +131,46 @@ class Clusters:
         Unknown
             There was no answer in time.
         Unprocessable
-            `global_unsupported`: requests need keys here.
+            `global_unsupported`: requests need keys here, and clusters share no secret.
+        ClientDisconnected
+            `client` closed its connection, or may not wait any more.
         """
-        if self.is_guarded:  # nothing of a caller leaves, least of all its key
+        if self.is_guarded:
             raise guarded(f"a request to cluster {cluster}")
         urls = self._urls.get(cluster)
         if not urls:
             raise _away(cluster, "the setting service.clusters does not name it")
-        headers = [one for one in call.headers if one[0] not in _OWN]
+        headers = [one for one in call.headers if one[0] not in OWN_HEADERS]
         headers += [(CLUSTER, self.here.encode()), (GLOBAL_EPOCH, b"%d" % epoch)]
+        if self._proofs is not None:
+            headers = self._proofs.proved(cluster, call._replace(headers=headers))
         for url in tuple(urls):
             try:
-                return await self._peers.forward(
-                    url, call.method, call.target, headers, call.body, call.timeout_s, in_cluster=False
-                )
+                return await self._forward(url, call._replace(headers=headers), client)
             except NotConnected as error:
                 reason = error.detail
                 if len(urls) > 1 and urls[0] == url:
                     urls.append(urls.pop(0))  # the next call begins with another process
         raise _away(cluster, reason)
+
+    async def _forward(self, url: str, call: Call, client: Client | None) -> Answer:
+        asking = asyncio.ensure_future(
+            self._peers.forward(
+                url, call.method, call.target, call.headers, call.body, call.timeout_s, in_cluster=False
+            )
+        )
+        if client is None:
+            return await asking
+        waiting: set[asyncio.Future[object]] = {asking, client.gone}  # type: ignore[arg-type] # of any result
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+        finally:
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await asking
+        raise ClientDisconnected
 
     async def told(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
         """Return the body of another cluster's answer; raise the problem that it answered with."""

@@ -4,42 +4,35 @@
     others                           close the queues that leave: a new segment, a fence, a seal
 
 Each step is one append to the metadata of one cluster, and each can be repeated. A move that was cut short is finished
-by the same remapping again; it first settles what still moves. A cluster that missed a copy reads it from the home:
-when another cluster forwards a call by a newer one, and every `clusters_refresh_ms`.
+by the same remapping again; it first settles what still moves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
 from api.host.clusters import Clusters
+from api.host.global_copies import ClusterState, GlobalCopies, Told, global_path
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
 from api.host.owners import Relayed
 from api.host.peers import Call
-from api.host.sealing import Sealer
-from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
+from mq.errors import Conflict, DeltaMQError, NotFound, Unprocessable
 from mq.meta import (
     AnyEvent,
-    GlobalCopy,
     Meta,
     RemapMode,
     StaticRequest,
     Topic,
-    closed_ends,
-    decide_adopt,
     decide_create_global,
-    decide_held,
     decide_move,
     decide_settle,
     plan_move,
@@ -48,38 +41,13 @@ from mq.meta import (
 from mq.static import GlobalQueues, MappingFault
 from tables.failpoints import failpoint
 
-__all__ = ["ClusterState", "GlobalTopics", "MovedTo", "RememberedNumbers", "refuse_global"]
+__all__ = ["GlobalTopics", "MovedTo", "refuse_global"]
 
 log = logging.getLogger("deltamq.api")
 
 #: Seconds to wait for another cluster's part of what is shown.
 _LOOK_S: Final = 5.0
-_JSON: Final = [(b"content-type", b"application/json")]
-
-
-class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster tells of its part of a global topic."""
-
-    cluster: str
-    id: str
-    epoch: int
-    #: The local ends of the queues that take no messages there, by queue; those not sealed yet are left out.
-    ends: dict[int, int]
-
-
-class RememberedNumbers(msgspec.Struct):
-    """The numbers of one producer's requests that a cluster remembers."""
-
-    numbers: list[int]
-
-
-class _Told(msgspec.Struct):
-    held: GlobalCopy
-    state: ClusterState
-
-
-_STATE: Final = msgspec.json.Decoder(ClusterState)
-_TOLD: Final = msgspec.json.Decoder(_Told)
+_TOLD: Final = msgspec.json.Decoder(Told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,54 +74,38 @@ class GlobalTopics:
     """Changes of global topics; used on the event loop."""
 
     def __init__(
-        self,
-        meta: HostedMeta,
-        topics: Topics,
-        sealer: Sealer,
-        clusters: Clusters,
-        *,
-        refresh_s: float,
-        now_ms: Callable[[], int],
+        self, meta: HostedMeta, topics: Topics, clusters: Clusters, copies: GlobalCopies, *, now_ms: Callable[[], int]
     ) -> None:
-        """Copies are compared with the homes' every `refresh_s`; `now_ms` is the clock for epochs."""
+        """`now_ms` is the clock for epochs."""
         self._meta = meta
         self._topics = topics
-        self._sealer = sealer
         self.clusters = clusters
-        self._refresh_s = refresh_s
+        self.copies = copies
         self._now_ms = now_ms
-        self._timer: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to follow the homes of this cluster's copies."""
-        if len(self.clusters.names) > 1 and not self.clusters.is_guarded:
-            self._timer = asyncio.get_running_loop().create_task(self._watch())
-
-    async def stop(self) -> None:
-        """Stop following."""
-        if self._timer is not None:
-            self._timer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._timer
 
     # Create and delete ------------------------------------------------------------------------------------------------
 
-    async def create(self, name: str, request: StaticRequest, clusters: Sequence[str]) -> tuple[HostedTopic, bool]:
+    async def create(
+        self, name: str, request: StaticRequest, clusters: Sequence[str], permit: Callable[[bool], None]
+    ) -> tuple[HostedTopic, bool]:
         """Create a global topic with its home here, and hand it to all its clusters; also finishes a creation.
 
-        Returns the topic, and True if it was created.
+        `permit` is called with whether the topic exists, and raises if the caller may not do that. Returns the topic,
+        and True if it was created.
         """
         self.clusters.refuse_guarded(name)
         self.clusters.require(clusters)
         here, new_id, now_ms = self.clusters.here, str(uuid.uuid4()), self._now_ms()
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
+            permit(name in meta.topics.topics)
             available = self._topics.available(meta, name)
             return decide_create_global(
                 meta, name, request, clusters, available, here=here, new_id=new_id, now_ms=now_ms
             )
 
         present = self._topics.find(name)
+        permit(present is not None)
         if present is None:
             for cluster in sorted(set(clusters) - {here}):
                 await self._free(cluster, name)
@@ -164,27 +116,17 @@ class GlobalTopics:
         world = require_world(hosted.topic)
         if world.home != here:
             raise Conflict(f"topic {name} has its home in cluster {world.home}", code="topic_exists", field="topic")
-        await self._hold(hosted)
+        await self.copies.hold(hosted)
         created = world.id == new_id
         log.info("event=global_topic_put topic=%r created=%s queues=%d", name, created, request.total_queues)
         return hosted, created
 
-    async def _hold(self, hosted: HostedTopic) -> None:
-        """Let all clusters have a copy, and record that they have."""
-        world = self.world(hosted)
-        await self._hand_out(hosted)
-        if world.held_by != world.clusters:
-            now_ms = self._now_ms()
-            await self._meta.submit_any(partial(decide_held, name=hosted.name, epoch=world.epoch, now_ms=now_ms))
-            failpoint("global.after_held")
-            await self._hand_out(hosted)
-
     async def _free(self, cluster: str, name: str) -> None:
         """Return if another cluster can be reached and has no topic of the name."""
-        answer = await self.clusters.ask(cluster, Call("GET", _path(name), (), b""))
-        if answer.status not in (200, NotFound.status):
+        answer = await self.clusters.ask(cluster, Call("GET", global_path(name, "/global"), (), b""))
+        if answer.status not in (200, NotFound.status, Conflict.status):  # a conflict is a topic that is not global
             raise Relayed.of(answer)
-        if answer.status == 200:
+        if answer.status != NotFound.status:
             raise Conflict(
                 f"cluster {cluster} has a topic {name} already; delete it there, or take another name",
                 code="topic_exists",
@@ -204,158 +146,13 @@ class GlobalTopics:
             )
         others = [one for one in world.clusters if one != self.clusters.here]
         for cluster in others:  # each must be there before one deletes anything
-            await self.clusters.ask(cluster, Call("GET", _path(topic.name, "/global"), (), b""))
+            await self.clusters.ask(cluster, Call("GET", global_path(topic.name, "/global"), (), b""))
         for cluster in others:
-            answer = await self.clusters.ask(cluster, Call("DELETE", _path(topic.name), (), b""))
+            answer = await self.clusters.ask(cluster, Call("DELETE", global_path(topic.name), (), b""))
             if answer.status not in (204, 404):
                 raise Conflict(
                     f"cluster {cluster} does not delete topic {topic.name}; ask again", code="cluster_refused"
                 )
-
-    # Copies -----------------------------------------------------------------------------------------------------------
-
-    async def adopt(self, name: str, copy: GlobalCopy) -> ClusterState:
-        """Take over a copy if it is newer, close the queues that leave, and return the state after that."""
-        self.clusters.refuse_guarded(name)
-        here = self.clusters.here
-        if here not in copy.world.clusters:
-            raise Unprocessable(
-                f"this is cluster {here}, and topic {name} covers {', '.join(copy.world.clusters)}",
-                code="unknown_cluster",
-                field="world",
-            )
-        mine = GlobalCopy(world=copy.world.at(here), settings=copy.settings)
-        new_id, now_ms = str(uuid.uuid4()), self._now_ms()
-
-        def decide(meta: Meta) -> Sequence[AnyEvent]:
-            return decide_adopt(meta, name, mine, self._topics.available(meta, name), new_id=new_id, now_ms=now_ms)
-
-        await self._meta.submit_any(decide)
-        failpoint("global.after_adopt")
-        hosted = await self._topics.require(name)
-        await self._sealer.seal(hosted)
-        return self.state(hosted.topic)
-
-    def state(self, topic: Topic) -> ClusterState:
-        """Return what this cluster tells of its part of the topic."""
-        present = self._topics.state.topics.get(topic.name, topic)
-        world = require_world(present)
-        ends = closed_ends(self._meta.now, present)
-        return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
-
-    async def told(self, name: str) -> bytes:
-        """Return copy and state of this cluster as another one reads them."""
-        self.clusters.refuse_guarded(name)
-        await self._meta.refresh()
-        topic = (await self._topics.require(name)).topic
-        copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
-        return msgspec.json.encode(_Told(copy, self.state(topic)))
-
-    async def catch_up(self, name: str, epoch: int = 0) -> GlobalQueues:
-        """Return the topic's newest copy: that of this cluster's metadata, or the home's if that is older than `epoch`.
-
-        Without an epoch the home is asked in any case.
-
-        Raises
-        ------
-        Unavailable
-            The home cannot be reached.
-        """
-        await self._meta.refresh()
-        world = require_world((await self._topics.require(name)).topic)
-        if world.home != self.clusters.here and (not epoch or world.epoch < epoch):
-            body = await self.clusters.told(world.home, Call("GET", _path(name, "/global"), (), b""), epoch=world.epoch)
-            await self.adopt(name, _TOLD.decode(body).held)
-        return require_world((await self._topics.require(name)).topic)
-
-    async def caught_up(self, name: str, epoch: int = 0) -> None:
-        """Bring the copy up to `epoch`, as far as the metadata here does not have it; 0: look whether there is a newer.
-
-        A home that cannot be reached does not stop what the copy here allows.
-        """
-        topic = self._topics.find(name)
-        world = None if topic is None else topic.topic.world
-        if world is None or not epoch or world.epoch < epoch:
-            with contextlib.suppress(Unavailable):
-                await self.catch_up(name, epoch)
-
-    def world(self, hosted: HostedTopic) -> GlobalQueues:
-        """Return where the topic's queues are now, as far as this process knows."""
-        self._topics.find(hosted.name)
-        return require_world(hosted.topic)
-
-    def time(self) -> float:
-        """Return the event loop's time in seconds."""
-        return asyncio.get_running_loop().time()
-
-    async def wait(self, seconds: float) -> None:
-        """Return after some seconds."""
-        await asyncio.sleep(seconds)
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._refresh_s)
-            shared = [topic for topic in self._topics.state.topics.values() if topic.world is not None]
-            for topic in shared:
-                try:
-                    await self._follow(topic)
-                except DeltaMQError as error:
-                    log.warning(
-                        "event=global_copy_failed topic=%r code=%s detail=%r", topic.name, error.code, error.detail
-                    )
-
-    async def _follow(self, topic: Topic) -> None:
-        """Compare a copy with the home's; at home, hand out what some cluster has never got."""
-        world = require_world(topic)
-        if world.home != self.clusters.here:
-            await self.catch_up(topic.name)
-        elif world.held_by != world.clusters:
-            await self._hold(await self._topics.require(topic.name))
-
-    async def _hand_out(self, hosted: HostedTopic, *, first: Collection[str] = ()) -> dict[str, ClusterState]:
-        """Let all clusters adopt the home's copy, those in `first` before the others; return their states.
-
-        Raises
-        ------
-        Unavailable
-            A cluster cannot be reached; those before it have adopted the copy.
-        """
-        topic = self._topics.state.topics.get(hosted.name, hosted.topic)
-        copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
-        states: dict[str, ClusterState] = {}
-        body = msgspec.json.encode(copy)
-        others = [one for one in copy.world.clusters if one != self.clusters.here]
-        for cluster in sorted(others, key=lambda one: one not in first):
-            call = Call("PUT", _path(hosted.name, "/global"), _JSON, body)
-            state = states[cluster] = _STATE.decode(await self.clusters.told(cluster, call))
-            if state.epoch > copy.world.epoch:
-                raise Conflict(
-                    f"topic {hosted.name}: cluster {cluster} has a newer copy than its home; ask again",
-                    code="remap_in_progress",
-                    extra={"cluster": cluster},
-                )
-            failpoint("global.after_hand_out")
-        await self._sealer.seal(hosted)
-        return {**states, self.clusters.here: self.state(topic)}
-
-    async def remembered(self, name: str, producer_id: str, epoch: int) -> RememberedNumbers:
-        """Return the numbers of a producer's requests that are stored here, for a cluster that has a queue now.
-
-        Raises
-        ------
-        Unavailable
-            `logic_offset_undecided`: a queue that has left is not sealed yet.
-        """
-        self.clusters.refuse_guarded(name)
-        await self.catch_up(name, epoch)
-        hosted = await self._topics.require(name)
-        await self._sealer.seal(hosted)
-        if self._meta.now.moved_keys(hosted.topic.id).waiting:
-            raise Unavailable(f"topic {name}: a queue that left is not sealed yet", code="logic_offset_undecided")
-        logs = await hosted.logs()
-        await hosted.look(hosted.route.partitions)
-        seen = [log.known_producer(producer_id) for log in logs.values()]
-        return RememberedNumbers(sorted({seq for one in seen if one is not None for seq in one.parts}))
 
     # Remap ------------------------------------------------------------------------------------------------------------
 
@@ -382,7 +179,7 @@ class GlobalTopics:
         self.clusters.refuse_guarded(name)
         hosted = await self._topics.require(name)
         moved = [*await self._settle(hosted)]
-        epoch, states = self.world(hosted).epoch, await self._hand_out(hosted)
+        epoch, states = self.copies.world(hosted).epoch, await self.copies.hand_out(hosted)
         planned = await self.plan_remap(name, clusters, queues)
         if not planned:
             return moved
@@ -410,7 +207,7 @@ class GlobalTopics:
         moving = world.moving
         if not moving:
             return []
-        states = await self._hand_out(hosted, first={target for _, target in moving.values()})
+        states = await self.copies.hand_out(hosted, first={target for _, target in moving.values()})
         ends = {index: states[old].ends[index] for index, (old, _) in moving.items() if index in states[old].ends}
         if len(ends) < len(moving):
             index = min(moving.keys() - ends.keys())
@@ -422,7 +219,7 @@ class GlobalTopics:
             partial(decide_settle, name=hosted.name, ends=ends, epoch=world.epoch, now_ms=self._now_ms())
         )
         failpoint("global.after_settle")
-        await self._hand_out(hosted)
+        await self.copies.hand_out(hosted)
         settled = require_world(self._topics.state.topic(hosted.name))
         return [
             MovedTo(queue=index, source=old, target=new, logic_offset=settled.queues[index][-1].logic_offset)
@@ -444,10 +241,10 @@ class GlobalTopics:
             found.append(MappingFault("between", None, index, detail))
         return found
 
-    async def views(self, topic: Topic) -> list[dict[str, Any] | None]:
-        """Return how each other cluster shows its part of the topic; None for one that is away."""
+    async def views(self, topic: Topic, principal: str) -> list[dict[str, Any] | None]:
+        """Return how each other cluster shows its part of the topic to a principal; None for one that is away."""
         world = require_world(topic)
-        call = Call("GET", _path(topic.name), (), b"", timeout_s=_LOOK_S)
+        call = Call("GET", global_path(topic.name), (), b"", timeout_s=_LOOK_S, principal=principal)
         others = [one for one in world.clusters if one != self.clusters.here]
         asked = [self.clusters.told(one, call, epoch=world.epoch) for one in others]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -456,7 +253,7 @@ class GlobalTopics:
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
         """Return what is wrong with another cluster's copy."""
         try:
-            body = await self.clusters.told(cluster, Call("GET", _path(name, "/global"), (), b""))
+            body = await self.clusters.told(cluster, Call("GET", global_path(name, "/global"), (), b""))
         except DeltaMQError as error:
             return f"no copy of cluster {cluster} can be read: {error.detail}"
         state = _TOLD.decode(body).state
@@ -471,10 +268,10 @@ class GlobalTopics:
         hosted = await self._topics.require(name)
         world = require_world(hosted.topic)
         if world.home != self.clusters.here:
-            await self.catch_up(name)
+            await self.copies.catch_up(name)
             return
         await self._settle(hosted)
-        await self._hold(hosted)
+        await self.copies.hold(hosted)
 
 
 def _starts(name: str, targets: Mapping[int, str], states: Mapping[str, ClusterState]) -> dict[int, int]:
@@ -488,7 +285,3 @@ def _starts(name: str, targets: Mapping[int, str], states: Mapping[str, ClusterS
             )
         starts[index] = end
     return starts
-
-
-def _path(topic: str, rest: str = "") -> bytes:
-    return f"/v1/topics/{quote(topic, safe='')}{rest}".encode("ascii")

@@ -3,8 +3,8 @@
     client --> this process --(Mq-Forwarded: <host id>)--> owner of the role
            <--             <------------------------------
 
-With authentication the caller's `Authorization` goes along, and the owner checks it again; `Mq-Proof` shows that a
-process of the cluster forwarded the request (SPEC SEC-6).
+With authentication the caller's `Authorization` goes along, or the principal that another cluster named, and the owner
+checks it again; `Mq-Proof` shows that a process of the cluster forwarded the request (SPEC SEC-6).
 
 A forwarded request is not forwarded again: two processes with different views would send it in circles. Forwarding runs
 on the event loop, so that a long poll costs a connection and no thread, and ends when its client goes. The process that
@@ -23,7 +23,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.auth import Prover
+from api.auth import CALLER, Caller, Prover
 from api.host.hosting import Hosting
 from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
@@ -38,7 +38,10 @@ PROOF: Final = b"mq-proof"
 _OFFSET_DIGITS: Final = 20
 #: Headers that processes add for each other.
 _BETWEEN: Final = (FORWARDED, META_OFFSET, PROOF)
-_AUTHORIZATION: Final = b"authorization"
+#: Who asks: by a key, or, as another cluster says that forwarded the request, by name.
+CLUSTER: Final = b"mq-cluster"
+PRINCIPAL: Final = b"mq-principal"
+_WHO: Final = (b"authorization", CLUSTER, PRINCIPAL)
 #: Seconds that a call without waiting may take at its owner.
 TIMEOUT_S: Final = 30.0
 #: Connections to all other processes together: each forwarded request has one. An idle one is closed before the
@@ -80,13 +83,17 @@ class Call(NamedTuple):
     headers: Sequence[Header]
     body: bytes
     timeout_s: float = TIMEOUT_S
+    #: In whose name another cluster is asked; empty for this cluster's own.
+    principal: str = ""
 
     @classmethod
     def of(cls, scope: Scope, body: bytes | bytearray = b"", *, wait_ms: int = 0) -> Call:
         """Return the request of an ASGI scope with its body, which was read; it may wait for `wait_ms` at its owner."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
-        return cls(scope["method"], target, scope["headers"], bytes(body), TIMEOUT_S + wait_ms / 1000)
+        caller: Caller | None = scope.get(CALLER)
+        principal = "" if caller is None else caller.name
+        return cls(scope["method"], target, scope["headers"], bytes(body), TIMEOUT_S + wait_ms / 1000, principal)
 
     @classmethod
     def on_behalf(cls, method: str, target: str, headers: Collection[Header]) -> Call:
@@ -115,7 +122,7 @@ def is_proved(prover: Prover, scope: Scope) -> bool:
 
 def _proved_parts(call: Call) -> tuple[bytes, ...]:
     """Return the parts of a forwarded request that its proof is about."""
-    named = [b",".join(value for name, value in call.headers if name == one) for one in (*_BETWEEN[:2], _AUTHORIZATION)]
+    named = [b",".join(value for name, value in call.headers if name == one) for one in (*_BETWEEN[:2], *_WHO)]
     return (call.method.encode(), call.target, *named)
 
 

@@ -10,21 +10,14 @@ if the queue begins and ends in the cluster that answers, else bounds that the q
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow.compute as pc
 
-from api.host import (
-    Call,
-    Clusters,
-    GlobalTopics,
-    HostedTopic,
-    from_cluster,
-    global_epoch_of,
-    has_newer_copy,
-    newer_copy,
-)
+from api.host import Call, Clusters, GlobalCopies, HostedTopic, from_cluster, global_epoch_of
 from api.reading.partition_reader import FetchQuery
 from api.reading.queue_reader import QueueReader
 from api.wire import Answer, Client
@@ -37,17 +30,17 @@ __all__ = ["GlobalReader"]
 
 #: Most milliseconds for which a read waits before it looks whether its queue has moved.
 _LOOK_MS: Final = 500
-#: Tries to agree with another cluster about where the offset lies.
-_TRIES: Final = 3
+#: Seconds in which two clusters must agree about where the offset lies.
+_AGREED_S: Final = 2.0
 
 
 class GlobalReader:
     """Reads the queues of global topics; used on the event loop."""
 
-    def __init__(self, queues: QueueReader, globals_: GlobalTopics) -> None:
+    def __init__(self, queues: QueueReader, copies: GlobalCopies) -> None:
         self._queues = queues
-        self._globals = globals_
-        self._clusters: Clusters = globals_.clusters
+        self._copies = copies
+        self._clusters: Clusters = copies.clusters
 
     async def read(
         self, topic: HostedTopic, queue: int, query: FetchQuery, call: Call, client: Client
@@ -61,46 +54,32 @@ class GlobalReader:
         """
         self._clusters.refuse_guarded(topic.name)
         if from_cluster(call.headers):
-            await self._globals.caught_up(topic.name, global_epoch_of(call.headers))
-        deadline = self._globals.time() + query.wait_ms / 1000
-        tries = 0
+            await self._copies.caught_up(topic.name, global_epoch_of(call.headers))
+        return await self._copies.agreed(
+            topic.name, partial(self._tried, topic, queue, query, call, client), within_s=_AGREED_S
+        )
+
+    async def _tried(
+        self, topic: HostedTopic, queue: int, query: FetchQuery, call: Call, client: Client
+    ) -> Fetched | Answer | Unavailable:
+        """Read where the offset lies; or return why it is not known where that is."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + query.wait_ms / 1000
         while True:
-            world = self._globals.world(topic)
+            world = self._copies.world(topic)
             stay, _ = world.place(queue, query.offset)
             if stay.cluster != world.here:
-                tries += 1
-                found = await self._elsewhere(topic, world, stay, query, call, tries)
-                if found is not None:
-                    return found
-                continue
-            left_ms = max(0, int((deadline - self._globals.time()) * 1000))
+                detail = f"the offset {query.offset} is in cluster {stay.cluster}"
+                return await self._copies.elsewhere(topic.name, stay.cluster, call, detail, client)
+            left_ms = max(0, int((deadline - loop.time()) * 1000))
             read = await self._here(topic, queue, replace(query, wait_ms=min(left_ms, _LOOK_MS)), client)
             if read.status is not FetchStatus.NO_NEW_MESSAGE or left_ms <= _LOOK_MS or self._queues.stopping:
                 return read
             query = replace(query, offset=read.next_offset)
 
-    async def _elsewhere(
-        self, topic: HostedTopic, world: GlobalQueues, stay: Stay, query: FetchQuery, call: Call, tries: int
-    ) -> Answer | None:
-        """Return the answer of the cluster of a stay; None if that has a newer copy, which is known here then."""
-        where = f"the offset {query.offset} is in cluster {stay.cluster}"
-        if from_cluster(call.headers):
-            raise newer_copy(topic.name, f"{where}; ask there")
-        answer = await self._clusters.ask(stay.cluster, call, epoch=world.epoch)
-        if not has_newer_copy(answer):
-            return answer
-        if tries >= _TRIES:
-            raise Unavailable(
-                f"topic {topic.name}: {where}, which has a newer copy of the topic; ask again",
-                code="queue_unserved",
-                extra={"cluster": stay.cluster},
-            )
-        await self._globals.caught_up(topic.name)
-        return None
-
     async def _here(self, topic: HostedTopic, queue: int, query: FetchQuery, client: Client) -> Fetched:
         """Read the stay of an offset in this cluster."""
-        world = self._globals.world(topic)
+        world = self._copies.world(topic)
         stay, local = world.place(queue, query.offset)
         if stay.is_ended and local >= stay.local_end:  # the next stay has no offsets yet
             end = stay.logic_end
@@ -108,7 +87,7 @@ class GlobalReader:
             return Fetched(status, MESSAGE_SCHEMA.empty_table(), end, _begin(world, queue), end)
         found = await self._queues.read(topic, queue_name(queue), replace(query, offset=local), client)
         # The queue may have left meanwhile.
-        return shown(self._globals.world(topic), queue, stay, found)
+        return shown(self._copies.world(topic), queue, stay, found)
 
 
 def _begin(world: GlobalQueues, queue: int) -> int:

@@ -6,6 +6,7 @@ these calls are refused: else anyone could make a key that is good when authenti
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -286,9 +287,9 @@ async def list_keys(service: Running, principal: _OfPrincipal = None, limit: Lim
 async def make_key(service: Running, caller: Asking, request: Request, response: Response) -> Any:
     asked, now_ms = await _KEY.read(request), service.now_ms()
     until_ms = None if asked.until is None else parse_time(asked.until) // 1000
-    key, token = new_key(
-        asked.principal, secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES), now_ms, until_ms
-    )
+    id_, secret = secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+    # What is stored for SCRAM takes some milliseconds.
+    key, token = await asyncio.to_thread(new_key, asked.principal, id_, secret, now_ms, until_ms)
     await _change(service, request, lambda state: decide_put_key(state, key))
     log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)
     response.headers["cache-control"] = "no-store"

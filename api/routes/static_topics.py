@@ -331,7 +331,7 @@ class NumbersView(BaseModel):
     responses={200: {"model": ToldView}, **problems(400, 404, 409, 500)},
 )
 async def show_copy(topic: TopicName, service: Running) -> Any:
-    return _json(await service.global_topics.told(topic))
+    return _json(await service.global_copies.told(topic))
 
 
 @router.put(
@@ -343,7 +343,7 @@ async def show_copy(topic: TopicName, service: Running) -> Any:
 )
 async def put_copy(topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _COPY.read(request)
-    state = await service.global_topics.adopt(topic, GlobalCopy(world=asked.world, settings=asked.settings))
+    state = await service.global_copies.adopt(topic, GlobalCopy(world=asked.world, settings=asked.settings))
     return _json(msgspec.json.encode(state))
 
 
@@ -355,7 +355,7 @@ async def put_copy(topic: TopicName, service: Running, request: Request) -> Any:
 )
 async def show_numbers(topic: TopicName, producer_id: ProducerName, service: Running, request: Request) -> Any:
     epoch = global_epoch_of(request.scope["headers"])
-    return _json(msgspec.json.encode(await service.global_topics.remembered(topic, producer_id, epoch)))
+    return _json(msgspec.json.encode(await service.global_copies.remembered(topic, producer_id, epoch)))
 
 
 def _json(body: bytes) -> Response:

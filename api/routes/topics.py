@@ -271,11 +271,11 @@ async def list_topics(service: Running, caller: Asking, limit: Limit = None, aft
 
 
 @router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
-async def show_topic(topic: TopicName, service: Running, request: Request) -> Any:
+async def show_topic(topic: TopicName, service: Running, caller: Asking, request: Request) -> Any:
     hosted = await service.topics.require(topic)
     view = await _view(service, hosted)
     if hosted.topic.world is not None and not from_cluster(request.scope["headers"]):
-        _add_parts(view, await service.global_topics.views(hosted.topic))
+        _add_parts(view, await service.global_topics.views(hosted.topic, caller.name))
     return view
 
 
@@ -298,7 +298,8 @@ async def put_topic(topic: TopicName, service: Running, caller: Asking, request:
         hosted, created = await service.topics.put(topic, _wanted_of(asked), permit=permit)
         await service.sealer.seal(hosted)
     elif asked.clusters is not None:
-        hosted, created = await service.global_topics.create(topic, static, list(dict.fromkeys(asked.clusters)))
+        clusters = list(dict.fromkeys(asked.clusters))
+        hosted, created = await service.global_topics.create(topic, static, clusters, permit)
     else:
         hosted, created = await service.static_topics.put(topic, static, permit)
     response.status_code = 201 if created else 200

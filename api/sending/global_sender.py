@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -22,19 +23,17 @@ import pyarrow as pa
 from api.host import (
     Call,
     Clusters,
-    GlobalTopics,
+    GlobalCopies,
     HostedTopic,
     RememberedNumbers,
     from_cluster,
     global_epoch_of,
-    has_newer_copy,
-    newer_copy,
+    global_path,
 )
 from api.sending.logical_places import LedElsewhere
 from api.sending.request_appender import RequestAppender
 from api.sending.store_request import StoreRequest
 from api.wire import Answer, Named
-from mq.backoff import Backoff
 from mq.errors import NotFound, Unavailable, Unprocessable
 from mq.limits import PRODUCERS_MAX
 from mq.meta import require_world
@@ -48,16 +47,15 @@ __all__ = ["STORED_ONLY", "GlobalSender"]
 STORED_ONLY: Final = b"mq-stored-only"
 #: Seconds to wait for a queue that moves.
 _MOVING_S: Final = 15.0
-_AGAIN_S: Final = Backoff(0.01, 0.25)
 
 
 class GlobalSender:
     """Stores the requests of global topics; used on the event loop."""
 
-    def __init__(self, appender: RequestAppender, globals_: GlobalTopics) -> None:
+    def __init__(self, appender: RequestAppender, copies: GlobalCopies) -> None:
         self._appender = appender
-        self._globals = globals_
-        self._clusters: Clusters = globals_.clusters
+        self._copies = copies
+        self._clusters: Clusters = copies.clusters
         #: The numbers that a cluster remembers of a producer: by topic, cluster, producer, and start of the stay.
         self._remembered: OrderedDict[tuple[str, str, str, int], frozenset[int]] = OrderedDict()
 
@@ -72,40 +70,24 @@ class GlobalSender:
         """
         self._clusters.refuse_guarded(topic.name)
         local = _local(topic, request)
-        forwarded = from_cluster(call.headers)
-        if forwarded:
-            await self._globals.caught_up(topic.name, global_epoch_of(call.headers))
+        if from_cluster(call.headers):
+            await self._copies.caught_up(topic.name, global_epoch_of(call.headers))
         if any(name == STORED_ONLY for name, _ in call.headers):
             return await self._stored(topic, local)
-        deadline, failures = self._globals.time() + _MOVING_S, 0
-        while True:
-            found, reason = await self._tried(topic, local, call, forwarded=forwarded)
-            if found is not None:
-                return found
-            if self._globals.time() >= deadline:
-                raise reason
-            failures += 1
-            await self._globals.wait(_AGAIN_S.after(failures))
-            await self._globals.caught_up(topic.name)
+        return await self._copies.agreed(topic.name, partial(self._tried, topic, local, call), within_s=_MOVING_S)
 
-    async def _tried(
-        self, topic: HostedTopic, request: StoreRequest, call: Call, *, forwarded: bool
-    ) -> tuple[Answer | None, Unavailable]:
-        """Return the answer; or none, and why: the queue moves, or this cluster's copy is old."""
+    async def _tried(self, topic: HostedTopic, request: StoreRequest, call: Call) -> Answer | Unavailable:
+        """Return the answer; or why there is none: the queue moves, or this cluster's copy is old."""
         try:
             if request.body.producer is not None:
                 answer = await self._repeated(topic, request, request.body.producer, call)
                 if answer is not None:
-                    return answer, _MOVES
-            return self._answer(topic, await self._appender.append(topic, request)), _MOVES
+                    return answer
+            return self._answer(topic, await self._appender.append(topic, request))
         except LedElsewhere as error:
             if error.cluster is None:
-                return None, error
-            if forwarded:
-                raise newer_copy(topic.name, error.detail) from error
-            world = self._globals.world(topic)
-            answer = await self._clusters.ask(error.cluster, call, epoch=world.epoch)
-            return (None if has_newer_copy(answer) else answer), error
+                return error
+            return await self._copies.elsewhere(topic.name, error.cluster, call, error.detail)
 
     async def _repeated(
         self, topic: HostedTopic, request: StoreRequest, producer: Producer, call: Call
@@ -117,7 +99,7 @@ class GlobalSender:
         LedElsewhere
             As `append` does; also while it is not known what the cluster that a queue leaves still stores.
         """
-        world = self._globals.world(topic)
+        world = self._copies.world(topic)
         if all(len(stays) == 1 for stays in world.queues):
             return None
         for queue in sorted(self._appender.queues_of(topic, request)):
@@ -137,8 +119,8 @@ class GlobalSender:
         known = self._remembered.get(key)
         if known is None:
             _, cluster, producer_id, _ = key
-            path = f"/v1/topics/{quote(topic, safe='')}/global/producers/{quote(producer_id, safe='')}"
-            body = await self._clusters.told(cluster, Call("GET", path.encode("ascii"), (), b""), epoch=world.epoch)
+            path = global_path(topic, f"/global/producers/{quote(producer_id, safe='')}")
+            body = await self._clusters.told(cluster, Call("GET", path, (), b""), epoch=world.epoch)
             known = self._remembered[key] = frozenset(msgspec.json.decode(body, type=RememberedNumbers).numbers)
             if len(self._remembered) > PRODUCERS_MAX:
                 self._remembered.popitem(last=False)
@@ -155,7 +137,7 @@ class GlobalSender:
 
     def _answer(self, topic: HostedTopic, answer: ProduceAnswer) -> Answer:
         """Return the answer with global names and offsets."""
-        world = self._globals.world(topic)
+        world = self._copies.world(topic)
         for one in answer.ranges:
             index = queue_index(one.partition)
             assert index is not None, "the ranges of a static topic are of its queues"
@@ -163,9 +145,6 @@ class GlobalSender:
             if one.base_offset >= 0:
                 one.base_offset = world.shown(index, one.base_offset)
         return Answer.of_json(msgspec.json.encode(answer))
-
-
-_MOVES: Final = Unavailable("a queue is moving between clusters; ask again", code="logic_offset_undecided")
 
 
 def _local(topic: HostedTopic, request: StoreRequest) -> StoreRequest:

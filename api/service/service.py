@@ -14,10 +14,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from api.audit import Audit
-from api.auth import Gate, Prover, Quotas, derived
+from api.auth import Prover, Quotas, derived
 from api.host import (
+    ClusterProofs,
     Clusters,
     Fencing,
+    GlobalCopies,
     GlobalTopics,
     Groups,
     HostedMeta,
@@ -34,6 +36,7 @@ from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
 from api.progress import LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
+from api.service.access import Access
 from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
@@ -42,7 +45,7 @@ from api.tls import peer_context
 from api.wire import Admission
 from mq.audit_limits import ACT_ID_BYTES
 from mq.auth_limits import SECRET_BYTES
-from mq.meta import InvisibleBounds
+from mq.meta import InvisibleBounds, require_world
 from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey
 from tables.config import Config
@@ -83,8 +86,15 @@ class Service:
         self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
+        self._access = Access(
+            config,
+            lambda: self.meta.now.auth,
+            now_ms=self.now_ms,
+            boot_ms=warehouse.clock.boot_ms,
+            key_times=ports.key_times,
+        )
         #: The check of all requests; None without authentication.
-        self.gate = Gate(lambda: self.meta.now.auth, self.now_ms) if settings.auth else None
+        self.gate = self._access.gate
         # By the boot clock: a wall clock that is set back must not stop anybody.
         self.quotas = Quotas(lambda: self.meta.now.auth.quotas, warehouse.clock.boot_ms)
         if self.gate is not None:
@@ -114,14 +124,20 @@ class Service:
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         others = [(name, url) for name, _, url in (one.partition("=") for one in settings.clusters)]
-        self.global_topics = GlobalTopics(
+        shared = settings.clusters_shared_secret.reveal().encode()
+        #: The proofs of calls between clusters; None if they share no secret.
+        self.cluster_proofs = ClusterProofs(cluster, shared, self.now_ms) if shared else None
+        is_guarded = settings.auth and self.cluster_proofs is None
+        clusters = Clusters(cluster, others, self.peers, self.cluster_proofs, is_guarded=is_guarded)
+        self.global_copies = GlobalCopies(
             self.meta,
             self.topics,
             self.sealer,
-            Clusters(cluster, others, self.peers, is_guarded=settings.auth),
+            clusters,
             refresh_s=settings.clusters_refresh_ms / 1000,
             now_ms=self.now_ms,
         )
+        self.global_topics = GlobalTopics(self.meta, self.topics, clusters, self.global_copies, now_ms=self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
 
         self.statistics = GroupStatistics(
@@ -203,7 +219,7 @@ class Service:
             raise
         service._watch.start()
         service.online.start()
-        service.global_topics.start()
+        service.global_copies.start()
         if service.audit is not None:
             service.audit.start(lambda: service.meta.now)
         return service
@@ -229,7 +245,9 @@ class Service:
     async def delete_topic(self, name: str, *, by_cluster: bool = False) -> None:
         """Delete a topic, and the groups' retry partitions for it; a global one first in all other clusters."""
         topic = (await self.topics.require(name)).topic
-        if topic.world is not None and not by_cluster:
+        if by_cluster:
+            require_world(topic)  # another cluster deletes nothing else
+        elif topic.world is not None:
             await self.global_topics.delete_elsewhere(topic)
         await self.groups.drop_retries(await self.topics.delete(name))
 
@@ -252,8 +270,9 @@ class Service:
         """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse."""
         self.begin_stop()
         await self._watch.stop()
+        await self._access.stop()
         await self.online.stop()
-        await self.global_topics.stop()
+        await self.global_copies.stop()
         await self.sealer.stop()
         await self.lanes.stop()
         await self.statistics.stop()

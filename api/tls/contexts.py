@@ -10,6 +10,7 @@ TLS 1.2 is the oldest version. Sessions are not resumed: a resumed one would out
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from functools import partial
 
 from api.tls.reloaded import ReloadedContext
@@ -20,8 +21,10 @@ from tables.config_sections import ServiceSettings, TlsClientAuth
 __all__ = ["peer_context", "server_context"]
 
 
-def server_context(settings: ServiceSettings) -> ssl.SSLContext | None:
-    """Return the context of the service's port; None if the settings name no certificate.
+def server_context(settings: ServiceSettings, *, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext | None:
+    """Return the context of a port of the service; None if the settings name no certificate.
+
+    `protocols` are those that clients may ask for (ALPN); without any, they ask for none.
 
     Raises
     ------
@@ -31,7 +34,7 @@ def server_context(settings: ServiceSettings) -> ssl.SSLContext | None:
     if not settings.tls_cert:
         return None
     files = [one for one in (settings.tls_cert, settings.tls_key, settings.tls_client_ca) if one]
-    return ReloadedContext(partial(_server, settings), files)
+    return ReloadedContext(partial(_server, settings, protocols), files)
 
 
 def peer_context(settings: ServiceSettings) -> ssl.SSLContext:
@@ -40,13 +43,14 @@ def peer_context(settings: ServiceSettings) -> ssl.SSLContext:
     return ReloadedContext(partial(_peer, settings), files)
 
 
-def _server(settings: ServiceSettings) -> ssl.SSLContext:
+def _server(settings: ServiceSettings, protocols: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # A ticket would also make a connection readable before its answer is there.
     context.num_tickets = 0
-    context.set_alpn_protocols(["http/1.1"])
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     _load_own(context, settings)
     if settings.tls_client_auth is not TlsClientAuth.NONE:
         _load_ca(context, settings.tls_client_ca, "service.tls_client_ca")

@@ -12,28 +12,36 @@ from mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
+from mq.auth.claims import credential_of
+from mq.auth.credential import Credential
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
 from mq.auth.principal import PRINCIPAL_PATTERN, Principal
 from mq.auth.quota import Bucket, Quota, quota_of
 from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
+from mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
 from mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
 
 __all__ = [
     "AUTH_EVENTS",
     "CLUSTER",
     "PRINCIPAL_PATTERN",
+    "SCRAM_HASHES",
+    "SCRAM_ITERATIONS",
     "AccessRule",
     "AuthEvent",
     "AuthState",
     "Bucket",
+    "Credential",
     "Decisions",
     "Effect",
     "Key",
     "Principal",
     "Quota",
     "Resource",
+    "Scram",
     "Verb",
+    "credential_of",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",
@@ -42,9 +50,12 @@ __all__ = [
     "decide_remove_principal",
     "decide_remove_rule",
     "decide_revoke_key",
+    "is_proof",
     "is_right",
     "key_id_of",
     "new_key",
     "quota_of",
     "rule_of",
+    "salt_of",
+    "signature_of",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mq.auth.key import Key
-from mq.auth.principal import Principal, check_note, check_principal
+from mq.auth.principal import Principal, check_caller, check_note, check_principal
 from mq.auth.quota import Quota
 from mq.auth.rule import CLUSTER, VERBS, AccessRule, rule_of
 from mq.auth.state import (
@@ -60,7 +60,7 @@ def decide_put_key(state: AuthState, key: Key) -> Sequence[AuthEvent]:
     Conflict
         `too_many_keys`: it has two live keys already, which is what a change of keys needs.
     """
-    state.principal(key.principal)
+    check_caller(state.principal(key.principal).name)
     if not key.is_live(key.created_ms):
         raise Unprocessable("until: a key must end in the future", field="until")
     live = [one for one in state.keys_of(key.principal) if one.is_live(key.created_ms)]
@@ -107,7 +107,7 @@ def decide_remove_rule(state: AuthState, rule_id: str) -> Sequence[AuthEvent]:
 
 def decide_put_quota(state: AuthState, quota: Quota) -> Sequence[AuthEvent]:
     """Return the events that set a principal's quota; none if it is so already."""
-    state.principal(quota.principal)
+    check_caller(state.principal(quota.principal).name)
     present = state.quotas.get(quota.principal, Quota(principal=quota.principal))
     return () if quota == present else (QuotaPut(quota=quota),)
 
@@ -120,7 +120,7 @@ def decide_first_administrator(state: AuthState, key: Key) -> Sequence[AuthEvent
     Conflict
         `principal_exists`: there is a principal of this name.
     """
-    name = key.principal
+    name = check_caller(key.principal)
     if name in state.principals:
         raise Conflict(
             f"there is a principal {name} already: choose another name, which can then give it a new key",

@@ -17,6 +17,7 @@ from mq.limits import NAME_LENGTH_MAX
 __all__ = ["Decisions"]
 
 Verbs = frozenset[Verb]
+Groups = tuple[str, ...]
 
 _NONE: Final[Verbs] = frozenset()
 
@@ -63,42 +64,53 @@ _NOTHING: Final = _Grants()
 
 
 class Decisions:
-    """What the rules of one state of the metadata allow; remembers what was asked. For one thread."""
+    """What the rules of one state of the metadata allow; remembers what was asked. For one thread.
+
+    Who asks is a principal, with the groups that its token names: what is granted to any of them is granted, and what
+    is denied to any of them is denied.
+    """
 
     def __init__(self, rules: Iterable[AccessRule] = (), *, cached_max: int = DECISIONS_CACHED_MAX) -> None:
         self._rules: dict[tuple[str, Resource], list[AccessRule]] = {}
         for rule in rules:
             self._rules.setdefault((rule.principal, rule.resource), []).append(rule)
-        #: Those of principals that called since the rules changed.
-        self._grants: dict[tuple[str, Resource], _Grants] = {}
-        self._cached: dict[tuple[str, Resource, str], Verbs] = {}
+        #: Those of principals, and of their groups, that called since the rules changed.
+        self._grants: dict[tuple[str, Groups, Resource], _Grants] = {}
+        self._cached: dict[tuple[str, Groups, Resource, str], Verbs] = {}
         self._cached_max = cached_max
 
-    def allows(self, principal: str, resource: Resource, name: str, verb: Verb) -> bool:
+    def allows(self, principal: str, resource: Resource, name: str, verb: Verb, groups: Groups = ()) -> bool:
         """Whether a principal may do this to the topic or group of this name, or to the cluster (`CLUSTER`)."""
         if len(name) > NAME_LENGTH_MAX:  # nothing has such a name, and it would be remembered
             return False
-        asked = (principal, resource, name)
+        asked = (principal, groups, resource, name)
         verbs = self._cached.get(asked)
         if verbs is None:
             if len(self._cached) >= self._cached_max:
                 self._cached.clear()
-            verbs = self._cached[asked] = self._of(principal, resource).on(name)
+            verbs = self._cached[asked] = self._of(principal, groups, resource).on(name)
         return verb in verbs
 
-    def filter(self, principal: str, resource: Resource, verb: Verb) -> Callable[[str], bool] | None:
+    def filter(
+        self, principal: str, resource: Resource, verb: Verb, groups: Groups = ()
+    ) -> Callable[[str], bool] | None:
         """Return a function that says of a name whether the verb is allowed; None if it is on all names."""
-        grants = self._of(principal, resource)
+        grants = self._of(principal, groups, resource)
         return None if grants.on_all(verb) else lambda name: verb in grants.on(name)
 
-    def has_grants(self, principal: str) -> bool:
+    def has_grants(self, principal: str, groups: Groups = ()) -> bool:
         """Whether any rule allows the principal anything."""
-        mine = (self._rules.get((principal, resource), ()) for resource in VERBS)
+        mine = (self._rules.get((one, resource), ()) for one in (principal, *groups) for resource in VERBS)
         return any(rule.effect == "allow" for rules in mine for rule in rules)
 
-    def _of(self, principal: str, resource: Resource) -> _Grants:
-        whose = (principal, resource)
+    def _of(self, principal: str, groups: Groups, resource: Resource) -> _Grants:
+        whose = (principal, groups, resource)
         found = self._grants.get(whose)
-        if found is None and whose in self._rules:
-            found = self._grants[whose] = _Grants(self._rules[whose])
-        return _NOTHING if found is None else found
+        if found is None:
+            rules = [rule for one in (principal, *groups) for rule in self._rules.get((one, resource), ())]
+            if not rules:
+                return _NOTHING
+            if len(self._grants) >= self._cached_max:
+                self._grants.clear()
+            found = self._grants[whose] = _Grants(rules)
+        return found

@@ -4,7 +4,7 @@
          '- 8 bytes, hex    '- 32 bytes, base64url
 
 The whole key is shown once, when it is made. What is stored is its SHA-256: 256 random bits cannot be guessed, so a
-slow hash, which is for passwords, would only cost time.
+slow hash, which is for passwords, would only cost time. What SCRAM needs is stored beside it (`mq.auth.scram`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import hashlib
 import hmac
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
+from mq.auth.scram import SCRAM_HASHES, Scram, scram_of
 from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
 
 __all__ = ["Key", "digest_of", "is_right", "key_id_of", "new_key", "token_of"]
@@ -36,6 +40,12 @@ class Key:
     created_ms: int
     #: When it ends, in milliseconds since 1970; None for one that stays until it is revoked.
     until_ms: int | None = None
+    #: What proves the key by SCRAM, by mechanism; keys of earlier releases have none, and cannot be proved so.
+    scram: Mapping[str, Scram] | UnsetType = UNSET
+
+    def scram_for(self, mechanism: str) -> Scram | None:
+        """Return what proves the key by a mechanism of SCRAM; None if it cannot be proved so."""
+        return None if self.scram is UNSET else self.scram.get(mechanism)
 
     def is_live(self, now_ms: int) -> bool:
         """Whether it has not ended."""
@@ -51,9 +61,16 @@ def token_of(id_bytes: bytes, secret: bytes) -> str:
 def new_key(
     principal: str, id_bytes: bytes, secret: bytes, now_ms: int, until_ms: int | None = None
 ) -> tuple[Key, str]:
-    """Return a key of a principal, and its text, which nobody can find out again."""
+    """Return a key of a principal, and its text, which nobody can find out again; takes some milliseconds."""
     token = token_of(id_bytes, secret)
-    key = Key(id=id_bytes.hex(), principal=principal, digest=digest_of(token), created_ms=now_ms, until_ms=until_ms)
+    key = Key(
+        id=id_bytes.hex(),
+        principal=principal,
+        digest=digest_of(token),
+        created_ms=now_ms,
+        until_ms=until_ms,
+        scram={mechanism: scram_of(mechanism, principal, token) for mechanism in SCRAM_HASHES},
+    )
     return key, token
 
 

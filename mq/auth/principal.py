@@ -9,11 +9,21 @@ from typing import Final
 from mq.auth_limits import NOTE_LENGTH_MAX, PRINCIPAL_LENGTH_MAX
 from mq.errors import Refused, Unprocessable
 
-__all__ = ["PRINCIPAL_PATTERN", "Principal", "check_note", "check_principal"]
+__all__ = [
+    "GROUP_PREFIX",
+    "PRINCIPAL_PATTERN",
+    "Principal",
+    "check_caller",
+    "check_note",
+    "check_principal",
+    "is_group",
+]
 
 #: What a principal's name may be: also an e-mail address, or the subject of a token of an identity provider.
 PRINCIPAL_PATTERN: Final = rf"^[A-Za-z0-9._@:+|\-]{{1,{PRINCIPAL_LENGTH_MAX}}}$"
 _NAME: Final = re.compile(PRINCIPAL_PATTERN.strip("^$"))
+#: How the name of a group of the identity provider begins, where rules name it.
+GROUP_PREFIX: Final = "group:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,20 @@ def check_principal(name: str) -> str:
             field="principal",
             extra={"limit": PRINCIPAL_LENGTH_MAX},
         )
+    return name
+
+
+def is_group(name: str) -> bool:
+    """Whether this is a group: rules name it, tokens say who is in it, and it calls nothing itself."""
+    return name.startswith(GROUP_PREFIX)
+
+
+def check_caller(name: str) -> str:
+    """Return `name` if it may be that of somebody who calls: a legal name, and no group."""
+    check_principal(name)
+    if is_group(name):
+        detail = f"principal: {name} is a group, which rules may name, but which has no keys and no quota of its own"
+        raise Unprocessable(detail, field="principal")
     return name
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from api.first_start import make_administrator
 from api.ports import REAL, Ports
+from tables.oidc_settings import OidcSettings
 from tests.api.running import Api, Reply, config_for, running
 
 __all__ = ["SECRET", "Guarded", "guarded"]
@@ -30,11 +31,11 @@ class Guarded(Api):
 
     def by(self, token: str | None) -> Guarded:
         """The same service, called with another key."""
-        return Guarded(self.port, self.service, token=token)
+        return Guarded(self.port, self.service, token=token, ca=self.ca)
 
     def at(self, other: Guarded) -> Guarded:
         """The same caller at another service."""
-        return Guarded(other.port, other.service, token=self.token)
+        return Guarded(other.port, other.service, token=self.token, ca=other.ca)
 
     def put_principal(self, name: str, note: str = "") -> Any:
         reply = self.call("PUT", f"/v1/auth/principals/{name}", {"note": note})
@@ -63,9 +64,20 @@ class Guarded(Api):
 
 
 @contextlib.contextmanager
-def guarded(folder: Path, ports: Ports = REAL, *, token: str | None = None, **service: Any) -> Iterator[Guarded]:
-    """Run a service with authentication, as its administrator sees it; `token` if the warehouse has one already."""
-    config = config_for(folder, auth=True, **service)
+def guarded(
+    folder: Path,
+    ports: Ports = REAL,
+    *,
+    token: str | None = None,
+    oidc: OidcSettings | None = None,
+    ca: str | None = None,
+    **service: Any,
+) -> Iterator[Guarded]:
+    """Run a service with authentication, as its administrator sees it; `token` if the warehouse has one already.
+
+    `ca` is the file of the authority behind its `tls_cert`.
+    """
+    config = replace(config_for(folder, auth=True, **service), oidc=oidc or OidcSettings())
     found = token or make_administrator(config, "admin")[1]
     with running(config, ports) as api:
-        yield Guarded(api.port, api.service, token=found)
+        yield Guarded(api.port, api.service, token=found, ca=ca)

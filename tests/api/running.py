@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +57,8 @@ class Api:
 
     port: int
     service: Service = field(repr=False)
+    #: A file with the authority that has signed the service's certificate; None if it speaks no TLS.
+    ca: str | None = field(default=None, kw_only=True)
 
     def call(self, method: str, path: str, body: Any = None, kind: str | None = None, **headers: str) -> Reply:
         """Send one request. A `dict` or `list` is sent as JSON; header names have `_` for `-`."""
@@ -64,7 +67,7 @@ class Api:
             body, kind = json.dumps(body).encode(), kind or JSON
         if kind is not None:
             sent["Content-Type"] = kind
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = _connection(self.port, self.ca)
         with contextlib.closing(connection):
             connection.request(method, path, body=body, headers=sent)
             answer = connection.getresponse()
@@ -118,6 +121,12 @@ class Api:
         """Return all text bodies of one partition."""
         answer = self.fetch(topic, partition, "?max_messages=100000&max_bytes=67108864").json
         return [m["body"] for m in answer["messages"]]
+
+
+def _connection(port: int, ca: str | None) -> http.client.HTTPConnection:
+    if ca is None:
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=ssl.create_default_context(cafile=ca))
 
 
 def arrow_stream(**columns: object) -> bytes:

@@ -203,7 +203,7 @@ def test_sec_08_nothing_is_open_beyond_the_machine_without_protection(tmp_path: 
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
         for auth in ("false", "true"):
             result = CliRunner(env={"DELTAMQ_SERVICE_AUTH": auth}).invoke(
-                serve_command, ["--host", host, "--port", "0", "--warehouse", str(tmp_path)]
+                serve_command, ["--host", host, "--port", "0", "--kafka-port", "1", "--warehouse", str(tmp_path)]
             )
             assert result.exit_code == 1 and "no TLS" in result.stderr
             assert ("no authentication" in result.stderr) is (auth == "false")

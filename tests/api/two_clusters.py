@@ -40,6 +40,8 @@ class TwoClusters:
     folder: Path
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in NAMES})
     api: dict[str, Api] = field(default_factory=dict)
+    #: Further settings of both services.
+    service: dict[str, Any] = field(default_factory=dict)
     _running: dict[str, contextlib.ExitStack] = field(default_factory=dict)
 
     def config(self, name: str) -> Config:
@@ -49,7 +51,7 @@ class TwoClusters:
             port=self.ports[name],
             brokers=("broker-a", "broker-b"),
             clusters=others,
-            clusters_refresh_ms=3_600_000,
+            **{"clusters_refresh_ms": 3_600_000, **self.service},
         )
         return replace(config, warehouse=replace(config.warehouse, cluster=name))
 

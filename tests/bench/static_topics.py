@@ -35,6 +35,8 @@ _STATIC: Final = "static"
 #: Requests of one kind before those of the other.
 _TURN: Final = 20
 _FETCHED: Final = 1_000
+#: Messages in one request that fills a topic.
+_APPENDED: Final = 100_000
 _CLIENTS: Final = 4
 _SEGMENTS: Final = (1, 10, 100)
 _INVISIBLE_MS: Final = 3_600_000
@@ -115,21 +117,22 @@ def beside(session: Session) -> Iterator[Figure]:
     with _serving(session, "static-beside") as service:
         names = {_PLAIN: service.make_topic(_PLAIN, _QUEUES), _STATIC: _make_static(service, _STATIC, _QUEUES)}
         stored = session.effort.history_messages // 4
-        rows = arrow_stream(record_batch(min(100_000, stored), 100))
+        rows = arrow_stream(record_batch(min(_APPENDED, stored), 100))
         for topic in names:
             connection = Connection(service.address)
-            for _ in range(-(-stored // min(100_000, stored))):
+            for _ in range(-(-stored // min(_APPENDED, stored))):
                 checked(connection.exchange(request("POST", f"/v1/topics/{topic}/messages", kind=ARROW, body=rows)))
             connection.close()
+        # Before the sends: after them the tails of the two topics hold different mixtures of large and small appends.
+        ends = {topic: _ends(service, topic)[names[topic][0]] for topic in names}
+        steps = [_asked(_fetch(topic, names[topic][0], ends[topic] - _FETCHED)) for topic in names]
+        windows = _paired(session, service, *steps)
+        yield session.figure_of("static.beside.fetch", "a fetch of 1,000 messages, Arrow", "x", "ratio", windows)
         for size, name in ((1, "send"), (100, "send100")):
             body = json_request(size, 100)
             windows = _paired(session, service, *(_asked(_produce(topic, body)) for topic in names))
             said = f"a send of {size} messages of 100 B, async flush, against a plain topic"
             yield session.figure_of(f"static.beside.{name}", said, "x", "ratio", windows)
-        ends = {topic: _ends(service, topic)[names[topic][0]] for topic in names}
-        steps = [_asked(_fetch(topic, names[topic][0], ends[topic] - _FETCHED)) for topic in names]
-        windows = _paired(session, service, *steps)
-        yield session.figure_of("static.beside.fetch", "a fetch of 1,000 messages, Arrow", "x", "ratio", windows)
         windows = _paired(session, service, *(_popping(topic, 32) for topic in names))
         yield session.figure_of("static.beside.pop", "a pop of 32 with their acks, JSON", "x", "ratio", windows)
 
@@ -165,10 +168,13 @@ def segments(session: Session) -> Iterator[Figure]:
 
 
 def _fill_segments(service: Service, topic: str, stored: int, count: int) -> None:
-    body = arrow_stream(record_batch(-(-stored // count), 100))
+    each = -(-stored // count)
+    requests = -(-each // _APPENDED)
+    body = arrow_stream(record_batch(each // requests, 100))
     connection = Connection(service.address)
     for at in range(count):
-        checked(connection.exchange(request("POST", f"/v1/topics/{topic}/messages", kind=ARROW, body=body)))
+        for _ in range(requests):
+            checked(connection.exchange(request("POST", f"/v1/topics/{topic}/messages", kind=ARROW, body=body)))
         if at < count - 1:
             service.call("POST", f"/v1/topics/{topic}/remap", {"brokers": [_BROKERS[(at + 1) % 2]]})
     connection.close()

@@ -124,7 +124,7 @@ def test_pop_11_what_is_due_in_a_queue_does_not_depend_on_how_far_the_merge_is(w
 
 def test_spark_07_until_something_is_appended_nothing_falls_due_before_the_time_that_a_look_tells(world: World) -> None:
     quiet = 0
-    for _ in range(12):
+    for _ in range(8):
         world.work()
         if world.drawn.random() < 0.5:
             world.merged.run(statistics=world.drawn.random() < 0.7, due_time=world.drawn.random() < 0.7)

@@ -71,7 +71,7 @@ def test_meta_3_a_start_reads_the_last_snapshot_and_what_follows(
     meta = open_meta()
     meta.submit(put("orders"))
     register(meta)
-    renew(meta, 20 * EVERY)
+    renew(meta, 12 * EVERY)
     found = log()
     assert found.min_offset > 0, "the topic's event is gone"
     assert "topic_put" not in tags(found)
@@ -87,12 +87,12 @@ def test_meta_3_the_log_stays_short_however_many_leases_are_renewed(
     meta = open_meta()
     register(meta)
     lengths = []
-    for _ in range(12):
+    for _ in range(6):
         renew(meta, 5 * EVERY)
         lengths.append((found := log()).end_offset - found.min_offset)
     # Whole files go, and a roll-up makes one of 32 commits.
     assert max(lengths) <= 2 * EVERY + 2 * 32
-    assert log().end_offset > 12 * 5 * EVERY
+    assert log().end_offset > 6 * 5 * EVERY
 
 
 def test_a_snapshot_is_in_the_commit_of_the_event_that_made_it_due(
@@ -111,7 +111,7 @@ def test_a_snapshot_is_in_the_commit_of_the_event_that_made_it_due(
 def test_the_events_between_the_last_two_snapshots_stay(open_meta: Open, log: Callable[[], PartitionLog]) -> None:
     meta = open_meta()
     register(meta)
-    renew(meta, 30 * EVERY)
+    renew(meta, 15 * EVERY)
     assert tags(log()).count("snapshot") >= 2
 
 
@@ -125,7 +125,7 @@ def test_meta_3_a_process_that_slept_while_others_let_go_what_it_had_not_read(
     register(awake)
     awake.submit(put("refunds"))
     awake.submit(delete("orders"))
-    renew(awake, 20 * EVERY)
+    renew(awake, 12 * EVERY)
     assert log().min_offset > 1, "what the sleeper knows is gone"
     assert slept.refresh() is True
     assert slept.meta == awake.meta and slept.known() == awake.known()
@@ -139,7 +139,7 @@ def test_meta_3_a_process_that_slept_decides_by_the_newest_state(
     awake, slept = open_meta(), open_meta()
     slept.submit(put("orders"))
     register(awake)
-    renew(awake, 20 * EVERY)
+    renew(awake, 12 * EVERY)
     assert log().min_offset > 1
     state = slept.submit(put("refunds"))
     assert sorted(state.topics) == ["orders", "refunds"] and state.topic("refunds").route.epoch == 2

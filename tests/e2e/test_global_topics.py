@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from api.first_start import make_administrator
 from mq import Producer
 from mq.client import cli
+from tests.api.running import config_for
 from tests.api.two_clusters import free_port, name_of
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.test_two_brokers import Reply, call, until
@@ -32,6 +34,8 @@ class Killable:
     env: pytest.MonkeyPatch
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in NAMES})
     processes: dict[str, ServiceProcess] = field(default_factory=dict)
+    #: The administrators' keys, if the clusters have authentication.
+    tokens: dict[str, str] = field(default_factory=dict)
 
     def start(self, name: str, failpoint: str = "") -> None:
         (other,) = set(NAMES) - {name}
@@ -49,7 +53,17 @@ class Killable:
         self.start(name, failpoint)
 
     def call(self, name: str, method: str, path: str = "", body: object = None) -> Reply:
-        return call(self.processes[name].url, method, f"/v1/topics/{TOPIC}{path}", body, 60.0)
+        path = f"/v1/topics/{TOPIC}{path}"
+        return call(self.processes[name].url, method, path, body, 60.0, self.tokens.get(name))
+
+    def guard(self) -> None:
+        """Let both need keys, with a secret that they share."""
+        self.env.setenv("DELTAMQ_SERVICE_AUTH", "true")
+        self.env.setenv("DELTAMQ_SERVICE_CLUSTER_SECRET", "1" * 32)
+        self.env.setenv("DELTAMQ_SERVICE_CLUSTERS_SHARED_SECRET", "2" * 32)
+        for name in NAMES:
+            config = config_for(self.folder / name / "warehouse", auth=True)
+            self.tokens[name] = make_administrator(config, "admin")[1]
 
     def read(self, name: str, queue: int) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
@@ -67,17 +81,27 @@ class Killable:
             process.close()
 
 
-@pytest.fixture
-def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killable]:
-    both = Killable(tmp_path, monkeypatch)
+def both_running(clusters: Killable) -> Iterator[Killable]:
     try:
         for name in NAMES:
-            both.start(name)
+            clusters.start(name)
         asked = {"static": True, "scope": "global", "clusters": list(NAMES), "total_queues": 2}
-        assert both.call("east", "PUT", "", asked).status == 201
-        yield both
+        assert clusters.call("east", "PUT", "", asked).status == 201
+        yield clusters
     finally:
-        both.close()
+        clusters.close()
+
+
+@pytest.fixture
+def guarded_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killable]:
+    clusters = Killable(tmp_path, monkeypatch)
+    clusters.guard()
+    yield from both_running(clusters)
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killable]:
+    yield from both_running(Killable(tmp_path, monkeypatch))
 
 
 class Sender:
@@ -171,6 +195,14 @@ def test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_
     assert offsets == sorted(set(offsets)) and found == clusters.read("west", 0)
     if mode == "strict":
         assert offsets == list(range(len(offsets))), "no hole"
+
+
+def test_sec_06_clusters_with_keys_go_on_after_a_kill_with_their_proofs(guarded_clusters: Killable) -> None:
+    test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_doubles_nothing(
+        guarded_clusters, "west", "global.after_adopt@2", "west", "strict"
+    )
+    reply = call(guarded_clusters.processes["west"].url, "GET", f"/v1/topics/{TOPIC}")
+    assert reply.status == 401
 
 
 @pytest.mark.parametrize("point", ["global.after_create", "global.after_hand_out@1", "global.after_held"])

@@ -38,10 +38,15 @@ class Reply:
         return self.json.get("code") if isinstance(self.json, dict) else None
 
 
-def call(url: str, method: str, path: str, body: object = None, timeout_s: float = 30.0) -> Reply:
+def call(
+    url: str, method: str, path: str, body: object = None, timeout_s: float = 30.0, token: str | None = None
+) -> Reply:
     """One request on a connection of its own."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data=data, method=method, headers={"content-type": "application/json"})
+    headers = {"content-type": "application/json"}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url + path, data=data, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             text = answer.read()

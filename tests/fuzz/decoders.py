@@ -9,13 +9,19 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from api.auth import KeyTimes
+from api.issuer import IssuerTokens
+from api.issuer.jwks import JwksInvalid, signing_keys
+from api.kafka.access.exchanges import MECHANISMS, exchange_of
+from api.kafka.messages import read_frame
 from api.wire import (
     ArrowRows,
     decode,
@@ -30,7 +36,8 @@ from api.wire import (
     unquoted,
 )
 from mq.audit import record_from_json as audit_from_json
-from mq.errors import DeltaMQError
+from mq.auth import Credential, Key, credential_of, new_key
+from mq.errors import DeltaMQError, Unauthenticated
 from mq.filters import Fields, evaluate, parse_filter
 from mq.meta import MetaSnapshot, event_from_json
 from mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
@@ -46,14 +53,17 @@ from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse
 from tables.delta.checkpoint import _checksum as _checkpoint_checksum
 from tables.delta.checkpoint import _crc_at, read_checkpoint
 from tables.delta.encode import encode_file, footer_start, numbered, stamp
+from tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
 from tables.store.store import MemoryStore
+from tests.identity_provider import jwk_of
 from tests.rows import rows
 
-__all__ = ["DECODERS", "Decoder"]
+__all__ = ["DECODERS", "SIGNING", "Decoder"]
 
 Decoder = Callable[[bytes], object]
 
 KEYS: Final = HandleKeys(current=1, secrets={1: b"s" * 32})
+_SCRAM_KEY: Final = new_key("reports", b"k" * 8, b"s" * 32, 1)[0]
 _ROUTE: Final = new_route("orders", 4, ["broker-a", "broker-b"])
 _HEADERS: Final = {b"content-type": b"application/json"}
 _VARIABLES: Final = ("DELTAMQ_SERVICE_PORT", "DELTAMQ_LOG_FLUSH", "DELTAMQ_SERVICE_BROKERS", "DELTAMQ_JOBS_UI")
@@ -68,6 +78,16 @@ _FILE: Final = encode_file(
     now_ms=1,
     row_group_rows=1_024,
 )
+
+
+#: The key of the provider: the same in each process, so that what was found once is found again.
+SIGNING: Final = ec.derive_private_key(7, ec.SECP256R1())
+_TOKENS: Final = IssuerTokens(
+    OidcSettings(issuer="https://idp.example.org", audience="deltamq", algorithms=("ES256",), groups_claim="groups"),
+    now_ms=lambda: 0,
+    times=KeyTimes(),
+)
+_TOKENS.keys._set(signing_keys(msgspec.json.encode({"keys": [jwk_of(SIGNING, "one")]}), ["ES256"]).keys)
 
 
 # What clients send ---------------------------------------------------------------------------------------------------
@@ -164,6 +184,24 @@ def _query(data: bytes) -> None:
 # What is stored ------------------------------------------------------------------------------------------------------
 
 
+def _token(data: bytes) -> None:
+    _TOKENS.credential(data.decode("latin-1"), 1_700_000_000_000)
+
+
+def _claims(data: bytes) -> None:
+    """Decode claims that the provider has signed."""
+    claims: object = None
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        claims = msgspec.json.decode(data)
+    if isinstance(claims, dict):
+        credential_of(claims, principal_claim="sub", groups_claim="groups").is_live(0)
+
+
+def _jwks(data: bytes) -> None:
+    with contextlib.suppress(JwksInvalid):
+        signing_keys(data, OIDC_ALGORITHMS)
+
+
 def _tagged(read: Callable[[str, bytes], object]) -> Decoder:
     """Return a decoder of a tag, a line end, and a body."""
 
@@ -216,6 +254,28 @@ def _settings(data: bytes) -> None:
     load("local", environ=dict(zip(_VARIABLES, lines, strict=False)))
 
 
+def _kafka_frame(data: bytes) -> None:
+    read_frame(data)
+
+
+class _Nobody:
+    """Knows no token and one key."""
+
+    async def of_token(self, token: str) -> Credential:
+        raise Unauthenticated("unknown")
+
+    def keys_of(self, user: str) -> Sequence[Key]:
+        return [_SCRAM_KEY] if user == _SCRAM_KEY.principal else []
+
+
+def _kafka_sasl(data: bytes) -> None:
+    """A mechanism by its number, and the messages of an exchange, each behind a line's end."""
+    exchange = exchange_of(MECHANISMS[data[0] % len(MECHANISMS)] if data else "PLAIN", _Nobody(), lambda: "nonce")
+    for message in data[1:].split(b"\n"):
+        with contextlib.suppress(StopIteration):
+            exchange.step(message).send(None)  # type: ignore[attr-defined] # a coroutine that waits for nothing
+
+
 DECODERS: Final[Mapping[str, Decoder]] = {
     "json": _json,
     "ndjson": _ndjson,
@@ -229,6 +289,11 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "names": _names,
     "folder": _folder,
     "query": _query,
+    "token": _token,
+    "claims": _claims,
+    "jwks": _jwks,
+    "kafka_frame": _kafka_frame,
+    "kafka_sasl": _kafka_sasl,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),
     "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),

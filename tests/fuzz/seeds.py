@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import jwt
 import msgspec
 import pyarrow as pa
 
@@ -17,7 +18,8 @@ from tables.delta.actions import encode_append, encode_create, encode_fence
 from tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
 from tables.paths import LOG_FOLDER
 from tables.store.store import MemoryStore
-from tests.fuzz.decoders import _FILE, KEYS, TABLE_ID
+from tests.fuzz.decoders import _FILE, KEYS, SIGNING, TABLE_ID
+from tests.identity_provider import jwk_of
 
 __all__ = ["SEEDS"]
 
@@ -104,6 +106,23 @@ _JSON: Final = (
 
 _STORED: Final = _stored()
 
+_CLAIMS: Final = (
+    b'{"iss":"https://idp.example.org","aud":"deltamq","sub":"reports","exp":4000000000,"nbf":0,"groups":["a","b"]}'
+)
+_TOKEN: Final = jwt.PyJWS().encode(_CLAIMS, SIGNING, "ES256", {"kid": "one"}).encode()
+
+
+def _frames() -> list[bytes]:
+    """Return requests of Kafka's clients without the frames' lengths: call, version, number, no client id, and body."""
+    return [
+        b"\0\x12\0\0\0\0\0\7\xff\xff",
+        b"\0\x11\0\1\0\0\0\7\xff\xff\0\5PLAIN",
+        b"\0\x24\0\2\0\0\0\7\xff\xff\0\4\0a\0\0",
+        b"\0\x03\0\1\0\0\0\7\xff\xff\0\0\0\1\0\6orders",
+        b"\0\x0c\0\0\0\0\0\7\xff\xff\0\1g\0\0\0\1\0\1m",
+    ]
+
+
 SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "json": _JSON,
     "ndjson": (b'{"body":"x","key":"a"}\n{"body":"y"}\n', b'{"body_base64":"eA=="}'),
@@ -121,6 +140,14 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "names": (b"orders", b"%RETRY%billing", b"orders#x@broker-a", b"3@__logical_queue_broker__", b".hidden"),
     "folder": (b"orders~25x", b"a~2E", b"x~-0123456789abcdef0123456789abcdef"),
     "query": (b"offset=5&wait_ms=10&tags=a%7C%7Cb", b"filter=region+%3D+%27eu%27"),
+    "token": (_TOKEN,),
+    "claims": (_CLAIMS, b'{"sub":"a","exp":1.5e9,"groups":"x"}'),
+    "jwks": (msgspec.json.encode({"keys": [jwk_of(SIGNING, "one"), {**jwk_of(SIGNING, "two"), "alg": "ES256"}]}),),
+    "kafka_frame": _frames(),
+    "kafka_sasl": (
+        b"\0n,,n=reports,r=abc\nc=biws,r=abcnonce,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        b"\1n,a=reports,n=reports,r=abc",
+    ),
     "revive_record": _STORED,
     "delay_mark": _STORED,
     "offset_record": _STORED,

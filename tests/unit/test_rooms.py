@@ -21,6 +21,8 @@ ROOMS = (
             "audit",
             "auth",
             "host",
+            "issuer",
+            "kafka.access",
             "kafka.calls",
             "kafka.messages",
             "kafka.records",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from api.auth import EVERYBODY, permit_put
+from api.auth import permit_put
+from api.kafka.access import Asker
 from api.kafka.calls.places import Node, Places
 from api.kafka.messages import (
     BrokerNode,
@@ -17,7 +18,7 @@ from api.kafka.messages import (
     error_code_of,
 )
 from api.service import Service
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Forbidden
 from mq.meta import Topic
 from mq.names import check_client_topic, is_system
 
@@ -32,13 +33,14 @@ class Cluster:
         self._topics = service.topics
         self._create = service.settings.auto_create_topics
 
-    async def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
+    async def metadata(self, request: MetadataRequest, version: int, asker: Asker) -> MetadataResponse:
         """Return the nodes, and the topics that are asked for: all for null, in version 0 for an empty list."""
         if request.topics is None or (version == 0 and not request.topics):
-            topics = [self._shown(topic) for topic in self._topics.state.topics.values() if self._places.served(topic)]
+            is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
+            topics = [self._shown(one) for one in known if self._places.served(one) and is_shown(one.name)]
         else:
             create = self._create and request.allow_auto_topic_creation
-            topics = [await self._named(topic.name, create) for topic in request.topics]
+            topics = [await self._named(topic.name, create, asker) for topic in request.topics]
         return MetadataResponse(
             brokers=[BrokerNode(*node) for node in self._places.nodes()],
             cluster_id=self._places.cluster,
@@ -46,11 +48,12 @@ class Cluster:
             topics=topics,
         )
 
-    async def _named(self, name: str, create: bool) -> MetadataTopic:
+    async def _named(self, name: str, create: bool, asker: Asker) -> MetadataTopic:
         try:
             check_client_topic(name)
+            asker.check(MetadataRequest, topic=name)
             if create:
-                await self._topics.for_produce(name, lambda _: None, permit_put(EVERYBODY, name))
+                await self._topics.for_produce(name, lambda _: None, permit_put(asker.caller, name))
             return self._shown((await self._places.topic(name)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name)
@@ -59,8 +62,15 @@ class Cluster:
         partitions = [_partition(index, self._places.leader(name)) for index, name in enumerate(topic.route.partitions)]
         return MetadataTopic(ErrorCode.NONE, topic.name, is_system(topic.name), partitions)
 
-    def describe(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    def describe(self, request: DescribeClusterRequest, asker: Asker) -> DescribeClusterResponse:
         """Return the nodes of the cluster."""
+        try:
+            asker.check(DescribeClusterRequest)
+        except Forbidden as error:
+            refused = error_code_of(error), error.detail
+            return DescribeClusterResponse(
+                error_code=refused[0], error_message=refused[1], cluster_id="", controller_id=-1, brokers=[]
+            )
         return DescribeClusterResponse(
             cluster_id=self._places.cluster,
             controller_id=self._places.here.id,

@@ -1,13 +1,14 @@
 """All calls of Kafka's clients, and the one place that every request passes.
 
-There is no authentication yet (SASL): who may reach the port may do everything. When there is, the connection's
-principal is checked in `Door.begin`, before any call.
+Each call is told who asks, and checks what it needs (`api/kafka/access/needs.py`), for each topic and group that it
+names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from api.kafka.access import Asker, Session
 from api.kafka.calls.cluster import Cluster
 from api.kafka.calls.fetching import Fetching
 from api.kafka.calls.group_offsets import GroupOffsets
@@ -38,6 +39,8 @@ from api.kafka.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
     SyncGroupRequest,
     offered,
     unknown_version,
@@ -65,68 +68,81 @@ class Door:
         """Let no member of a group wait any longer."""
         self._members.end()
 
-    async def begin(self, frame: Frame, ticket: Ticket, host: str) -> Awaitable[Message | None]:
+    async def begin(
+        self, frame: Frame, ticket: Ticket, host: str, session: Session, asker: Asker
+    ) -> Awaitable[Message | None]:
         """Begin a request, and return what waits for its answer: None if the client wants no answer.
 
         A connection begins its requests one after another. What must be in their order, the appends, is in a queue
-        when this returns. The bytes that an answer takes are reserved in `ticket`; `host` is where the client is.
+        when this returns, and so is who the client is. The bytes that an answer takes are reserved in `ticket`; `host`
+        is where the client is, `asker` who asks.
         """
-        if isinstance(frame.request, ProduceRequest):
-            return await self._producing.begin(frame.request)
-        return self._answer(frame, ticket, host)
+        match frame.request:
+            case ProduceRequest() as request:
+                return await self._producing.begin(request, asker)
+            case SaslHandshakeRequest() as request:
+                return _at_once(session.handshake(request))
+            case SaslAuthenticateRequest() as request:
+                return _at_once(await session.authenticate(request))
+        return self._answer(frame, ticket, host, asker)
 
-    async def _answer(self, frame: Frame, ticket: Ticket, host: str) -> Message:
+    async def _answer(self, frame: Frame, ticket: Ticket, host: str, asker: Asker) -> Message:
         match frame.request:
             case FetchRequest() as request:
-                return await self._fetching.fetch(request, ticket)
+                return await self._fetching.fetch(request, ticket, asker)
             case ListOffsetsRequest() as request:
-                return await self._fetching.list_offsets(request)
+                return await self._fetching.list_offsets(request, asker)
             case MetadataRequest() as request:
-                return await self._cluster.metadata(request, frame.version)
+                return await self._cluster.metadata(request, frame.version, asker)
             case DescribeClusterRequest() as request:
-                return self._cluster.describe(request)
+                return self._cluster.describe(request, asker)
             case InitProducerIdRequest() as request:
-                return self._producing.init_producer_id(request)
+                return self._producing.init_producer_id(request, asker)
             case ApiVersionsRequest():
                 return offered() if frame.is_known else unknown_version()
-        return await self._of_member(frame, host) or await self._of_group(frame) or await self._administered(frame)
+        found = await self._of_member(frame, host, asker) or await self._of_group(frame, asker)
+        return found or await self._administered(frame, asker)
 
-    async def _of_member(self, frame: Frame, host: str) -> Message | None:
+    async def _of_member(self, frame: Frame, host: str, asker: Asker) -> Message | None:
         match frame.request:
             case FindCoordinatorRequest() as request:
-                return self._members.coordinator(request)
+                return self._members.coordinator(request, asker)
             case JoinGroupRequest() as request:
-                return await self._members.join(request, frame.client_id, host)
+                return await self._members.join(request, frame.client_id, host, asker)
             case SyncGroupRequest() as request:
-                return await self._members.sync(request)
+                return await self._members.sync(request, asker)
             case HeartbeatRequest() as request:
-                return self._members.heartbeat(request)
+                return self._members.heartbeat(request, asker)
             case LeaveGroupRequest() as request:
-                return self._members.leave(request)
+                return self._members.leave(request, asker)
         return None
 
-    async def _of_group(self, frame: Frame) -> Message | None:
+    async def _of_group(self, frame: Frame, asker: Asker) -> Message | None:
         match frame.request:
             case OffsetCommitRequest() as request:
-                return await self._offsets.commit(request)
+                return await self._offsets.commit(request, asker)
             case OffsetFetchRequest() as request:
-                return await self._offsets.fetch(request)
+                return await self._offsets.fetch(request, asker)
             case ListGroupsRequest():
-                return self._members.listed()
+                return self._members.listed(asker)
             case DescribeGroupsRequest() as request:
-                return self._members.described(request)
+                return self._members.described(request, asker)
             case DeleteGroupsRequest() as request:
-                return await self._members.delete(request)
+                return await self._members.delete(request, asker)
         return None
 
-    async def _administered(self, frame: Frame) -> Message:
+    async def _administered(self, frame: Frame, asker: Asker) -> Message:
         match frame.request:
             case CreateTopicsRequest() as request:
-                return await self._topics.create(request)
+                return await self._topics.create(request, asker)
             case DeleteTopicsRequest() as request:
-                return await self._topics.delete(request)
+                return await self._topics.delete(request, asker)
             case CreatePartitionsRequest() as request:
-                return await self._topics.grow(request)
+                return await self._topics.grow(request, asker)
             case DescribeConfigsRequest() as request:
-                return await self._topics.configs(request)
+                return await self._topics.configs(request, asker)
         raise AssertionError(f"call {frame.api.key} is offered, so it has an answer")
+
+
+async def _at_once(answer: Message) -> Message:
+    return answer

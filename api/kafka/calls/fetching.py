@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from api.host import GONE, HostedTopic
+from api.kafka.access import Asker
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     ErrorCode,
@@ -71,20 +72,20 @@ class Fetching:
             service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000
         )
 
-    async def fetch(self, request: FetchRequest, ticket: Ticket) -> FetchResponse:
+    async def fetch(self, request: FetchRequest, ticket: Ticket, asker: Asker) -> FetchResponse:
         """Return what the partitions have from the given offsets on; the bytes of rows are reserved in `ticket`."""
         if request.session_id:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
         deadline = self._loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         while True:
-            topics, size, final, watched = await self._read_all(request, ticket)
+            topics, size, final, watched = await self._read_all(request, ticket, asker)
             left_s = deadline - self._loop.time()
             if final or size >= request.min_bytes or left_s <= 0 or self._reader.stopping or not watched:
                 return FetchResponse(topics=topics)
             await self._more(watched, left_s)
 
     async def _read_all(
-        self, request: FetchRequest, ticket: Ticket
+        self, request: FetchRequest, ticket: Ticket, asker: Asker
     ) -> tuple[list[FetchedTopic], int, bool, list[_Asked]]:
         """Read each partition once: return the answers, their bytes, whether one is an error, and what was read."""
         left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
@@ -94,7 +95,7 @@ class Fetching:
             found = []
             for wanted in topic.partitions:
                 try:
-                    asked = await self._asked(topic.name, wanted)
+                    asked = await self._asked(topic.name, wanted, asker)
                     one = await self._read(asked, left if size else max(left, 1), ticket, is_first=not size)
                     watched.append(asked)
                 except DeltaMQError as error:
@@ -106,7 +107,8 @@ class Fetching:
             topics.append(FetchedTopic(topic.name, found))
         return topics, size, final, watched
 
-    async def _asked(self, name: str, wanted: FetchPartition) -> _Asked:
+    async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
+        asker.check(FetchRequest, topic=name)
         topic = await self._places.topic(name)
         partition = self._places.partition(topic, wanted.partition)
         self._topics.check_readable(topic, partition)
@@ -154,16 +156,17 @@ class Fetching:
             for asked in watched:
                 asked.partition.forget(waiter)
 
-    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def list_offsets(self, request: ListOffsetsRequest, asker: Asker) -> ListOffsetsResponse:
         """Return offsets by time; the earliest and the next one have names of their own."""
         topics = []
         for topic in request.topics:
-            listed = [await self._listed(topic.name, wanted) for wanted in topic.partitions]
+            listed = [await self._listed(topic.name, wanted, asker) for wanted in topic.partitions]
             topics.append(ListedTopic(topic.name, listed))
         return ListOffsetsResponse(topics=topics)
 
-    async def _listed(self, name: str, wanted: ListOffsetsPartition) -> ListedOffset:
+    async def _listed(self, name: str, wanted: ListOffsetsPartition, asker: Asker) -> ListedOffset:
         try:
+            asker.check(ListOffsetsRequest, topic=name)
             topic = await self._places.topic(name)
             partition = topic.partition(self._places.partition(topic, wanted.index))
             await partition.opened()

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from api.host import HostedTopic
+from api.kafka.access import Asker
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
+    CommitPartition,
     CommittedOffset,
     CommittedTopic,
     ErrorCode,
@@ -40,50 +42,57 @@ class GroupOffsets:
         self._places = places
         self._members = members
 
-    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, request: OffsetCommitRequest, asker: Asker) -> OffsetCommitResponse:
         """Store offsets of a member, or of anybody while the group has no members."""
         group: Group | DeltaMQError
         try:
             name = check_group(request.group_id)
+            asker.check(OffsetCommitRequest, group=name)
             self._members.check_commit(name, request.member_id, request.generation_id)
             group = await self._service.groups.for_use(name)
         except DeltaMQError as error:
             group = error
         topics = []
         for topic in request.topics:
-            done = [await self._committed(group, topic.name, one.index, one.offset) for one in topic.partitions]
+            done = [await self._committed(group, topic.name, one, asker) for one in topic.partitions]
             topics.append(CommittedTopic(topic.name, done))
         return OffsetCommitResponse(topics=topics)
 
-    async def _committed(self, group: Group | DeltaMQError, name: str, index: int, offset: int) -> CommittedOffset:
+    async def _committed(
+        self, group: Group | DeltaMQError, name: str, asked: CommitPartition, asker: Asker
+    ) -> CommittedOffset:
+        index = asked.index
         if isinstance(group, DeltaMQError):
             return CommittedOffset(index, error_code_of(group))
         service = self._service
         try:
+            asker.check(OffsetCommitRequest, topic=name)
             topic = await self._places.topic(name)
             partition = self._places.partition(topic, index)
             await begin(service.meta, topic.topic, group)
             lane = LaneKey(topic.topic.id, group.name, False, partition)
-            at = max(offset, 0)
-            done = await service.commits.anywhere(topic.name, lane, at, meant=None, attempts=0, headers=())
+            at = max(asked.offset, 0)
+            done = await service.commits.anywhere(topic.name, lane, at, meant=None, attempts=0, headers=asker.headers)
             service.statistics.committed(group.name, topic.topic, partition, broker_of(partition), done.offset)
         except DeltaMQError as error:
             return CommittedOffset(index, error_code_of(error))
         return CommittedOffset(index, ErrorCode.NONE)
 
-    async def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, request: OffsetFetchRequest, asker: Asker) -> OffsetFetchResponse:
         """Return committed offsets, -1 where the group has none; null asks for all topics of the group."""
         try:
             name = check_group(request.group_id)
+            asker.check(OffsetFetchRequest, group=name)
             if self._service.groups.find(name) is None:
                 await self._service.meta.refresh()
         except DeltaMQError as error:
             return OffsetFetchResponse(topics=[], error_code=error_code_of(error))
         if request.topics is None:
-            topics = [await self._all_of(name, topic) for topic in self._topics_of(name)]
+            is_shown = asker.shown("topic")
+            topics = [await self._all_of(name, topic) for topic in self._topics_of(name) if is_shown(topic.name)]
         else:
             topics = [
-                FetchedOffsets(one.name, [await self._named(name, one.name, index) for index in one.partitions])
+                FetchedOffsets(one.name, [await self._named(name, one.name, index, asker) for index in one.partitions])
                 for one in request.topics
             ]
         return OffsetFetchResponse(topics=topics)
@@ -101,8 +110,9 @@ class GroupOffsets:
         found = [await self._of(group, topic, index) for index in range(len(topic.route.partitions))]
         return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0])
 
-    async def _named(self, group: str, name: str, index: int) -> FetchedOffset:
+    async def _named(self, group: str, name: str, index: int, asker: Asker) -> FetchedOffset:
         try:
+            asker.check(OffsetFetchRequest, topic=name)
             return await self._of(group, await self._places.topic(name), index)
         except DeltaMQError as error:
             return FetchedOffset(index, error_code=error_code_of(error))

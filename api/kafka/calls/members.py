@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
+from api.kafka.access import Asker
 from api.kafka.calls.places import address_of
 from api.kafka.messages import (
     DeletedGroup,
@@ -32,13 +33,14 @@ from api.kafka.messages import (
     LeaveGroupResponse,
     LeftMember,
     ListedGroup,
+    ListGroupsRequest,
     ListGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
     error_code_of,
 )
 from api.service import Service
-from mq.errors import Conflict, DeltaMQError, Unavailable
+from mq.errors import Conflict, DeltaMQError, Forbidden, Unavailable
 from mq.members import ClassicGroup, Joining, MemberError, Phase
 from mq.meta import META_ROLE
 from mq.names import check_group
@@ -76,13 +78,17 @@ class Members:
 
     # Whose members.
 
-    def coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    def coordinator(self, request: FindCoordinatorRequest, asker: Asker) -> FindCoordinatorResponse:
         """Return the process that knows the members of groups; there is none for transactions."""
         if request.key_type != _GROUP:
             return FindCoordinatorResponse(
                 error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 error_message="transactions are not supported: set no transactional.id",
             )
+        try:
+            asker.check(FindCoordinatorRequest, group=request.key)
+        except Forbidden as error:
+            return FindCoordinatorResponse(error_code=error_code_of(error), error_message=error.detail)
         owner = self._hosting.owner(META_ROLE)
         if owner is None or not owner.kafka:
             return FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -157,9 +163,12 @@ class Members:
 
     # What members ask.
 
-    async def join(self, request: JoinGroupRequest, client_id: str | None, host: str) -> JoinGroupResponse:
+    async def join(
+        self, request: JoinGroupRequest, client_id: str | None, host: str, asker: Asker
+    ) -> JoinGroupResponse:
         """Let a member join, and wait until it is decided who is in the group."""
         try:
+            asker.check(JoinGroupRequest, group=request.group_id)
             return await self._joined(request, (client_id or "")[:_CLIENT_ID_MAX], host)
         except DeltaMQError as error:
             return JoinGroupResponse(error_code=error_code_of(error), member_id=request.member_id)
@@ -212,9 +221,10 @@ class Members:
                 hosted.group.leave(self._now_ms(), member)
             raise
 
-    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+    async def sync(self, request: SyncGroupRequest, asker: Asker) -> SyncGroupResponse:
         """Take the leader's plan, or wait for it, and return the member's part."""
         try:
+            asker.check(SyncGroupRequest, group=request.group_id)
             hosted = self._of(request.group_id)
             plan = {one.member_id: bytes(one.assignment) for one in request.assignments}
             hosted.group.sync(self._now_ms(), request.member_id, request.generation_id, plan)
@@ -224,9 +234,10 @@ class Members:
             return SyncGroupResponse(error_code=error_code_of(error))
         return SyncGroupResponse(error_code=ErrorCode.NONE, assignment=found.assignment)
 
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, request: HeartbeatRequest, asker: Asker) -> HeartbeatResponse:
         """Note that a member lives, and tell it if it must join again."""
         try:
+            asker.check(HeartbeatRequest, group=request.group_id)
             hosted = self._of(request.group_id)
             hosted.group.heartbeat(self._now_ms(), request.member_id, request.generation_id)
             self._settle(request.group_id, hosted)
@@ -234,8 +245,12 @@ class Members:
             return HeartbeatResponse(error_code=error_code_of(error))
         return HeartbeatResponse(error_code=ErrorCode.NONE)
 
-    def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave(self, request: LeaveGroupRequest, asker: Asker) -> LeaveGroupResponse:
         """Remove members."""
+        try:
+            asker.check(LeaveGroupRequest, group=request.group_id)
+        except Forbidden as error:
+            return LeaveGroupResponse(error_code=error_code_of(error))
         if not request.members:
             return LeaveGroupResponse(error_code=self._left(request.group_id, request.member_id, None))
         left = [
@@ -267,17 +282,23 @@ class Members:
 
     # What administrators see.
 
-    def listed(self) -> ListGroupsResponse:
-        """Return all groups, also those that Kafka's consumers never used."""
-        groups = [ListedGroup(name, _CONSUMER) for name in self._groups.state.groups]
+    def listed(self, asker: Asker) -> ListGroupsResponse:
+        """Return all groups that the caller may see, also those that Kafka's consumers never used."""
+        try:
+            asker.check(ListGroupsRequest)
+        except Forbidden as error:
+            return ListGroupsResponse(error_code=error_code_of(error), groups=[])
+        is_shown = asker.shown("group")
+        groups = [ListedGroup(name, _CONSUMER) for name in self._groups.state.groups if is_shown(name)]
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups)
 
-    def described(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    def described(self, request: DescribeGroupsRequest, asker: Asker) -> DescribeGroupsResponse:
         """Return the members of groups."""
-        return DescribeGroupsResponse(groups=[self._described(name) for name in request.groups])
+        return DescribeGroupsResponse(groups=[self._described(name, asker) for name in request.groups])
 
-    def _described(self, name: str) -> DescribedGroup:
+    def _described(self, name: str, asker: Asker) -> DescribedGroup:
         try:
+            asker.check(DescribeGroupsRequest, group=name)
             self._check_here()
         except DeltaMQError as error:
             return DescribedGroup(error_code=error_code_of(error), group_id=name)
@@ -307,12 +328,14 @@ class Members:
             ],
         )
 
-    async def delete(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    async def delete(self, request: DeleteGroupsRequest, asker: Asker) -> DeleteGroupsResponse:
         """Delete groups that have no members, with all that they have committed."""
-        return DeleteGroupsResponse(results=[DeletedGroup(name, await self._deleted(name)) for name in request.names])
+        done = [DeletedGroup(name, await self._deleted(name, asker)) for name in request.names]
+        return DeleteGroupsResponse(results=done)
 
-    async def _deleted(self, name: str) -> ErrorCode:
+    async def _deleted(self, name: str, asker: Asker) -> ErrorCode:
         try:
+            asker.check(DeleteGroupsRequest, group=name)
             self._check_here()
             if name in self._hosted:
                 return ErrorCode.NON_EMPTY_GROUP

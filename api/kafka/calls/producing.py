@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from api.host import GONE, HostedTopic
+from api.kafka.access import Asker
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     ErrorCode,
@@ -58,17 +59,20 @@ class Producing:
         self._flush = service.config.log.flush
         self._appender = PartitionAppender(service.topics, service.meta, service.partitions)
 
-    async def begin(self, request: ProduceRequest) -> Awaitable[ProduceResponse | None]:
+    async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
         waiting = []
         for topic in request.topics:
-            parts = [await self._begun(request, topic.name, part) for part in topic.partitions]
+            parts = [await self._begun(request, topic.name, part, asker) for part in topic.partitions]
             waiting.append((topic.name, parts))
         return self._answer(request, waiting)
 
-    async def _begun(self, request: ProduceRequest, topic: str, part: ProducePartition) -> Awaitable[ProducedPartition]:
+    async def _begun(
+        self, request: ProduceRequest, topic: str, part: ProducePartition, asker: Asker
+    ) -> Awaitable[ProducedPartition]:
         try:
             _check(request)
+            asker.check(ProduceRequest, topic=topic)
             return await self._queued(topic, part)
         except DeltaMQError as error:
             return _told(part.index, error)
@@ -118,10 +122,14 @@ class Producing:
         topics = [ProducedTopic(name, list(await asyncio.gather(*parts))) for name, parts in waiting]
         return ProduceResponse(topics) if request.acks else None
 
-    def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    def init_producer_id(self, request: InitProducerIdRequest, asker: Asker) -> InitProducerIdResponse:
         """Return a new producer id; its first epoch is 0, whatever the client had before."""
-        if request.transactional_id is not None:
-            return InitProducerIdResponse(error_code=error_code_of(_no_transactions()))
+        try:
+            asker.check(InitProducerIdRequest)
+            if request.transactional_id is not None:
+                raise _no_transactions()
+        except Forbidden as error:
+            return InitProducerIdResponse(error_code=error_code_of(error))
         made = new_producer_id(self._now_ms(), secrets.randbits(RANDOM_BITS))
         return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=made, producer_epoch=0)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.auth import EVERYBODY, permit_put
+from api.auth import permit_put
+from api.kafka.access import Asker
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     ConfigEntry,
@@ -53,20 +54,21 @@ class TopicCalls:
         self._topics = service.topics
         self._places = places
 
-    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create(self, request: CreateTopicsRequest, asker: Asker) -> CreateTopicsResponse:
         """Make topics; the store keeps the copies, so replication factors are taken and mean nothing."""
-        topics = [await self._created(topic, request.validate_only) for topic in request.topics]
+        topics = [await self._created(topic, request.validate_only, asker) for topic in request.topics]
         return CreateTopicsResponse(topics=topics)
 
-    async def _created(self, asked: CreateTopic, validate_only: bool) -> CreatedTopic:
+    async def _created(self, asked: CreateTopic, validate_only: bool, asker: Asker) -> CreatedTopic:
         try:
             name = check_client_topic(asked.name)
+            asker.check(CreateTopicsRequest, topic=name)
             wanted = _wanted(asked)
             if validate_only:
                 await self._topics.refresh()
                 is_new = self._topics.find(name) is None
             else:
-                _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit_put(EVERYBODY, name))
+                _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit_put(asker.caller, name))
             if not is_new:
                 raise Conflict(f"topic {name} exists", code="topic_exists")
         except DeltaMQError as error:
@@ -75,26 +77,28 @@ class TopicCalls:
         count = asked.num_partitions if found is None else len(found.route.partitions)
         return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1, configs=[])
 
-    async def delete(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""
-        return DeleteTopicsResponse(topics=[await self._deleted(name) for name in request.names])
+        return DeleteTopicsResponse(topics=[await self._deleted(name, asker) for name in request.names])
 
-    async def _deleted(self, name: str) -> DeletedTopic:
+    async def _deleted(self, name: str, asker: Asker) -> DeletedTopic:
         try:
+            asker.check(DeleteTopicsRequest, topic=name)
             await self._places.topic(check_client_topic(name))
             await self._service.delete_topic(name)
         except DeltaMQError as error:
             return DeletedTopic(name, error_code_of(error), error.detail)
         return DeletedTopic(name, ErrorCode.NONE)
 
-    async def grow(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    async def grow(self, request: CreatePartitionsRequest, asker: Asker) -> CreatePartitionsResponse:
         """Add partitions to topics."""
         return CreatePartitionsResponse(
-            results=[await self._grown(one, request.validate_only) for one in request.topics]
+            results=[await self._grown(one, request.validate_only, asker) for one in request.topics]
         )
 
-    async def _grown(self, asked: NewPartitions, validate_only: bool) -> CreatePartitionsResult:
+    async def _grown(self, asked: NewPartitions, validate_only: bool, asker: Asker) -> CreatePartitionsResult:
         try:
+            asker.check(CreatePartitionsRequest, topic=asked.name)
             topic = await self._places.topic(check_client_topic(asked.name))
             if asked.count <= len(topic.route.partitions):
                 detail = f"topic {asked.name} has {len(topic.route.partitions)} partitions; it can only get more"
@@ -102,21 +106,22 @@ class TopicCalls:
             if asked.assignments is not None:
                 raise Refused("partitions are placed by the service: give no assignments")
             if not validate_only:
-                permit = permit_put(EVERYBODY, asked.name)
+                permit = permit_put(asker.caller, asked.name)
                 await self._topics.put(asked.name, TopicRequest(partitions=asked.count), permit=permit)
         except DeltaMQError as error:
             return CreatePartitionsResult(asked.name, error_code_of(error), error.detail)
         return CreatePartitionsResult(asked.name, ErrorCode.NONE)
 
-    async def configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    async def configs(self, request: DescribeConfigsRequest, asker: Asker) -> DescribeConfigsResponse:
         """Return the settings of topics that have a counterpart in Kafka; nodes show none."""
-        return DescribeConfigsResponse(results=[await self._config(one) for one in request.resources])
+        return DescribeConfigsResponse(results=[await self._config(one, asker) for one in request.resources])
 
-    async def _config(self, asked: ConfigResource) -> ConfigResult:
+    async def _config(self, asked: ConfigResource, asker: Asker) -> ConfigResult:
         kind, name = asked.resource_type, asked.resource_name
         if kind != _TOPIC:
             return ConfigResult(ErrorCode.NONE, None, kind, name)
         try:
+            asker.check(DescribeConfigsRequest, topic=name)
             topic = await self._places.topic(check_client_topic(name))
         except DeltaMQError as error:
             return ConfigResult(error_code_of(error), error.detail, kind, name)

@@ -30,9 +30,10 @@ from api.kafka.messages.cluster_messages import (
     MetadataTopic,
     NewPartitions,
 )
-from api.kafka.messages.codec import Message
+from api.kafka.messages.codec import Message, Parts
 from api.kafka.messages.errors import ErrorCode, error_code_of
 from api.kafka.messages.group_messages import (
+    CommitPartition,
     CommittedOffset,
     CommittedTopic,
     DeletedGroup,
@@ -83,11 +84,18 @@ from api.kafka.messages.log_messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from api.kafka.messages.sasl_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 __all__ = [
     "ApiVersionsRequest",
     "BrokerNode",
     "ClusterNode",
+    "CommitPartition",
     "CommittedOffset",
     "CommittedTopic",
     "ConfigEntry",
@@ -153,11 +161,16 @@ __all__ = [
     "OffsetCommitResponse",
     "OffsetFetchRequest",
     "OffsetFetchResponse",
+    "Parts",
     "ProducePartition",
     "ProduceRequest",
     "ProduceResponse",
     "ProducedPartition",
     "ProducedTopic",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "answer_frame",

@@ -38,6 +38,7 @@ from api.kafka.messages.group_messages import (
     SyncGroupRequest,
 )
 from api.kafka.messages.log_messages import FetchRequest, InitProducerIdRequest, ListOffsetsRequest, ProduceRequest
+from api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 __all__ = ["APIS", "API_VERSIONS", "Api", "Frame", "answer_frame", "offered", "read_frame", "unknown_version"]
 
@@ -79,11 +80,14 @@ APIS: Final = {
         Api(14, 0, 3, _NEVER, SyncGroupRequest),
         Api(15, 0, 4, _NEVER, DescribeGroupsRequest),
         Api(16, 0, 2, _NEVER, ListGroupsRequest),
+        # Version 0 would be followed by messages without frames of their own.
+        Api(17, 1, 1, _NEVER, SaslHandshakeRequest),
         Api(API_VERSIONS, 0, 3, 3, ApiVersionsRequest),
         Api(19, 2, 6, 5, CreateTopicsRequest),
         Api(20, 1, 5, 4, DeleteTopicsRequest),
         Api(22, 0, 4, 2, InitProducerIdRequest),
         Api(32, 1, 4, 4, DescribeConfigsRequest),
+        Api(36, 0, 2, 2, SaslAuthenticateRequest),
         Api(37, 0, 3, 2, CreatePartitionsRequest),
         Api(42, 0, 1, _NEVER, DeleteGroupsRequest),
         Api(60, 0, 0, 0, DescribeClusterRequest),

@@ -5,7 +5,18 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.errors import Corrupt, DeltaMQError, Fenced, NotFound, Overloaded, Refused, StorageFull, TooLarge, Unavailable
+from mq.errors import (
+    Corrupt,
+    DeltaMQError,
+    Fenced,
+    Forbidden,
+    NotFound,
+    Overloaded,
+    Refused,
+    StorageFull,
+    TooLarge,
+    Unavailable,
+)
 
 __all__ = ["ErrorCode", "error_code_of"]
 
@@ -32,6 +43,10 @@ class ErrorCode(enum.IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -43,6 +58,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
@@ -78,6 +94,12 @@ _BY_CODE: Final = {
     "partitions_out_of_range": ErrorCode.INVALID_PARTITIONS,
     "partitions_cannot_shrink": ErrorCode.INVALID_PARTITIONS,
 }
+#: What a principal may not do, by the kind of what it may not do it to.
+_FORBIDDEN: Final = {
+    "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
 #: The classes whose errors have one meaning, the narrowest first. A client tries again after those of the lower half.
 _BY_CLASS: Final = (
     (TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
@@ -96,5 +118,7 @@ def error_code_of(error: DeltaMQError) -> ErrorCode:
     found = _BY_CODE.get(error.code)
     if found is not None:
         return found
+    if isinstance(error, Forbidden):
+        return _FORBIDDEN.get(error.field or "", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     by_class = next((code for kind, code in _BY_CLASS if isinstance(error, kind)), None)
     return ErrorCode.REQUEST_TIMED_OUT if by_class is None else by_class

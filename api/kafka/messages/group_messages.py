@@ -9,6 +9,7 @@ from msgspec import field
 from api.kafka.messages.codec import At, Bool, Bytes, Int8, Int16, Int32, Int64, Message, NullableString, String
 
 __all__ = [
+    "CommitPartition",
     "CommittedOffset",
     "CommittedTopic",
     "DeleteGroupsRequest",

@@ -7,7 +7,6 @@ import socket
 from dataclasses import dataclass
 
 from api.sockets import listening
-from mq.errors import Refused
 from tables.config_sections import ServiceSettings
 
 __all__ = ["KafkaListener", "bind_kafka"]
@@ -31,16 +30,10 @@ def bind_kafka(settings: ServiceSettings) -> KafkaListener | None:
     Raises
     ------
     Refused
-        The address is taken or does not exist; or callers must authenticate, which Kafka's cannot do here yet.
+        The address is taken or does not exist.
     """
     if not settings.kafka_port:
         return None
-    if settings.auth:
-        raise Refused(
-            "service.kafka_port: Kafka's clients cannot authenticate here yet (SASL), and service.auth lets nobody in "
-            "who does not; set one of the two",
-            field="service.kafka_port",
-        )
     listener = listening(settings.host, settings.kafka_port, field="service.kafka_port")
     return KafkaListener(listener, settings.kafka_address or _reachable(listener))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from typing import Final
 
+from api.kafka.access import Session
 from api.kafka.calls import Door
 from api.kafka.server.connection import Connection
 from api.kafka.server.listener import KafkaListener
 from api.service import Service
+from api.tls import server_context
 
 __all__ = ["KafkaServer"]
 
@@ -17,6 +20,9 @@ log = logging.getLogger("deltamq.api")
 
 #: Bytes that are read ahead of one connection.
 _READ_AHEAD_BYTES: Final = 256 * 1024
+#: Seconds in which a TLS connection must be agreed on, and for which a closing one waits for the client's farewell.
+_HANDSHAKE_S: Final = 10.0
+_FAREWELL_S: Final = 2.0
 
 
 class KafkaServer:
@@ -32,7 +38,17 @@ class KafkaServer:
     async def start(cls, service: Service, listener: KafkaListener) -> KafkaServer:
         """Accept connections from now on."""
         server = cls(service, listener)
-        server._server = await asyncio.start_server(server._accepted, sock=listener.socket, limit=_READ_AHEAD_BYTES)
+        tls = server_context(service.settings, protocols=())
+        server._server = await asyncio.start_server(
+            server._accepted,
+            sock=listener.socket,
+            limit=_READ_AHEAD_BYTES,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
+            ssl_shutdown_timeout=None if tls is None else _FAREWELL_S,
+        )
+        if service.gate is not None:
+            service.gate.followers.append(server._look)
         log.info("event=kafka_listening address=%s", listener.advertised)
         return server
 
@@ -40,7 +56,7 @@ class KafkaServer:
         if len(self._connections) >= self._service.settings.connections_max or self._service.stopping:
             writer.transport.abort()
             return
-        connection = Connection(self._service, self._door, reader, writer)
+        connection = Connection(self._service, self._door, self._session(writer), reader, writer)
         task = asyncio.current_task()
         assert task is not None
         self._connections[connection] = task
@@ -48,6 +64,21 @@ class KafkaServer:
             await connection.run()
         finally:
             del self._connections[connection]
+
+    def _session(self, writer: asyncio.StreamWriter) -> Session:
+        service = self._service
+        is_private = (
+            writer.get_extra_info("ssl_object") is not None
+            or _is_here(writer.get_extra_info("peername"))
+            or service.settings.allow_open_access
+        )
+        return Session(service.gate, service.now_ms, is_private=is_private)
+
+    def _look(self) -> None:
+        """End the connections of clients that may not go on: what they may has changed, or time has passed."""
+        for connection in [one for one in self._connections if one.session.is_over()]:
+            log.info("event=kafka_connection_ended principal=%r detail='access is over'", connection.session.principal)
+            connection.end()
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, and close all connections. The service's stop has begun."""
@@ -59,3 +90,13 @@ class KafkaServer:
         for connection in list(self._connections):
             connection.stop()
         await asyncio.gather(*ended, return_exceptions=True)
+
+
+def _is_here(peer: object) -> bool:
+    """Whether the client is on this machine."""
+    host = peer[0] if isinstance(peer, tuple) else ""
+    try:
+        address = ipaddress.ip_address(host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return False

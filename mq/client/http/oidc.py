@@ -21,9 +21,9 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError
 
 from mq.client.http.credentials import TOKEN_UNAVAILABLE, check_token
-from mq.client.http.loopback import is_loopback
 from mq.errors import Refused, Unauthenticated, Unavailable
 from mq.limits import TOKEN_ANSWER_BYTES_MAX
+from mq.loopback import is_loopback
 
 __all__ = ["OidcClientCredentials"]
 

@@ -11,7 +11,6 @@ from api.auth.gate import Gate
 from mq.auth import AuthState, new_key, rule_of
 from mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
 from mq.auth.state import KeyRevoked
-from mq.auth_limits import REMEMBERED_BYTES_MAX
 from mq.errors import Forbidden, Unauthenticated
 
 
@@ -78,9 +77,21 @@ def test_sec_04_what_callers_send_fills_no_memory(world: World) -> None:
             world.ask(header=f"Bearer {number}")
     padded = f"Bearer {' ' * 2_000}{world.token}"
     assert world.ask(header=padded) == "reports"
+    assert padded.encode() not in world.gate._known and len(world.gate._known) == 1
     assert world.ask(f"/v1/topics/orders/messages/{'x' * 5_000}", method="DELETE") == "reports"
-    assert not world.gate._admitted and len(world.gate._keys) == 1
-    assert all(len(sent) <= REMEMBERED_BYTES_MAX for sent in world.gate._keys)
+    (known,) = world.gate._known.values()
+    assert not known.admitted, "neither what was refused nor what its caller made long"
+    assert world.gate._known_bytes < 100
+
+
+def test_sec_04_what_is_remembered_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.auth.gate.DECISIONS_CACHED_MAX", 10)
+    monkeypatch.setattr("api.auth.gate.CREDENTIALS_BYTES_MAX", 500)
+    for number in range(50):
+        assert world.ask(f"/v1/topics/o{number}/messages") == "reports"
+        assert world.ask(header=f"Bearer {' ' * number}{world.token}") == "reports"
+        assert sum(len(known.admitted) for known in world.gate._known.values()) <= 10
+        assert sum(map(len, world.gate._known)) == world.gate._known_bytes <= 500
 
 
 @pytest.mark.parametrize("name", CALLS)

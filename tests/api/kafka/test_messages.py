@@ -12,60 +12,17 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from api.kafka.messages import (
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    DeleteGroupsResponse,
-    DeleteTopicsResponse,
-    DescribeClusterResponse,
-    DescribeConfigsResponse,
-    DescribeGroupsResponse,
-    FetchResponse,
-    FindCoordinatorResponse,
-    HeartbeatResponse,
-    InitProducerIdResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    ListGroupsResponse,
-    ListOffsetsResponse,
     Message,
-    MetadataResponse,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-    ProduceResponse,
-    SyncGroupResponse,
     answer_frame,
     offered,
     read_frame,
     unknown_version,
 )
 from api.kafka.messages.apis import API_VERSIONS, APIS, Frame
-from api.kafka.messages.cluster_messages import ApiVersionsResponse
 from api.kafka.messages.codec import At, Reader, read_message, write_message
 from mq.errors import DeltaMQError
+from tests.api.kafka.responses import RESPONSES
 
-RESPONSES = {
-    0: ProduceResponse,
-    1: FetchResponse,
-    2: ListOffsetsResponse,
-    3: MetadataResponse,
-    8: OffsetCommitResponse,
-    9: OffsetFetchResponse,
-    10: FindCoordinatorResponse,
-    11: JoinGroupResponse,
-    12: HeartbeatResponse,
-    13: LeaveGroupResponse,
-    14: SyncGroupResponse,
-    15: DescribeGroupsResponse,
-    16: ListGroupsResponse,
-    42: DeleteGroupsResponse,
-    18: ApiVersionsResponse,
-    19: CreateTopicsResponse,
-    20: DeleteTopicsResponse,
-    22: InitProducerIdResponse,
-    32: DescribeConfigsResponse,
-    37: CreatePartitionsResponse,
-    60: DescribeClusterResponse,
-}
 VERSIONS = [(key, version) for key, api in APIS.items() for version in range(api.low, api.high + 1)]
 #: Numbers that kio turns into values of a kind of their own, which not every number is.
 SMALL = {

@@ -33,6 +33,8 @@ class StubOrder:
         self.strategies: dict[str, str] = {}
         self.authorized_ms = 30_000
         self.online = OnlineState()
+        #: The epoch of the allocation that the last heartbeat of (group, client) named.
+        self._known: dict[tuple[str, str], int] = {}
         self.epoch = 1
         self.committed: dict[str, int] = {}
         #: Number of attempts at the message at the committed offset.
@@ -116,8 +118,14 @@ class StubOrder:
             if events:
                 self.changed.notify_all()
             known, wait_s = int(query.get("allocation_epoch", -1)), int(query.get("wait_ms", 0)) / 1000
+            self._known[group, client] = known
+            self.changed.notify_all()
             self.changed.wait_for(lambda: ended.is_set() or self._epoch_of(group, client) != known, wait_s)
             return self._answer(group, client, self.authorized_ms if request["online"] else 0)
+
+    def knows_its_allocation(self, group: str, client: str) -> bool:
+        """Whether the client's last heartbeat named the allocation that is in force."""
+        return self._known.get((group, client)) == self._epoch_of(group, client)
 
     def _epoch_of(self, group: str, client: str) -> int:
         mine = self.online.group(group).allocation(client)

@@ -21,6 +21,7 @@ from mq.auth.key import Key
 from mq.auth.principal import Principal
 from mq.auth.quota import Quota
 from mq.auth.rule import rule_of
+from mq.auth.scram import Scram
 from mq.auth.state import AclPut, AclRemoved, KeyPut, KeyRevoked, PrincipalPut, PrincipalRemoved, QuotaPut
 from mq.errors import Corrupt
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
@@ -210,6 +211,19 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     "a principal": (META, PrincipalPut(principal=Principal(name="ada@x.org", note="größe", created_ms=5))),
     "a principal's end": (META, PrincipalRemoved(name="ada@x.org")),
     "a key": (META, KeyPut(made=Key(id=ID, principal="ada@x.org", digest="ab" * 32, created_ms=5, until_ms=9))),
+    "a key for SCRAM": (
+        META,
+        KeyPut(
+            made=Key(
+                id=ID,
+                principal="ada@x.org",
+                digest="ab" * 32,
+                created_ms=5,
+                until_ms=9,
+                scram={"SCRAM-SHA-512": Scram(iterations=4_096, stored_key="c3RvcmVk", server_key="c2VydmVy")},
+            )
+        ),
+    ),
     "a revocation": (META, KeyRevoked(id=ID, principal="ada@x.org")),
     "an access rule": (META, AclPut(rule=RULE)),
     "an access rule's end": (META, AclRemoved(id=RULE.id, principal="ada@x.org")),
@@ -312,7 +326,7 @@ OPTIONAL = {
     *("machine", "kafka", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
-    *("note", "until_ms", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
+    *("note", "until_ms", "scram", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
@@ -328,7 +342,7 @@ NULLABLE = {
 }
 #: The keys of objects whose keys are names, where another key is another entry.
 NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
-NAMES_ANYWHERE = {"told"}
+NAMES_ANYWHERE = {"told", "scram"}
 
 Path_ = tuple[str | int, ...]
 

@@ -54,6 +54,7 @@ def test_order_05_a_handover_repeats_no_message_and_waits_for_the_one_that_is_he
     stub.wait_for(lambda: is_of(stub, PARTITION, "two") or is_of(stub, OTHER, "two"))
     moved = PARTITION if is_of(stub, PARTITION, "two") else OTHER
     stub.wait_for(lambda: any(call.request["client_id"] == "two" for call in stub.queue.calls_of("locks")))
+    stub.wait_for(lambda: stub.order.knows_its_allocation("ledger", "one"))
     assert other.heard == [], "the one that hears a message has the lock still"
     gate.open.set()
     stub.wait_for(lambda: stub.order.committed.get(PARTITION, 0) == stub.order.committed.get(OTHER, 0) == 10)

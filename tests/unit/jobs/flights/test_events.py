@@ -179,6 +179,11 @@ def all_events(year: pa.Table, zones: dict[str, str]) -> pa.Table:
     return events_of(year, zones)
 
 
+@pytest.fixture(scope="module")
+def events_of_january(year: pa.Table, zones: dict[str, str]) -> pa.Table:
+    return events_of(year.filter(pc.equal(year["month"], 1)), zones)
+
+
 def minutes(span: Times) -> np.ndarray:
     """Return spans in minutes; NaN where unknown."""
     whole = span.astype("timedelta64[m]").astype(float)
@@ -219,6 +224,7 @@ def test_flight_f9_every_arrival_delay_but_one_is_the_sources_own(
     assert int((late != delay)[~np.isnan(delay)].sum()) == 1
 
 
+@pytest.mark.long
 def test_every_flight_is_accounted_for(year: pa.Table, all_events: pa.Table) -> None:
     counted = all_events["tag"].value_counts().to_pylist()
     kinds = {row["values"]: row["counts"] for row in counted}
@@ -227,12 +233,27 @@ def test_every_flight_is_accounted_for(year: pa.Table, all_events: pa.Table) -> 
     assert all_events["key"].null_count == 2_512
 
 
+def test_every_flight_of_january_is_accounted_for(year: pa.Table, events_of_january: pa.Table) -> None:
+    january = year.filter(pc.equal(year["month"], 1))
+    flown = len(january) - january["dep_time"].null_count
+    counted = {row["values"]: row["counts"] for row in events_of_january["tag"].value_counts().to_pylist()}
+    assert counted[DEPARTURE] == flown and counted[DEPARTURE] + counted[CANCELLATION] == len(january) == 27_004
+    assert counted[ARRIVAL] == len(january) - january["arr_time"].null_count
+    assert_in_order_and_distinct(events_of_january)
+
+
+@pytest.mark.long
 def test_events_are_in_the_order_of_time_and_each_body_is_unlike_any_other(all_events: pa.Table) -> None:
+    assert_in_order_and_distinct(all_events)
+
+
+def assert_in_order_and_distinct(all_events: pa.Table) -> None:
     times = all_events["time"].to_numpy()
     assert (times[1:] >= times[:-1]).all()
     assert pc.count_distinct(all_events["body"]).as_py() == len(all_events)
 
 
+@pytest.mark.long
 def test_an_aircraft_departs_after_it_has_arrived(all_events: pa.Table) -> None:
     """An independent look at the order: an error of an hour in a zone would put thousands out of turn."""
     flown = all_events.filter(pc.and_(pc.is_valid(all_events["key"]), pc.not_equal(all_events["tag"], CANCELLATION)))

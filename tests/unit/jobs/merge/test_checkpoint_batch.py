@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
@@ -73,6 +73,7 @@ def test_pop_11_the_fold_in_columns_is_the_fold_of_the_core(records: list[Record
     assert columns([decode(stored_rows(records))]) == plain(core_fold({}, placed(records)))
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(logs(), st.integers(0, 16), st.randoms(use_true_random=False))
 def test_pop_11_pieces_repetition_and_order_do_not_matter(records: list[Record], cut: int, random: Random) -> None:
     whole = decode(stored_rows(records))

@@ -177,7 +177,7 @@ def _of_twin(row: Row) -> tuple[object, ...]:
 
 @pytest.mark.promise("JOB-18", "JOB-3")
 @pytest.mark.parametrize("engine", [*ENGINES, COLD])
-@settings(max_examples=8)
+@settings(max_examples=settings.default.max_examples // 10)
 @given(game=games)
 def test_pop_11_the_job_over_tables_does_what_the_core_does(engine: str, game: list[tuple[Any, ...]]) -> None:
     with closing(Game(engine)) as both:

@@ -100,6 +100,26 @@ def test_sec_02_lists_show_what_is_allowed(rules: list[AccessRule], verb: Verb) 
         ]
 
 
+@given(rules_of_all, st.lists(st.sampled_from(WHO[1:]), unique=True).map(tuple))
+def test_sec_15_who_is_in_groups_may_do_what_all_their_rules_say_together(
+    rules: list[AccessRule], groups: tuple[str, ...]
+) -> None:
+    decisions = Decisions(rules)
+    as_own = [
+        rule_of(principal=WHO[0], effect=one.effect, resource=one.resource, pattern=one.pattern, verbs=one.verbs)
+        for one in rules
+        if one.principal in (WHO[0], *groups)
+    ]
+    alone = Decisions(as_own)
+    for who, resource, name, verb in told([]):
+        if who == WHO[0]:
+            allowed = decisions.allows(who, resource, name, verb, groups)
+            assert allowed == alone.allows(who, resource, name, verb)
+            shown = decisions.filter(who, resource, verb, groups)
+            assert allowed == (shown is None or shown(name))
+    assert decisions.has_grants(WHO[0], groups) == alone.has_grants(WHO[0])
+
+
 def test_sec_02_without_a_rule_there_is_no_access() -> None:
     assert not any(told([]).values())
     assert not any(allowed for (who, *_), allowed in told([allow("*", "publish")]).items() if who != "reports")

@@ -83,6 +83,21 @@ def test_sec_01_two_keys_live_so_that_callers_can_change_from_one_to_the_other(s
     assert [one.id for one in state.keys_of("reports")] == [key(2).id, key(3).id]
 
 
+def test_sec_15_a_group_has_rules_and_neither_keys_nor_a_quota() -> None:
+    group = "group:analysts"
+    state = applied(AuthState(), decide_put_principal(AuthState(), group, "", 5))
+    granted = rule_of(principal=group, effect="allow", resource="topic", pattern="orders", verbs=["publish"])
+    assert applied(state, decide_put_rule(state, granted)).rules_of(group) == [granted]
+    its_key = Key(id="0" * 16, principal=group, digest="1" * 64, created_ms=5)
+    for decide in (
+        lambda: decide_put_key(state, its_key),
+        lambda: decide_put_quota(state, quota_of(group, requests_per_s=5)),
+        lambda: decide_first_administrator(AuthState(), its_key),
+    ):
+        with pytest.raises(Refused, match="is a group"):
+            decide()
+
+
 def test_sec_01_a_key_that_ended_is_not_counted_and_is_forgotten(state: AuthState) -> None:
     state = applied(state, decide_put_key(state, key(1, until_ms=50)))
     state = applied(state, decide_put_key(state, key(2)))

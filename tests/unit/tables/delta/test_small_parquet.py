@@ -55,7 +55,7 @@ def _batches(draw: st.DrawFn) -> pa.RecordBatch:
     return _batch(**columns)
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(_batches(), st.integers(0, 2**62))
 def test_few_rows_are_read_back_whatever_their_columns_hold(batch: pa.RecordBatch, base: int) -> None:
     rows = _rows(batch, base, ProducerStamp("p", base, None, batch.num_rows))

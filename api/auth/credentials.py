@@ -1,0 +1,119 @@
+"""From what a caller shows to who it is: one place for HTTP, and for every other protocol (SPEC SEC-1).
+
+    mqk_<id>_<secret>    a key        the metadata has its SHA-256
+    anything else        a token      `tokens` knows the keys of the identity provider that signs them
+
+Nothing is remembered here. What was found may be kept for as long as `is_good` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from mq.auth import AuthState, Credential, Key, is_right, key_id_of
+from mq.errors import Unauthenticated
+
+__all__ = ["Credentials", "SignerUnknown", "Tokens", "not_valid"]
+
+
+_NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
+
+
+class SignerUnknown(Unauthenticated):
+    """The token is signed by a key that is not known here yet: it may be once the provider's keys were read again.
+
+    To the caller it looks like any other token that is not valid.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_NOT_VALID, field="Authorization")
+
+
+class Tokens(Protocol):
+    """Tokens of an identity provider."""
+
+    def credential(self, token: str, now_ms: int) -> Credential:
+        """Return who a token is of; raise `Unauthenticated`, or `SignerUnknown`."""
+
+    def trusts(self, signer: str) -> bool:
+        """Whether the provider still has the key that signed a token."""
+
+    async def read_keys(self) -> None:
+        """Read the provider's keys again, or wait for those who do; return when that is done or has failed."""
+
+    def tend(self) -> None:
+        """Begin what is due: to read the keys again, or to forget those that are too old. Called often."""
+
+
+class Credentials:
+    """Finds out who a credential is of; used on the event loop."""
+
+    def __init__(self, state: Callable[[], AuthState], now_ms: Callable[[], int], tokens: Tokens | None = None) -> None:
+        """`state` is the newest that this process knows; without `tokens` there are keys alone."""
+        self._newest = state
+        self._now_ms = now_ms
+        self._tokens = tokens
+        #: The state whose keys are in `_by_user`, by principal.
+        self._indexed: AuthState | None = None
+        self._by_user: dict[str, list[Key]] = {}
+
+    def of(self, token: str) -> Credential:
+        """Return who a key or a token is of, by what this process knows now.
+
+        Raises
+        ------
+        Unauthenticated
+            It is no valid key or token. `SignerUnknown`: that may change when `read_keys` has returned.
+        """
+        id_, now_ms, state = key_id_of(token), self._now_ms(), self._newest()
+        if id_ is not None:
+            key = state.keys.get(id_)
+            if not is_right(key, token) or key is None or not key.is_live(now_ms):
+                raise not_valid()
+            return Credential(principal=key.principal, until_ms=key.until_ms, key=key)
+        if self._tokens is None:
+            raise not_valid()
+        found = self._tokens.credential(token, now_ms)
+        if not found.is_good(state, now_ms):
+            raise not_valid()
+        return found
+
+    def tend(self) -> None:
+        """Keep the keys of the identity provider young; called often."""
+        if self._tokens is not None:
+            self._tokens.tend()
+
+    async def read_keys(self) -> None:
+        """Read the keys of the identity provider again, at most once in a while."""
+        if self._tokens is not None:
+            await self._tokens.read_keys()
+
+    async def of_any(self, token: str) -> Credential:
+        """Return who a key or a token is of, also if the provider's keys must be read for it; raise as `of`."""
+        try:
+            return self.of(token)
+        except SignerUnknown:
+            await self.read_keys()
+            return self.of(token)
+
+    def keys_of(self, user: str) -> Sequence[Key]:
+        """Return the live keys of a user: a principal, or the id of one key."""
+        state, now_ms = self._newest(), self._now_ms()
+        if state is not self._indexed:
+            self._indexed, self._by_user = state, {}
+            for key in state.keys.values():
+                self._by_user.setdefault(key.principal, []).append(key)
+        found = [state.keys[user]] if user in state.keys else self._by_user.get(user, [])
+        return [one for one in found if one.is_live(now_ms)]
+
+    def is_good(self, credential: Credential) -> bool:
+        """Whether what was found still holds: call it before each use of something that is kept."""
+        if credential.signer and (self._tokens is None or not self._tokens.trusts(credential.signer)):
+            return False
+        return credential.is_good(self._newest(), self._now_ms())
+
+
+def not_valid() -> Unauthenticated:
+    """Return the error for whatever is no valid credential: it does not tell why."""
+    return Unauthenticated(_NOT_VALID, field="Authorization")

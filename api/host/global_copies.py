@@ -1,0 +1,300 @@
+"""The copies of global topics: adopted here, read from their homes, handed out to other clusters (SPEC STATIC-19).
+
+    home --hand_out--> the others adopt, and close the queues that leave: a new segment, a fence, a seal
+    home <--catch_up-- a cluster that missed a copy
+
+A copy of a higher epoch replaces one of a lower. A cluster that missed one reads it from the home: when another cluster
+forwards a call by a newer one, and every `clusters_refresh_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from api.host.clusters import Clusters, from_cluster, has_newer_copy, newer_copy
+from api.host.hosted_meta import HostedMeta
+from api.host.hosted_topic import HostedTopic, Topics
+from api.host.peers import Call
+from api.host.sealing import Sealer
+from api.wire import Answer, Client
+from mq.backoff import Backoff
+from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
+from mq.meta import AnyEvent, GlobalCopy, Meta, Topic, closed_ends, decide_adopt, decide_held, require_world
+from mq.static import GlobalQueues
+from tables.failpoints import failpoint
+
+__all__ = ["ClusterState", "GlobalCopies", "RememberedNumbers", "Told", "global_path"]
+
+log = logging.getLogger("deltamq.api")
+
+_JSON: Final = [(b"content-type", b"application/json")]
+#: Seconds until a call is tried again that two clusters do not agree about, or whose queue moves.
+_AGAIN_S: Final = Backoff(0.01, 0.25)
+Found = TypeVar("Found")
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster tells of its part of a global topic."""
+
+    cluster: str
+    id: str
+    epoch: int
+    #: The local ends of the queues that take no messages there, by queue; those not sealed yet are left out.
+    ends: dict[int, int]
+
+
+class RememberedNumbers(msgspec.Struct):
+    """The numbers of one producer's requests that a cluster remembers."""
+
+    numbers: list[int]
+
+
+class Told(msgspec.Struct):
+    """A cluster's copy of a global topic, and its state."""
+
+    held: GlobalCopy
+    state: ClusterState
+
+
+_STATE: Final = msgspec.json.Decoder(ClusterState)
+_TOLD: Final = msgspec.json.Decoder(Told)
+
+
+class GlobalCopies:
+    """This cluster's copies of global topics; used on the event loop."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        topics: Topics,
+        sealer: Sealer,
+        clusters: Clusters,
+        *,
+        refresh_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Copies are compared with the homes' every `refresh_s`; `now_ms` is the clock for epochs."""
+        self._meta = meta
+        self._topics = topics
+        self._sealer = sealer
+        self.clusters = clusters
+        self._refresh_s = refresh_s
+        self._now_ms = now_ms
+        self._timer: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow the homes of this cluster's copies."""
+        if len(self.clusters.names) > 1 and not self.clusters.is_guarded:
+            self._timer = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop following."""
+        if self._timer is not None:
+            self._timer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._timer
+
+    async def adopt(self, name: str, copy: GlobalCopy) -> ClusterState:
+        """Take over a copy if it is newer, close the queues that leave, and return the state after that."""
+        self.clusters.refuse_guarded(name)
+        here = self.clusters.here
+        if here not in copy.world.clusters:
+            raise Unprocessable(
+                f"this is cluster {here}, and topic {name} covers {', '.join(copy.world.clusters)}",
+                code="unknown_cluster",
+                field="world",
+            )
+        mine = GlobalCopy(world=copy.world.at(here), settings=copy.settings)
+        new_id, now_ms = str(uuid.uuid4()), self._now_ms()
+
+        def decide(meta: Meta) -> Sequence[AnyEvent]:
+            return decide_adopt(meta, name, mine, self._topics.available(meta, name), new_id=new_id, now_ms=now_ms)
+
+        await self._meta.submit_any(decide)
+        failpoint("global.after_adopt")
+        hosted = await self._topics.require(name)
+        await self._sealer.seal(hosted)
+        return self.state(hosted.topic)
+
+    def state(self, topic: Topic) -> ClusterState:
+        """Return what this cluster tells of its part of the topic."""
+        present = self._topics.state.topics.get(topic.name, topic)
+        world = require_world(present)
+        ends = closed_ends(self._meta.now, present)
+        return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
+
+    async def told(self, name: str) -> bytes:
+        """Return copy and state of this cluster as another one reads them."""
+        self.clusters.refuse_guarded(name)
+        await self._meta.refresh()
+        topic = (await self._topics.require(name)).topic
+        copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
+        return msgspec.json.encode(Told(copy, self.state(topic)))
+
+    async def catch_up(self, name: str, epoch: int = 0) -> GlobalQueues:
+        """Return the topic's newest copy: that of this cluster's metadata, or the home's if that is older than `epoch`.
+
+        Without an epoch the home is asked in any case.
+
+        Raises
+        ------
+        Unavailable
+            The home cannot be reached.
+        """
+        await self._meta.refresh()
+        world = require_world((await self._topics.require(name)).topic)
+        if world.home != self.clusters.here and (not epoch or world.epoch < epoch):
+            body = await self.clusters.told(
+                world.home, Call("GET", global_path(name, "/global"), (), b""), epoch=world.epoch
+            )
+            await self.adopt(name, _TOLD.decode(body).held)
+        return require_world((await self._topics.require(name)).topic)
+
+    async def caught_up(self, name: str, epoch: int = 0) -> None:
+        """Bring the copy up to `epoch`, as far as the metadata here does not have it; 0: look whether there is a newer.
+
+        A home that cannot be reached does not stop what the copy here allows.
+        """
+        topic = self._topics.find(name)
+        world = None if topic is None else topic.topic.world
+        if world is None or not epoch or world.epoch < epoch:
+            with contextlib.suppress(Unavailable):
+                await self.catch_up(name, epoch)
+
+    def world(self, hosted: HostedTopic) -> GlobalQueues:
+        """Return where the topic's queues are now, as far as this process knows."""
+        self._topics.find(hosted.name)
+        return require_world(hosted.topic)
+
+    async def agreed(self, name: str, tried: Callable[[], Awaitable[Found | Unavailable]], *, within_s: float) -> Found:
+        """Return what `tried` finds; as long as it returns why it found nothing, read newer copies and try again.
+
+        Raises
+        ------
+        Unavailable
+            The last reason, when `within_s` seconds are over.
+        """
+        loop, failures = asyncio.get_running_loop(), 0
+        deadline = loop.time() + within_s
+        while True:
+            found = await tried()
+            if not isinstance(found, Unavailable):
+                return found
+            if loop.time() >= deadline:
+                raise found
+            failures += 1
+            await self.caught_up(name)
+            await asyncio.sleep(_AGAIN_S.after(failures))
+
+    async def elsewhere(
+        self, name: str, cluster: str, call: Call, detail: str, client: Client | None = None
+    ) -> Answer | Unavailable:
+        """Return another cluster's answer to a call that is its matter; or why there is none: it has a newer copy.
+
+        `detail` says what is in that cluster.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: the cluster cannot be reached. `global_epoch`: another cluster forwarded the call here.
+        """
+        if from_cluster(call.headers):
+            raise newer_copy(name, f"{detail}; ask there")
+        world = require_world((await self._topics.require(name)).topic)
+        answer = await self.clusters.ask(cluster, call, epoch=world.epoch, client=client)
+        if not has_newer_copy(answer):
+            return answer
+        return Unavailable(
+            f"topic {name}: {detail}, which has a newer copy of the topic; ask again",
+            code="queue_unserved",
+            extra={"cluster": cluster},
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_s)
+            shared = [topic for topic in self._topics.state.topics.values() if topic.world is not None]
+            for topic in shared:
+                try:
+                    await self._follow(topic)
+                except DeltaMQError as error:
+                    log.warning(
+                        "event=global_copy_failed topic=%r code=%s detail=%r", topic.name, error.code, error.detail
+                    )
+
+    async def _follow(self, topic: Topic) -> None:
+        """Compare a copy with the home's; at home, hand out what some cluster has never got."""
+        world = require_world(topic)
+        if world.home != self.clusters.here:
+            await self.catch_up(topic.name)
+        elif world.held_by != world.clusters:
+            await self.hold(await self._topics.require(topic.name))
+
+    async def hold(self, hosted: HostedTopic) -> None:
+        """Let all clusters have a copy, and record that they have."""
+        world = self.world(hosted)
+        await self.hand_out(hosted)
+        if world.held_by != world.clusters:
+            now_ms = self._now_ms()
+            await self._meta.submit_any(partial(decide_held, name=hosted.name, epoch=world.epoch, now_ms=now_ms))
+            failpoint("global.after_held")
+            await self.hand_out(hosted)
+
+    async def hand_out(self, hosted: HostedTopic, *, first: Collection[str] = ()) -> dict[str, ClusterState]:
+        """Let all clusters adopt the home's copy, those in `first` before the others; return their states.
+
+        Raises
+        ------
+        Unavailable
+            A cluster cannot be reached; those before it have adopted the copy.
+        """
+        topic = self._topics.state.topics.get(hosted.name, hosted.topic)
+        copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
+        states: dict[str, ClusterState] = {}
+        body = msgspec.json.encode(copy)
+        others = [one for one in copy.world.clusters if one != self.clusters.here]
+        for cluster in sorted(others, key=lambda one: one not in first):
+            call = Call("PUT", global_path(hosted.name, "/global"), _JSON, body)
+            state = states[cluster] = _STATE.decode(await self.clusters.told(cluster, call))
+            if state.epoch > copy.world.epoch:
+                raise Conflict(
+                    f"topic {hosted.name}: cluster {cluster} has a newer copy than its home; ask again",
+                    code="remap_in_progress",
+                    extra={"cluster": cluster},
+                )
+            failpoint("global.after_hand_out")
+        await self._sealer.seal(hosted)
+        return {**states, self.clusters.here: self.state(topic)}
+
+    async def remembered(self, name: str, producer_id: str, epoch: int) -> RememberedNumbers:
+        """Return the numbers of a producer's requests that are stored here, for a cluster that has a queue now.
+
+        Raises
+        ------
+        Unavailable
+            `logic_offset_undecided`: a queue that has left is not sealed yet.
+        """
+        self.clusters.refuse_guarded(name)
+        await self.catch_up(name, epoch)
+        hosted = await self._topics.require(name)
+        await self._sealer.seal(hosted)
+        if self._meta.now.moved_keys(hosted.topic.id).waiting:
+            raise Unavailable(f"topic {name}: a queue that left is not sealed yet", code="logic_offset_undecided")
+        logs = await hosted.logs()
+        await hosted.look(hosted.route.partitions)
+        seen = [log.known_producer(producer_id) for log in logs.values()]
+        return RememberedNumbers(sorted({seq for one in seen if one is not None for seq in one.parts}))
+
+
+def global_path(topic: str, rest: str = "") -> bytes:
+    """Return the path of a topic at another cluster, with `rest` behind it."""
+    return f"/v1/topics/{quote(topic, safe='')}{rest}".encode("ascii")

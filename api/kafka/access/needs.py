@@ -1,0 +1,123 @@
+"""What each call of Kafka's clients needs: the counterpart of `api/auth/calls.py`, in the same words (SPEC KAFKA-11).
+
+A call that names several topics is checked for each of them, and what is refused is answered topic by topic. Lists show
+what may be described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from api.auth import EVERYBODY, OPEN, Caller, named_by, needs_of, on_behalf_of
+from api.kafka.messages import (
+    ApiVersionsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteGroupsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListOffsetsRequest,
+    Message,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    SyncGroupRequest,
+)
+from api.wire import Header
+from mq.auth import Credential, Resource, Verb
+from mq.errors import Forbidden
+
+__all__ = ["NEEDS", "Asker"]
+
+#: What each call needs. "any" is a principal with any grant, "open" needs nobody to be known yet.
+NEEDS: Final[Mapping[type[Message], str]] = {
+    ProduceRequest: "topic publish",
+    InitProducerIdRequest: "any",
+    FetchRequest: "topic subscribe",
+    ListOffsetsRequest: "topic describe",
+    MetadataRequest: "topic describe",  # a topic that is made meanwhile needs `create`
+    DescribeClusterRequest: "any",
+    ApiVersionsRequest: OPEN,
+    SaslHandshakeRequest: OPEN,
+    SaslAuthenticateRequest: OPEN,
+    CreateTopicsRequest: "topic create",
+    DeleteTopicsRequest: "topic delete",
+    CreatePartitionsRequest: "topic alter",
+    DescribeConfigsRequest: "topic describe",
+    FindCoordinatorRequest: "group describe",
+    JoinGroupRequest: "group subscribe",
+    SyncGroupRequest: "group subscribe",
+    HeartbeatRequest: "group subscribe",
+    LeaveGroupRequest: "group subscribe",
+    OffsetCommitRequest: "group subscribe, topic subscribe",
+    OffsetFetchRequest: "group describe, topic describe",
+    ListGroupsRequest: "any",
+    DescribeGroupsRequest: "group describe",
+    DeleteGroupsRequest: "group delete",
+}
+_ENTRIES: Final = {call: needs_of(text) for call, text in NEEDS.items()}
+
+
+class Asker:
+    """Who sent a request, and what was allowed to it so far: if that is taken back while it waits, it ends."""
+
+    __slots__ = ("_allowed", "caller", "headers")
+
+    def __init__(self, caller: Caller, credential: Credential | None = None) -> None:
+        self.caller = caller
+        #: The headers of requests that this process sends to others for the caller.
+        self.headers: Sequence[Header] = () if credential is None else [(b"authorization", on_behalf_of(credential))]
+        self._allowed: list[tuple[Resource, str, Verb]] = []
+
+    @property
+    def is_anybody(self) -> bool:
+        """Whether the service has no authentication."""
+        return self.caller is EVERYBODY
+
+    def check(self, call: type[Message], *, topic: str | None = None, group: str | None = None) -> None:
+        """Return if the caller may do this to the topic and to the group; without either, if it may do anything.
+
+        Raises
+        ------
+        Forbidden
+            It may not.
+        """
+        if self.is_anybody:
+            return
+        needs = _ENTRIES[call].needs
+        if not needs and not self.caller.has_grants:
+            raise Forbidden(f"principal {self.caller.name} has no access to anything", field="cluster")
+        for resource, verbs in needs:
+            name = topic if resource == "topic" else group
+            if name is not None:
+                self.require(resource, name, verbs[0])
+
+    def require(self, resource: Resource, name: str, verb: Verb) -> None:
+        """Return if the caller may do this, else raise `Forbidden`."""
+        if self.is_anybody:
+            return
+        name = named_by(resource, name)
+        self.caller.require(resource, name, verb)
+        self._allowed.append((resource, name, verb))
+
+    def shown(self, resource: Resource) -> Callable[[str], bool]:
+        """Return a function that says of a topic's or group's name whether the caller sees it in lists."""
+        found = self.caller.filter(resource, "describe")
+        return (lambda _: True) if found is None else (lambda name: found(named_by(resource, name)))
+
+    def is_allowed_still(self) -> bool:
+        """Whether all that was allowed is allowed by the newest rules."""
+        return all(self.caller.allows(*one) for one in self._allowed)

@@ -1,0 +1,60 @@
+"""The answer to each call of the Kafka door."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.kafka.messages import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteGroupsResponse,
+    DeleteTopicsResponse,
+    DescribeClusterResponse,
+    DescribeConfigsResponse,
+    DescribeGroupsResponse,
+    FetchResponse,
+    FindCoordinatorResponse,
+    HeartbeatResponse,
+    InitProducerIdResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListGroupsResponse,
+    ListOffsetsResponse,
+    Message,
+    MetadataResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    ProduceResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+    SyncGroupResponse,
+)
+from api.kafka.messages.cluster_messages import ApiVersionsResponse
+
+__all__ = ["RESPONSES"]
+
+RESPONSES: Final[dict[int, type[Message]]] = {
+    0: ProduceResponse,
+    1: FetchResponse,
+    2: ListOffsetsResponse,
+    3: MetadataResponse,
+    8: OffsetCommitResponse,
+    9: OffsetFetchResponse,
+    10: FindCoordinatorResponse,
+    11: JoinGroupResponse,
+    12: HeartbeatResponse,
+    13: LeaveGroupResponse,
+    14: SyncGroupResponse,
+    15: DescribeGroupsResponse,
+    16: ListGroupsResponse,
+    42: DeleteGroupsResponse,
+    17: SaslHandshakeResponse,
+    18: ApiVersionsResponse,
+    36: SaslAuthenticateResponse,
+    19: CreateTopicsResponse,
+    20: DeleteTopicsResponse,
+    22: InitProducerIdResponse,
+    32: DescribeConfigsResponse,
+    37: CreatePartitionsResponse,
+    60: DescribeClusterResponse,
+}
