@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from api.audit.acts import Act, noting
+from api.audit.acts import Act, Asking, noting
 from api.audit.audit import Audit
 from api.audit.reading import ActView, read_acts, read_refusals
 
 __all__ = [
     "Act",
     "ActView",
+    "Asking",
     "Audit",
     "noting",
     "read_acts",

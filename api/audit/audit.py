@@ -74,14 +74,12 @@ class Audit:
         found = call_of(scope["method"], scope["raw_path"])
         caller = scope.get(CALLER)
         known = principal or (caller.name if caller is not None else "")
-        self._refusals.add(
-            self._now_ms(),
-            known or ANONYMOUS,
-            _NO_CALL if found is None else found.name,
-            status,
-            code_of(body),
-            address_of(scope),
-        )
+        call = _NO_CALL if found is None else found.name
+        self.refused(known, call, status, code_of(body), address_of(scope))
+
+    def refused(self, principal: str, call: str, status: int, code: str, address: str) -> None:
+        """Count a refusal; who has shown no valid key or token has an empty `principal`."""
+        self._refusals.add(self._now_ms(), principal or ANONYMOUS, call, status, code, address)
 
     def watched(self, scope: Scope, send: Send) -> Send:
         """Return a `send` that counts refusals of calls that are checked further where names in bodies are read."""

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
-from api.auth.calls import (
-    CALLS,
-    OPEN,
-    Found,
-    access_of,
-    call_of,
-    check_complete,
-    is_audited,
-    named_by,
-    needs_of,
-)
+from api.auth.calls import CALLS, OPEN, Found, access_of, call_of, check_complete, is_audited, named_by, needs_of
 from api.auth.credentials import Credentials, SignerUnknown, not_valid
 from api.auth.gate import Gate, on_behalf_of
 from api.auth.key_times import KeyTimes

@@ -242,7 +242,8 @@ def _tree(calls: Mapping[str, str]) -> _Node:
     root = _Node()
     for name, text in calls.items():
         method, _, path = name.partition(" ")
-        root.add(path.split("/")[1:], method, _Call(name, needs_of(text)._replace(is_clusters=name in BY_CLUSTERS)))
+        needed = needs_of(text)._replace(is_clusters=name in BY_CLUSTERS)
+        root.add(path.split("/")[1:], method, _Call(name, needed))
     root.check()
     return root
 

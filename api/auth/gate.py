@@ -175,10 +175,12 @@ class Gate:
 
     def principal_of(self, scope: Scope) -> str:
         """Return whose credential a refused request has; empty if it has no valid one."""
+        sent = _authorization(scope["headers"])
         try:
-            return self._found(_authorization(scope["headers"])).credential.principal
+            known = self._known.get(sent) or self._found(sent)
         except Unauthenticated:
             return ""
+        return known.credential.principal
 
     def follow(self, before: Meta, after: Meta) -> None:
         """End the requests that wait and that the newest rules and principals do not admit."""

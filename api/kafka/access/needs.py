@@ -74,13 +74,25 @@ _ENTRIES: Final = {call: needs_of(text) for call, text in NEEDS.items()}
 class Asker:
     """Who sent a request, and what was allowed to it so far: if that is taken back while it waits, it ends."""
 
-    __slots__ = ("_allowed", "caller", "headers")
+    __slots__ = ("_allowed", "_on_refused", "address", "call", "caller", "headers")
 
     def __init__(self, caller: Caller, credential: Credential | None = None) -> None:
         self.caller = caller
         #: The headers of requests that this process sends to others for the caller.
         self.headers: Sequence[Header] = () if credential is None else [(b"authorization", on_behalf_of(credential))]
         self._allowed: list[tuple[Resource, str, Verb]] = []
+        #: The call's name and where it comes from, for the audit.
+        self.call = self.address = ""
+        self._on_refused: Callable[[Forbidden], None] | None = None
+
+    def told(self, call: str, address: str, on_refused: Callable[[Forbidden], None] | None) -> None:
+        """Take what is asked and from where; `on_refused` is called with each refusal."""
+        self.call, self.address, self._on_refused = call, address, on_refused
+
+    def _refused(self, error: Forbidden) -> Forbidden:
+        if self._on_refused is not None:
+            self._on_refused(error)
+        return error
 
     @property
     def is_anybody(self) -> bool:
@@ -99,7 +111,7 @@ class Asker:
             return
         needs = _ENTRIES[call].needs
         if not needs and not self.caller.has_grants:
-            raise Forbidden(f"principal {self.caller.name} has no access to anything", field="cluster")
+            raise self._refused(Forbidden(f"principal {self.caller.name} has no access to anything", field="cluster"))
         for resource, verbs in needs:
             name = topic if resource == "topic" else group
             if name is not None:
@@ -110,7 +122,10 @@ class Asker:
         if self.is_anybody:
             return
         name = named_by(resource, name)
-        self.caller.require(resource, name, verb)
+        try:
+            self.caller.require(resource, name, verb)
+        except Forbidden as error:
+            raise self._refused(error) from None
         self._allowed.append((resource, name, verb))
 
     def shown(self, resource: Resource) -> Callable[[str], bool]:

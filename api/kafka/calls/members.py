@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from api.kafka.access import Asker
+from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import address_of
 from api.kafka.messages import (
     DeletedGroup,
@@ -69,6 +70,7 @@ class Members:
     """The members of all groups; used on the event loop."""
 
     def __init__(self, service: Service) -> None:
+        self._service = service
         self._groups = service.groups
         self._hosting = service.hosting
         self._loop = service.loop
@@ -339,7 +341,8 @@ class Members:
             self._check_here()
             if name in self._hosted:
                 return ErrorCode.NON_EMPTY_GROUP
-            await self._groups.delete(check_group(name))
+            async with recorded(self._service, asker, "group", check_group(name), {}):
+                await self._groups.delete(name)
         except DeltaMQError as error:
             code = error_code_of(error)
             return ErrorCode.GROUP_ID_NOT_FOUND if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else code

@@ -6,6 +6,7 @@ from typing import Final
 
 from api.auth import permit_put
 from api.kafka.access import Asker
+from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     ConfigEntry,
@@ -68,9 +69,12 @@ class TopicCalls:
                 await self._topics.refresh()
                 is_new = self._topics.find(name) is None
             else:
-                _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit_put(asker.caller, name))
-            if not is_new:
-                raise Conflict(f"topic {name} exists", code="topic_exists")
+                asks = {"partitions": wanted.partitions, "retention_ms": wanted.retention_ms}
+                async with recorded(self._service, asker, "topic", name, asks):
+                    permit = permit_put(asker.caller, name)
+                    _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit)
+                    _check_new(name, is_new)
+            _check_new(name, is_new)
         except DeltaMQError as error:
             return CreatedTopic(asked.name, error_code_of(error), error.detail)
         found = self._topics.find(name)
@@ -85,7 +89,8 @@ class TopicCalls:
         try:
             asker.check(DeleteTopicsRequest, topic=name)
             await self._places.topic(check_client_topic(name))
-            await self._service.delete_topic(name)
+            async with recorded(self._service, asker, "topic", name, {}):
+                await self._service.delete_topic(name)
         except DeltaMQError as error:
             return DeletedTopic(name, error_code_of(error), error.detail)
         return DeletedTopic(name, ErrorCode.NONE)
@@ -107,7 +112,8 @@ class TopicCalls:
                 raise Refused("partitions are placed by the service: give no assignments")
             if not validate_only:
                 permit = permit_put(asker.caller, asked.name)
-                await self._topics.put(asked.name, TopicRequest(partitions=asked.count), permit=permit)
+                async with recorded(self._service, asker, "topic", asked.name, {"partitions": asked.count}):
+                    await self._topics.put(asked.name, TopicRequest(partitions=asked.count), permit=permit)
         except DeltaMQError as error:
             return CreatePartitionsResult(asked.name, error_code_of(error), error.detail)
         return CreatePartitionsResult(asked.name, ErrorCode.NONE)
@@ -127,6 +133,11 @@ class TopicCalls:
             return ConfigResult(error_code_of(error), error.detail, kind, name)
         entries = [one for one in _entries(topic.settings) if asked.keys is None or one.name in asked.keys]
         return ConfigResult(ErrorCode.NONE, None, kind, name, entries)
+
+
+def _check_new(name: str, is_new: bool) -> None:
+    if not is_new:
+        raise Conflict(f"topic {name} exists", code="topic_exists")
 
 
 def _wanted(asked: CreateTopic) -> TopicRequest:

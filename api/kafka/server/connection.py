@@ -24,7 +24,7 @@ from api.kafka.messages import Frame, Message, Parts, answer_frame, read_frame
 from api.service import Service
 from api.wire import Ticket
 from mq.backoff import Backoff
-from mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unauthenticated
+from mq.errors import DeltaMQError, Forbidden, Overloaded, Refused, TooLarge, Unauthenticated
 from mq.limits import ADMIN_BYTES_MAX
 
 __all__ = ["Connection"]
@@ -83,6 +83,7 @@ class Connection:
         self._open_by = service.loop.time() + _BEFORE_S
         peer = writer.get_extra_info("peername")
         self._host = f"/{peer[0]}" if peer else ""
+        self._address = f"{peer[0]}:{peer[1]}" if peer else ""
 
     async def run(self) -> None:
         """Serve the connection to its end."""
@@ -112,6 +113,11 @@ class Connection:
         self._writer.transport.abort()
         self.stop()
 
+    def _refused(self, error: Unauthenticated | Forbidden, call: str = "kafka") -> None:
+        """Count a refusal (SPEC SEC-41)."""
+        if self._service.audit is not None:
+            self._service.audit.refused(self.session.principal, call, error.status, error.code, self._address)
+
     def _drop(self) -> None:
         """Release what requests hold that are not answered any more."""
         while not self._begun.empty():
@@ -134,6 +140,8 @@ class Connection:
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return
         except Refused as error:
+            if isinstance(error, Unauthenticated):
+                self._refused(error)
             log.info("event=kafka_connection_refused code=%s detail=%r", error.code, error.detail)
         except DeltaMQError as error:
             log.warning("event=kafka_connection_failed code=%s detail=%r", error.code, error.detail)
@@ -148,19 +156,22 @@ class Connection:
         async with asyncio.timeout(idle_s):
             start = await self._reader.readexactly(_START_BYTES)
         size = int.from_bytes(start[:_LENGTH_BYTES], "big", signed=True)
-        call = int.from_bytes(start[_LENGTH_BYTES:], "big", signed=True)
-        self._check_size(size, call)
-        meter = await self._metered(size, call)
+        number = int.from_bytes(start[_LENGTH_BYTES:], "big", signed=True)
+        self._check_size(size, number)
+        meter = await self._metered(size, number)
         async with asyncio.timeout(self._settings.request_ms / 1000):
-            ticket = await self._admitted(size, call, held)
+            ticket = await self._admitted(size, number, held)
             body = await self._reader.readexactly(size + _LENGTH_BYTES - _START_BYTES)
         frame = read_frame(start[_LENGTH_BYTES:] + body)
         asker = self.session.asker(frame.request)
+        call = f"kafka {type(frame.request).__name__.removesuffix('Request')}"
+        asker.told(call, self._address, lambda error: self._refused(error, call))
         self.session.begin(asker)
         held.callback(self.session.end, asker)
         answer = await self._door.begin(frame, ticket, self._host, self.session, asker)
         await self._begun.put(_Begun(frame, answer, held, meter))
         if self.session.is_refused:  # the answer says why, and nothing follows it
+            self._refused(Unauthenticated(), call)
             await self._begun.join()
             raise ConnectionAbortedError
 

@@ -1,0 +1,32 @@
+"""What administrators do by Kafka's calls, recorded as by REST's (SPEC SEC-40)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from api.audit import Asking
+from api.kafka.access import Asker
+from api.service import Service
+from mq.audit import ANONYMOUS
+
+__all__ = ["recorded"]
+
+
+def recorded(
+    service: Service, asker: Asker, resource: str, name: str, asked: Mapping[str, Any]
+) -> AbstractAsyncContextManager[object]:
+    """Return a context whose block is one act: it is begun when it is recorded, and confirmed when its end is.
+
+    Raises
+    ------
+    Unavailable
+        `audit_unavailable`: it cannot be recorded, and is not begun.
+    Unknown
+        `audit_incomplete`: it was carried out, and its end cannot be recorded.
+    """
+    if service.audit is None:
+        return nullcontext()
+    principal = asker.caller.name or ANONYMOUS
+    return service.audit.acts.carried_out(Asking(principal, asker.address, asker.call, resource, name, asked))
