@@ -27,8 +27,10 @@ from mq.auth_limits import (
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
-__all__ = ["Gate"]
+__all__ = ["SHOWN", "Gate"]
 
+#: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.
+SHOWN: Final = "deltamq.shown"
 _AUTHORIZATION: Final = b"authorization"
 
 
@@ -94,11 +96,15 @@ class Gate:
         """
         if self._newest() is not self._state:
             self._follow()
-        sent = _authorization(scope["headers"])
+        sent, shown = _authorization(scope["headers"]), None
+        if sent is None:
+            shown = scope.get(SHOWN)
+            # No header has such a byte.
+            sent = b"" if shown is None else b"\0%s %d" % (shown.principal.encode(), shown.until_ms or 0)
         known = self._known.get(sent)
         found = None if known is None else known.admitted.get((scope["method"], scope["raw_path"]))
         if found is None:
-            found = self._decide(sent, known, scope["method"], scope["raw_path"])
+            found = self._decide(sent, shown, known, scope["method"], scope["raw_path"])
         elif found.is_timed and found.credential is not None:
             self._check_time(found.credential)
         scope[WATCH] = partial(self._watch, found)
@@ -162,12 +168,14 @@ class Gate:
             self._callers.clear()
             self._forget()
 
-    def _decide(self, sent: bytes, known: _Known | None, method: str, path: bytes) -> _Admitted:
+    def _decide(
+        self, sent: bytes, shown: Credential | None, known: _Known | None, method: str, path: bytes
+    ) -> _Admitted:
         required = required_by(method, path)
         if required.call.is_open:
             return _OPEN  # anybody may send any header to it, so nothing is remembered
         if known is None:
-            known = self._found(sent)
+            known = self._found(sent, shown)
         self._check_time(known.credential)
         credential = known.credential
         admitted = _Admitted(self.caller(credential), credential, required, credential.is_timed)
@@ -180,14 +188,14 @@ class Gate:
             known.admitted[method, path] = admitted
         return admitted
 
-    def _found(self, sent: bytes) -> _Known:
-        """Return whose an `Authorization` header is, or raise `Unauthenticated`."""
-        scheme, _, text = sent.partition(b" ")
-        if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
-            raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
-        known = _Known(self.credentials.of(text.strip().decode("latin-1")))
-        if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
-            return known  # a key is short; the rest of such a header is for the caller to choose
+    def _found(self, sent: bytes, shown: Credential | None) -> _Known:
+        """Return whose an `Authorization` header is, or what was `shown` in its place, or raise `Unauthenticated`."""
+        if shown is not None:
+            known = _Known(self.credentials.checked(shown))
+        else:
+            known = _Known(self.credentials.of(_bearer(sent)))
+            if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
+                return known  # a key is short; the rest of such a header is for the caller to choose
         if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
             self._forget()
         self._known[sent] = known
@@ -233,12 +241,20 @@ class Gate:
         return None
 
 
-def _authorization(headers: Collection[Header]) -> bytes:
-    """Return the `Authorization` header; empty if there is none, or more than one."""
-    sent = b""
+def _authorization(headers: Collection[Header]) -> bytes | None:
+    """Return the `Authorization` header; None if there is none, and nothing if there is more than one."""
+    sent = None
     for name, value in headers:
         if name == _AUTHORIZATION:
-            if sent:
+            if sent is not None:
                 return b""
             sent = value
     return sent
+
+
+def _bearer(sent: bytes) -> str:
+    """Return the key or token of an `Authorization` header."""
+    scheme, _, text = sent.partition(b" ")
+    if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
+        raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
+    return text.strip().decode("latin-1")

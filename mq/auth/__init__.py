@@ -16,7 +16,7 @@ from mq.auth.claims import credential_of
 from mq.auth.credential import Credential
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
-from mq.auth.principal import PRINCIPAL_PATTERN, Principal
+from mq.auth.principal import PRINCIPAL_PATTERN, Principal, check_caller
 from mq.auth.quota import Bucket, Quota, quota_of
 from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
 from mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
@@ -37,6 +37,7 @@ __all__ = [
     "Quota",
     "Resource",
     "Verb",
+    "check_caller",
     "credential_of",
     "decide_first_administrator",
     "decide_put_key",
