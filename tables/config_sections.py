@@ -332,6 +332,18 @@ class ClientSettings:
     url: str = "http://127.0.0.1:8080"
     #: Token that is sent as `Authorization: Bearer ...`, if not empty.
     token: Secret = field(default_factory=Secret)
+    #: Identity provider that gives tokens for a client's id and secret, if there is no token; if empty, none.
+    oidc_issuer: str = ""
+    #: The client's id at the provider.
+    oidc_client_id: str = ""
+    #: The client's secret at the provider.
+    oidc_client_secret: Secret = field(default_factory=Secret)
+    #: What is asked for at the provider, if it wants to be told.
+    oidc_scope: str = ""
+    #: The service that the token is for, if the provider wants to be told.
+    oidc_audience: str = ""
+    #: Certificates of the authorities that sign the provider's certificate, a file in PEM; if empty, the system's.
+    oidc_ca: str = ""
     #: Certificates of the authorities that sign the service's certificate, a file in PEM; if empty, the system's.
     ca: str = ""
     #: Certificate that clients show to the service, a file in PEM; if empty, none.
