@@ -437,6 +437,35 @@ def test_sec_15_two_processes_take_the_same_token_and_refuse_it_together(tmp_pat
             assert found and time.monotonic() - began < 5
 
 
+def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from mq import Admin, PullConsumer
+    from mq.client import OidcClientCredentials
+    from mq.client.cli.root import cli
+
+    idp, url = world.idp, f"http://127.0.0.1:{world.admin.port}"
+    idp.clients["reports"] = "s3cret"
+    token = OidcClientCredentials(issuer=idp.url, client_id="reports", client_secret="s3cret")
+    with Admin(url, token=token) as admin:
+        assert admin.list_topics() == ["orders"]
+    world.admin.send("orders", "a")
+    with PullConsumer(url, "orders", token=token, start="first") as reader:
+        until(lambda: reader.poll())
+    assert idp.asked.count("/token") == 1
+    monkeypatch.delenv("DELTAMQ_CLIENT_TOKEN", raising=False)
+    for name, value in {"ISSUER": idp.url, "CLIENT_ID": "reports", "CLIENT_SECRET": "s3cret"}.items():
+        monkeypatch.setenv(f"DELTAMQ_CLIENT_OIDC_{name}", value)
+    shown = CliRunner().invoke(cli, ["topic", "list", "--url", url, "--json"])
+    assert json.loads(shown.output) == {"topics": ["orders"]}, shown.output
+    monkeypatch.setenv("DELTAMQ_CLIENT_OIDC_CLIENT_SECRET", "wr0ng")
+    refused_one = CliRunner().invoke(cli, ["topic", "list", "--url", url])
+    assert getattr(refused_one.exception, "code", "") == "token_refused"
+    assert "wr0ng" not in refused_one.output + str(refused_one.exception)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

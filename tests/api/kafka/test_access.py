@@ -709,7 +709,7 @@ def test_kafka_11_what_one_process_stores_for_another_is_by_its_caller(tmp_path,
         # Only a process can name a principal: what says so itself is no key, proved or not.
         path = f"/v1/groups/{topic}/topics/{topic}/offsets"
         for more in ({}, {"Mq_Forwarded": a.service.hosting.id, "Mq_Proof": "1.00"}):
-            forged = b.by(None).call("PUT", path, {"offsets": ends}, Authorization=f"DeltaMQ-Principal {topic}", **more)
+            forged = b.by(None).call("PUT", path, {"offsets": ends}, Mq_Caller=topic, **more)
             assert forged.status in (401, 403), forged
 
 
