@@ -27,10 +27,11 @@ _TIMEOUT_S: Final = 120
 #: Organisations whose jars Spark has, or that are not needed.
 _SPARKS: Final = ("org.slf4j", "org.lz4", "at.yawk.lz4", "org.xerial.snappy", "com.github.luben", "org.scala-lang")
 _UNUSED: Final = (
-    *("com.fasterxml.*", "com.typesafe.*", "org.apache.zookeeper", "io.dropwizard.*", "commons-*", "com.google.*"),
+    *("com.fasterxml.*", "com.typesafe.*", "org.apache.zookeeper", "io.dropwizard.*", "commons-*"),
     *("com.github.ben-manes.*", "org.glassfish.*", "org.eclipse.*", "jakarta.*", "javax.*", "org.rocksdb", "ch.qos.*"),
     *("org.apache.logging.*", "com.yammer.*", "org.bitbucket.*", "org.pcollections", "org.javassist", "org.ow2.*"),
     *("io.opentelemetry.*", "org.apache.maven", "org.reflections", "org.checkerframework", "org.apache.hadoop"),
+    *("com.google.code.*", "com.google.errorprone", "com.google.guava", "com.google.protobuf"),
 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +19,7 @@ from jobs.sql import spark_session
 
 def main(servers: str, warehouse: str, checkpoint: str, first: int, last: int, jars: list[str]) -> None:
     """Send, stream, read."""
-    spark = spark_session("kafka", warehouse=warehouse, **{"spark.jars": ",".join(jars)})
+    spark = _session(warehouse, jars)
     numbers = spark.range(first, last, 1, 3)
     rows = numbers.selectExpr(
         "CAST(id AS BINARY) AS key",
@@ -33,6 +34,11 @@ def main(servers: str, warehouse: str, checkpoint: str, first: int, last: int, j
     write.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
     print(json.dumps({topic: _rows(spark, servers, topic) for topic in ("numbers", "copies")}), flush=True)
     spark.stop()
+
+
+def _session(warehouse: str, jars: list[str]) -> SparkSession:
+    settings: dict[str, Any] = {"spark.jars": ",".join(jars)}
+    return spark_session("kafka", warehouse=warehouse, **settings)
 
 
 def _rows(spark: SparkSession, servers: str, topic: str) -> list[list[object]]:
@@ -51,4 +57,4 @@ def _rows(spark: SparkSession, servers: str, topic: str) -> list[list[object]]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6:])
