@@ -22,7 +22,7 @@ def main(servers: str, warehouse: str, checkpoint: str, first: int, last: int, j
     spark = _session(warehouse, jars)
     numbers = spark.range(first, last, 1, 3)
     rows = numbers.selectExpr(
-        "CAST(id AS BINARY) AS key",
+        "CAST(CAST(-id AS STRING) AS BINARY) AS key",
         "CAST(CAST(id AS STRING) AS BINARY) AS value",
         "array(named_struct('key', 'number', 'value', CAST(CAST(id AS STRING) AS BINARY))) AS headers",
     )
@@ -49,7 +49,7 @@ def _rows(spark: SparkSession, servers: str, topic: str) -> list[list[object]]:
             int(row.value),
             row.partition,
             row.offset,
-            bytes(row.key).hex(),
+            row.key.decode(),
             [[h.key, h.value.decode()] for h in row.headers],
         ]
         for row in rows
