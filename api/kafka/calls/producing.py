@@ -30,7 +30,7 @@ from api.kafka.messages import (
 )
 from api.kafka.records import BatchHeader, batches_of, decode_records
 from api.kafka.rows import rows_of
-from api.sending import INLINE_BYTES, PartitionAppender
+from api.sending import INLINE_BYTES, PartitionAppender, QueueAppender
 from api.service import Service
 from api.wire import ArrowRows
 from mq.errors import Conflict, DeltaMQError, Forbidden, Refused
@@ -45,6 +45,8 @@ __all__ = ["Producing"]
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
+#: Most seconds that a producer waits for the logical offset of messages that are stored.
+_DECIDED_S: Final = 10.0
 
 
 class Producing:
@@ -58,6 +60,7 @@ class Producing:
         self._now_ms = service.now_ms
         self._flush = service.config.log.flush
         self._appender = PartitionAppender(service.topics, service.meta, service.partitions)
+        self._queues = QueueAppender(service.topics, service.meta, service.partitions, service.sealer)
 
     async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
@@ -73,11 +76,11 @@ class Producing:
         try:
             _check(request)
             asker.check(ProduceRequest, topic=topic)
-            return await self._queued(topic, part)
+            return await self._queued(topic, part, request.timeout_ms)
         except DeltaMQError as error:
             return _told(part.index, error)
 
-    async def _queued(self, name: str, part: ProducePartition) -> Awaitable[ProducedPartition]:
+    async def _queued(self, name: str, part: ProducePartition, timeout_ms: int) -> Awaitable[ProducedPartition]:
         """Decode the partition's batch and put it into the queue.
 
         Raises
@@ -86,7 +89,8 @@ class Producing:
             Nothing of the batch was stored.
         """
         hosted = await self._places.topic(check_client_topic(name))
-        partition = self._places.partition(hosted, part.index)
+        queue = self._places.queue(hosted, part.index)
+        partition = "" if queue is not None else self._places.partition(hosted, part.index)
         records = b"" if part.records is None else part.records
         decode = partial(_decoded, records)
         header, rows = decode() if len(records) <= INLINE_BYTES else await self._partitions.run(decode)
@@ -97,6 +101,13 @@ class Producing:
             )
             raise Conflict(detail, code="strict_topic")
         flush = {"sync": Flush.SYNC, "async": Flush.ASYNC}.get(hosted.settings.flush or "", self._flush)
+        if queue is not None:
+            # The client is told a logical offset, so it waits for one; its timeout is longer than what we wait.
+            wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
+            decided = self._queues.begin(
+                hosted, part.index, rows, flush, _stamp(header), now_ms=self._now_ms(), wait_s=wait_s
+            )
+            return asyncio.ensure_future(self._stored_in_queue(hosted, part.index, rows, decided))
         committed = self._appender.begin(hosted, partition, rows, flush, _stamp(header))
         return asyncio.ensure_future(self._stored(hosted, part.index, rows, committed))
 
@@ -115,6 +126,20 @@ class Producing:
         return ProducedPartition(
             index, ErrorCode.NONE, appended.base_offset, log_start_offset=0 if log is None else log.min_offset
         )
+
+    async def _stored_in_queue(
+        self, topic: HostedTopic, index: int, rows: ArrowRows, decided: Awaitable[int]
+    ) -> ProducedPartition:
+        """Return the answer with a logical offset; -1 if the messages are stored and do not have one yet."""
+        try:
+            offset = await decided
+        except GONE as error:
+            return _refused(index, await self._topics.explained(topic, error))
+        except DeltaMQError as error:
+            return _refused(index, error)
+        self._metrics.produced_messages[topic.name] += rows.count
+        self._metrics.produced_bytes[topic.name] += rows.nbytes
+        return ProducedPartition(index, ErrorCode.NONE, offset)
 
     async def _answer(
         self, request: ProduceRequest, waiting: list[tuple[str, list[Awaitable[ProducedPartition]]]]

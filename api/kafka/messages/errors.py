@@ -91,6 +91,8 @@ _BY_CODE: Final = {
     "invalid_config": ErrorCode.INVALID_CONFIG,
     "topic_exists": ErrorCode.TOPIC_ALREADY_EXISTS,
     "topic_static": ErrorCode.POLICY_VIOLATION,
+    "topic_global": ErrorCode.POLICY_VIOLATION,
+    "logic_offset_undecided": ErrorCode.LEADER_NOT_AVAILABLE,
     "partitions_out_of_range": ErrorCode.INVALID_PARTITIONS,
     "partitions_cannot_shrink": ErrorCode.INVALID_PARTITIONS,
 }
