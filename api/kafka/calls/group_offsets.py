@@ -49,7 +49,8 @@ class GroupOffsets:
         try:
             name = check_group(request.group_id)
             asker.check(OffsetCommitRequest, group=name)
-            self._members.check_commit(name, request.member_id, request.generation_id)
+            instance = request.group_instance_id
+            self._members.check_commit(name, request.member_id, request.generation_id, instance)
             group = await self._service.groups.for_use(name)
         except DeltaMQError as error:
             group = error
