@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from mq.limits import KIB
 from mq.producer import Part, part_to_json
+from mq.sequences import Earlier
 from mq.sequences import Sequence as MessageSequence
 from tables.delta.actions import DataFile
 from tables.delta.small_parquet import FEW_ROWS_MAX, encode_few_rows
@@ -68,7 +69,8 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 class ProducerStamp:
     """The producer's request that rows belong to: messages `indexes` of a request of `total`; None for all of them.
 
-    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.sequences`).
+    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.sequences`), which
+    follows what it has stored `earlier` in other partitions.
     """
 
     id: str
@@ -76,6 +78,7 @@ class ProducerStamp:
     indexes: tuple[int, ...] | None
     total: int
     sequence: MessageSequence | None = None
+    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True, slots=True)

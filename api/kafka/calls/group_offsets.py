@@ -30,6 +30,7 @@ from mq.errors import DeltaMQError
 from mq.meta import Group
 from mq.names import broker_of, check_group
 from mq.queue import LaneKey
+from mq.static import LogicalQueue
 
 __all__ = ["GroupOffsets"]
 
@@ -48,7 +49,8 @@ class GroupOffsets:
         try:
             name = check_group(request.group_id)
             asker.check(OffsetCommitRequest, group=name)
-            self._members.check_commit(name, request.member_id, request.generation_id)
+            instance = request.group_instance_id
+            self._members.check_commit(name, request.member_id, request.generation_id, instance)
             group = await self._service.groups.for_use(name)
         except DeltaMQError as error:
             group = error
@@ -68,6 +70,10 @@ class GroupOffsets:
         try:
             asker.check(OffsetCommitRequest, topic=name)
             topic = await self._places.topic(name)
+            queue = self._places.queue(topic, index)
+            if queue is not None:
+                await self._committed_in_queue(group, topic, queue, asked.offset, asker)
+                return CommittedOffset(index, ErrorCode.NONE)
             partition = self._places.partition(topic, index)
             await begin(service.meta, topic.topic, group)
             lane = LaneKey(topic.topic.id, group.name, False, partition)
@@ -77,6 +83,14 @@ class GroupOffsets:
         except DeltaMQError as error:
             return CommittedOffset(index, error_code_of(error))
         return CommittedOffset(index, ErrorCode.NONE)
+
+    async def _committed_in_queue(
+        self, group: Group, topic: HostedTopic, queue: LogicalQueue, offset: int, asker: Asker
+    ) -> None:
+        service = self._service
+        await begin(service.meta, topic.topic, group)
+        done = await service.progress.store(topic.topic, group, queue, max(offset, 0), headers=asker.headers)
+        service.statistics.committed(group.name, topic.topic, queue.name, queue.leader.broker, done.offset)
 
     async def fetch(self, request: OffsetFetchRequest, asker: Asker) -> OffsetFetchResponse:
         """Return committed offsets, -1 where the group has none; null asks for all topics of the group."""
@@ -107,7 +121,7 @@ class GroupOffsets:
                 yield hosted
 
     async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
-        found = [await self._of(group, topic, index) for index in range(len(topic.route.partitions))]
+        found = [await self._of(group, topic, index) for index in range(self._places.count(topic.topic))]
         return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0])
 
     async def _named(self, group: str, name: str, index: int, asker: Asker) -> FetchedOffset:
@@ -118,6 +132,13 @@ class GroupOffsets:
             return FetchedOffset(index, error_code=error_code_of(error))
 
     async def _of(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
+        queue = self._places.queue(topic, index)
+        if queue is not None:
+            known = self._service.groups.find(group)
+            if known is None:
+                return FetchedOffset(index)
+            position = await self._service.progress.of(topic.topic, known, queue, newest=True)
+            return FetchedOffset(index, position.offset) if position.is_begun else FetchedOffset(index)
         lane = LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))
         # All that was committed before now counts, whichever process stored it.
         committed = await self._service.moved.committed(lane, self._service.loop.time())

@@ -10,6 +10,7 @@ The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` the
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from api.kafka.messages import (
 from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
 from api.kafka.rows import rows_of
 from api.log import RecordRows
-from api.sending import INLINE_BYTES, PartitionAppender, Placed
+from api.sending import INLINE_BYTES, PartitionAppender, Placed, QueueAppender
 from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Forbidden, Refused
 from mq.limits import REQUEST_BYTES_MAX
@@ -49,6 +50,8 @@ __all__ = ["Producing"]
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
+#: Most seconds that a producer waits for the logical offset of messages that are stored.
+_DECIDED_S: Final = 10.0
 
 
 class _Batch(NamedTuple):
@@ -60,14 +63,16 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """A batch in the queue of its partition."""
+    """A batch in the queue of its partition, or in the line of its logical queue."""
 
     topic: HostedTopic
     index: int
+    #: Empty for a logical queue.
     partition: str
     count: int
     nbytes: int
-    placed: Placed
+    #: Of a logical queue the logical offset, -1 if the messages are stored and do not have one yet.
+    placed: Placed | asyncio.Future[int]
 
 
 class Producing:
@@ -81,6 +86,7 @@ class Producing:
         self._now_ms = service.now_ms
         self._flush = service.config.log.flush
         self._appender = PartitionAppender(service.topics, service.meta, service.partitions)
+        self._queues = QueueAppender(service.topics, service.meta, service.partitions, service.sealer)
 
     async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
@@ -96,11 +102,11 @@ class Producing:
         try:
             _check(request)
             asker.check(ProduceRequest, topic=topic)
-            return await self._queued(topic, part)
+            return await self._queued(topic, part, request.timeout_ms)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
-    async def _queued(self, name: str, part: ProducePartition) -> _Queued:
+    async def _queued(self, name: str, part: ProducePartition, timeout_ms: int) -> _Queued:
         """Check the partition's batch and put it into the queue.
 
         Raises
@@ -109,7 +115,8 @@ class Producing:
             Nothing of the batch was stored.
         """
         hosted = await self._places.topic(check_client_topic(name))
-        partition = self._places.partition(hosted, part.index)
+        queue = self._places.queue(hosted, part.index)
+        partition = "" if queue is not None else self._places.partition(hosted, part.index)
         records = b"" if part.records is None else part.records
         is_strict = hosted.settings.order_strategy == "strict"
         check = partial(_checked, records, is_strict=is_strict)
@@ -123,23 +130,32 @@ class Producing:
         flush = {"sync": Flush.SYNC, "async": Flush.ASYNC}.get(hosted.settings.flush or "", self._flush)
         header = batch.header
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
-        placed = self._appender.begin(hosted, partition, rows, flush, _stamp(header))
+        stamp = _stamp(header)
+        if queue is not None:
+            # The client is told a logical offset, so it waits for one; its timeout is longer than what we wait.
+            wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
+            now_ms = self._now_ms()
+            decided = self._queues.begin(hosted, part.index, rows, flush, stamp, now_ms=now_ms, wait_s=wait_s)
+            return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, asyncio.ensure_future(decided))
+        placed = self._appender.begin(hosted, partition, rows, flush, stamp)
         return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, placed)
 
     async def _stored(self, queued: _Queued) -> ProducedPartition:
-        topic = queued.topic
+        topic, placed, log_start_offset = queued.topic, queued.placed, -1
         try:
-            appended = await queued.placed.stored()
+            if isinstance(placed, Placed):
+                offset = (await placed.stored()).base_offset
+                log = topic.partition(queued.partition).log
+                log_start_offset = 0 if log is None else log.min_offset
+            else:
+                offset = await placed
         except GONE as error:
             return _refused(queued.index, await self._topics.explained(topic, error))
         except DeltaMQError as error:
             return _refused(queued.index, error)
         self._metrics.produced_messages[topic.name] += queued.count
         self._metrics.produced_bytes[topic.name] += queued.nbytes
-        log = topic.partition(queued.partition).log
-        return ProducedPartition(
-            queued.index, ErrorCode.NONE, appended.base_offset, log_start_offset=0 if log is None else log.min_offset
-        )
+        return ProducedPartition(queued.index, ErrorCode.NONE, offset, log_start_offset=log_start_offset)
 
     async def _answer(
         self, request: ProduceRequest, waiting: list[tuple[str, list[_Queued | ProducedPartition]]]

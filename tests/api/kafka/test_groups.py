@@ -165,3 +165,44 @@ def test_kafka_09_aiokafka_is_a_member(kafka, topic, group) -> None:
 
     assert asyncio.run(play()) == bodies
     until(lambda: kafka.api.call("GET", f"/v1/groups/{group}/topics/{topic}/offsets").json["offsets"])
+
+
+def test_kafka_09_a_static_member_that_comes_back_disturbs_nobody(kafka, topic, group) -> None:
+    _fill(kafka, topic, 40)
+    revoked: list[object] = []
+    members = [
+        _member(kafka, group, topic, **{"group.instance.id": name, "session.timeout.ms": 20_000}) for name in "ab"
+    ]
+    _play(members, lambda got: len(got) >= 40 and _spread(members, 4))
+    members[1].subscribe([topic], on_revoke=lambda _, parts: revoked.append(parts))
+    until(lambda: members[1].poll(0.05) is None and _spread(members, 4))
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+
+    def described():
+        return admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+
+    def parts_of(name: str) -> set[int]:
+        (found,) = (one for one in described().members if one.group_instance_id == name)
+        return {one.partition for one in found.assignment.topic_partitions}
+
+    until(lambda: members[1].poll(0.05) is None and described().state is State.STABLE)
+    had = parts_of("a")
+    revoked.clear()
+    members[0].close()  # a static member says no goodbye
+    members[0] = _member(kafka, group, topic, **{"group.instance.id": "a", "session.timeout.ms": 20_000})
+    until(lambda: [one.poll(0.05) for one in members] and members[0].assignment())
+    assert {one.partition for one in members[0].assignment()} == had == parts_of("a")
+    assert not revoked and described().state is State.STABLE
+    fenced = _member(kafka, group, topic, **{"group.instance.id": "b", "session.timeout.ms": 20_000})
+    told: list[int] = []
+
+    def is_told() -> bool:
+        fenced.poll(0.05)
+        message = members[1].poll(0.05)
+        if message is not None and message.error() is not None:
+            told.append(message.error().code())
+        return KafkaError.FENCED_INSTANCE_ID in told or KafkaError._FATAL in told
+
+    until(is_told)
+    for one in (*members, fenced):
+        one.close()
