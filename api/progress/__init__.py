@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from api.progress.global_times import GlobalTimes
 from api.progress.lane_commits import LaneCommits, is_begin
 from api.progress.queue_progress import QueueProgress, check_offset
 
-__all__ = ["LaneCommits", "QueueProgress", "check_offset", "is_begin"]
+__all__ = ["GlobalTimes", "LaneCommits", "QueueProgress", "check_offset", "is_begin"]

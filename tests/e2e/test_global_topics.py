@@ -197,6 +197,23 @@ def test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_
         assert offsets == list(range(len(offsets))), "no hole"
 
 
+def test_static_21_a_request_of_both_clusters_is_stored_once_though_the_one_that_split_it_dies(
+    clusters: Killable,
+) -> None:
+    messages = [{"body": f"m{at}", "partition": name_of(at % 2)} for at in range(6)]
+    request = {"messages": messages, "producer": {"id": "p", "seq": 0}}
+    clusters.restart("east", "ack.before_respond=kill")
+    with pytest.raises((OSError, http.client.HTTPException)):
+        clusters.call("east", "POST", "/messages", request)
+    clusters.processes["east"].wait()
+    clusters.restart("east")
+    for name in ("west", "east"):
+        reply: Any = clusters.call(name, "POST", "/messages", request)
+        assert reply.status == 200 and reply.json["duplicate"] is True, reply
+        for queue in (0, 1):
+            assert [body for _, body in clusters.read(name, queue)] == [f"m{at}" for at in range(6) if at % 2 == queue]
+
+
 def test_sec_06_clusters_with_keys_go_on_after_a_kill_with_their_proofs(guarded_clusters: Killable) -> None:
     test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_doubles_nothing(
         guarded_clusters, "west", "global.after_adopt@2", "west", "strict"
