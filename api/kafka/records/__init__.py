@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.kafka.records.batch import BatchHeader, batches_of
 from api.kafka.records.columns import Records
-from api.kafka.records.decode import decode_batches, decode_records, expanded_batch
+from api.kafka.records.decode import decode_batches, expanded_batch
 from api.kafka.records.encode import encode_records
 from api.kafka.records.varints import Int64s
 
@@ -14,7 +14,6 @@ __all__ = [
     "Records",
     "batches_of",
     "decode_batches",
-    "decode_records",
     "encode_records",
     "expanded_batch",
 ]

@@ -29,7 +29,7 @@ from api.kafka.records.varints import Int64s, corrupt, read_varints
 from mq.errors import Unprocessable
 from mq.limits import HEADERS_MAX
 
-__all__ = ["decode_batches", "decode_in_columns", "decode_records", "expanded_batch"]
+__all__ = ["decode_batches", "decode_in_columns", "expanded_batch"]
 
 #: Records of one length from which on numpy finds them faster than a loop, and the most that one step looks at.
 _RUN_MIN: Final = 24
@@ -40,21 +40,16 @@ _LENGTH_BYTES: Final = 2
 _LOOK_AGAIN: Final = 8
 
 
-def decode_records(batch: BatchHeader, *, bytes_max: int) -> Records:
-    """Return the records of a batch; `bytes_max` bounds them when they are expanded.
+def expanded_batch(batch: BatchHeader, bytes_max: int) -> BatchHeader:
+    """Return the batch without compression; `bytes_max` bounds its records.
 
     Raises
     ------
     Refused
-        `corrupt_records`: the bytes are not `batch.count` records.
+        `corrupt_records`: the data is not compressed as it says, or cannot hold so many records.
     TooLarge
-        `message_too_large`: they take more than `bytes_max`.
+        `message_too_large`: the records take more than `bytes_max`.
     """
-    return decode_batches([expanded_batch(batch, bytes_max)])
-
-
-def expanded_batch(batch: BatchHeader, bytes_max: int) -> BatchHeader:
-    """Return the batch without compression; raises as `decode_records` does."""
     records = expanded(batch.records, batch.compression, bytes_max)
     if batch.compression is Compression.NONE:
         return batch

@@ -9,7 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.kafka.records import Records, batches_of, decode_batches, decode_records, encode_records
+from api.kafka.records import Records, batches_of, decode_batches, encode_records, expanded_batch
 from api.kafka.records.batch import HEADER_BYTES
 from api.kafka.records.compression import Compression, compressed, expanded
 from api.kafka.records.decode import decode_in_columns
@@ -65,7 +65,7 @@ def _theirs(rows, compression=0, producer=(-1, -1, -1)) -> bytes:
 
 def _decoded(data: bytes, bytes_max: int = MIB) -> Records:
     (batch,) = batches_of(data)
-    return decode_records(batch, bytes_max=bytes_max)
+    return decode_batches([expanded_batch(batch, bytes_max)])
 
 
 @given(lists, st.sampled_from([Compression.NONE, Compression.GZIP]))
@@ -138,7 +138,7 @@ def test_kafka_02_each_compression_brings_everything_back(rows, compression) -> 
     data = encode_records(_columns(rows), base_offset=0, compression=compression, producer=(7, 1, 5))
     (batch,) = batches_of(data)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count) == (7, 1, 5, len(rows))
-    assert _rows(decode_records(batch, bytes_max=MIB)) == rows
+    assert _rows(decode_batches([expanded_batch(batch, MIB)])) == rows
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30))
@@ -197,7 +197,7 @@ def test_kafka_02_lies_below_a_right_checksum_are_refused_or_harmless(rows, data
         raw[data.draw(st.integers(HEADER_BYTES, len(raw) - 1))] = data.draw(st.integers(0, 255))
     (batch,) = batches_of(_sealed(bytes(raw)))
     try:
-        found = decode_records(batch, bytes_max=MIB)
+        found = decode_batches([expanded_batch(batch, MIB)])
     except DeltaMQError as error:
         assert error.code in {"corrupt_records", "invalid_record"}
     else:
@@ -255,5 +255,5 @@ def test_kafka_02_too_many_headers_are_refused() -> None:
 
 def test_kafka_02_batches_that_stand_one_after_another_are_all_read() -> None:
     one, two = ([(TIME_MS, None, text, [])] for text in (b"one", b"two"))
-    found = [decode_records(batch, bytes_max=MIB) for batch in batches_of(_theirs(one) + _theirs(two))]
+    found = [decode_batches([expanded_batch(batch, MIB)]) for batch in batches_of(_theirs(one) + _theirs(two))]
     assert [_rows(records) for records in found] == [one, two]
