@@ -742,3 +742,25 @@ def test_kafka_11_many_connect_at_once(door, topic) -> None:
     for thread in threads:
         thread.join(60)
     assert not failed
+
+
+def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> None:
+    door.admin.put_topic(topic, partitions=1)
+    door.admin.send(topic, "a", "b")
+    caller = door.caller(topic, *everything(topic))
+
+    def commit(offset: int) -> set[int]:
+        with caller.raw() as client:
+            partition = CommitPartition(index=0, offset=offset)
+            request = OffsetCommitRequest(
+                group_id=topic, generation_id=-1, member_id="", topics=[CommitTopic(topic, [partition])]
+            )
+            return errors_in(client.ask(request))
+
+    assert commit(2) == {0}
+    assert commit(1) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+    path = f"/v1/groups/{topic}/topics/{topic}/offsets"
+    assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 2}
+    door.admin.rule(topic, "group", topic, "reset")
+    assert commit(1) == {0}
+    assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 1}
