@@ -7,7 +7,7 @@ from typing import Final
 #: Random bytes of the id of an act, or of a row of refusals.
 ACT_ID_BYTES: Final = 8
 #: Bytes of JSON of what was asked, and of the state before and after an act; more is recorded as its size.
-SHOWN_BYTES_MAX: Final = 16 * 1024
+SHOWN_BYTES_MAX: Final = 64 * 1024
 #: Characters of the detail of a refusal.
 DETAIL_LENGTH_MAX: Final = 512
 #: Resources of one act whose state is recorded; an act has one, seldom two.

@@ -9,6 +9,8 @@
 | `state_<table>`                   | table | what the merge job writes: `state_groups`, `state_consumer_offsets`... |
 | `partitions`                      | table | every partition with its offsets, as of the last run                   |
 | `lag`, `in_flight`, `lost`, `brokers`, `clients`, `moves` | view | as the temporary views of `jobs.sql.views`      |
+| `audit_records`                   | table | what administrators did and what was refused, as it is stored          |
+| `audit`, `refusals`, `access_history` | view | the same by act and minute, and who could do what when               |
 | `lane_lag`, `logical_queues`      | view  | the same, for static topics                                            |
 """
 
@@ -28,6 +30,7 @@ from jobs.sql.views import VIEWS
 from mq.queue import DEAD_REASON_HEADER
 from tables.log import refs
 from tables.paths import PartitionRef, Space
+from tables.queue import AUDIT
 from tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
 from tables.state import read_state_log
 from tables.store import Store
@@ -44,8 +47,13 @@ _VIEWS: Final = {
     "lost": "Ranges of offsets that groups could not have.",
     "brokers": "Brokers, with the process that has each.",
     "clients": "Clients of exclusive groups, with their partitions.",
+    "audit": "What administrators did: each act once.",
+    "refusals": "What was refused, by minute.",
+    "access_history": "Access rules, with the time for which each was in force.",
     "moves": "Moves of keys by expansions, and whether groups have passed them.",
 }
+#: The table of the audit.
+_AUDIT: Final = "audit_records"
 _COLUMNS: Final = ", ".join(quoted(name) for name in MESSAGE_SCHEMA.names)
 _TOPIC_ROW: Final = MESSAGE_SCHEMA.append(pa.field("topic", pa.string())).append(pa.field("partition", pa.string()))
 _DEAD: Final = (
@@ -111,6 +119,10 @@ def _state(store: Store, schema: str) -> Iterator[Entry]:
     about = "Every partition with its offsets, as of the last catalog run."
     yield Entry(name="partitions", about=about, location=store.uri(PARTITIONS))
     empty = {}
+    if AUDIT in refs(store, Space.SYS):
+        yield _table(store, _AUDIT, AUDIT, "What administrators did and what was refused, as it is stored.")
+    else:
+        empty[_AUDIT] = f"({_nothing(MESSAGE_SCHEMA)})"
     for table, columns in STATE_TABLES.items():
         name = f"state_{table.rpartition('/')[2]}"
         if read_state_log(store, table) is None:

@@ -4,8 +4,10 @@
 |-----------------|--------------------------------------------------|------------------------------------------|
 | `mq_partitions` | partition of any space, with its offsets         | `warehouse`                              |
 | `mq_space`      | message of the groups' retry or dead-letter logs | `warehouse`, `space` (`retry` or `dlq`)  |
+|                 | record of the audit                              | `warehouse`, `space` = `audit`           |
 
-A group's logs are created and deleted with the group, so no fixed list of Delta tables could stand for them.
+A group's logs are created and deleted with the group, so no fixed list of Delta tables could stand for them. The audit
+has one table, created with its first record.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from mq.queue import RetryTopic
 from tables.delta import FileReader, PartitionNotFound, RowCache, Snapshot, load
 from tables.log import refs
 from tables.paths import PartitionRef, Space
+from tables.queue import AUDIT
 from tables.schema import MESSAGE_SCHEMA, TIME
 from tables.store import Store
 
 __all__ = ["register_queue_sources"]
 
 _CACHE_BYTES: Final = 0
+_AUDIT: Final = "audit"
 PARTITION_ROW: Final = pa.schema(
     [
         ("space", pa.string()),
@@ -136,9 +140,14 @@ class SpaceReader(_Reader):
 
     step = 1
 
-    def __init__(self, warehouse: str, space: Space) -> None:
+    def __init__(self, warehouse: str, space: Space, only: PartitionRef | None = None) -> None:
         super().__init__(warehouse)
         self.spaces = (space,)
+        self._only = only
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks, for the partitions that exist now."""
+        return super().partitions() if self._only is None else [_Refs([self._only])]
 
     def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
         """Yield the messages, with their group, topic and partition."""
@@ -188,8 +197,10 @@ class SpaceSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         space = self.options.get("space", "")
+        if space == _AUDIT:
+            return SpaceReader(_warehouse(self.options), Space.SYS, AUDIT)
         if space not in (Space.RETRY.value, Space.DLQ.value):
-            raise Refused(f"option space must be retry or dlq, not {space!r}", field="space")
+            raise Refused(f"option space must be retry, dlq or audit, not {space!r}", field="space")
         return SpaceReader(_warehouse(self.options), Space(space))
 
 

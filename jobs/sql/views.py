@@ -14,6 +14,9 @@
 | `mq_clients`      | exclusive client and topic: its `partitions`, and their total `lag`         |
 | `mq_statistics`   | minute of a group in a topic: what was `delivered`, `succeeded`, `failed`   |
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
+| `mq_audit`        | administrative act: who did what, from where, with what `outcome`, `before`, `after` |
+| `mq_refusals`     | minute, principal, call and reason of refusals, with their `count`         |
+| `mq_access_history` | access rule and time for which a principal had it, from `since` to `until` |
 | `job_shards`      | shard of a job that has run: its owner, its last run, how far behind it is   |
 
 Where a row is about a partition as it is stored, a segment of a static topic has `logical_queue`, the name that clients
@@ -242,6 +245,63 @@ _MOVES: Final = """
     LEFT JOIN mq_lane_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
 """
 
+#: Each act once, however often its records are stored; the end that its own process stored counts before one that
+#: another process found out (status 0).
+_AUDIT: Final = """
+    WITH begun AS (
+        SELECT from_json(cast(body AS string), 'id STRING, time_ms BIGINT, principal STRING, address STRING,
+            process STRING, call STRING, resource STRING, name STRING, asked STRING') AS r
+        FROM mq_audit_records WHERE tag = 'begun'
+    ),
+    ended AS (
+        SELECT from_json(cast(body AS string), 'id STRING, time_ms BIGINT, outcome STRING, status INT, code STRING,
+            detail STRING, events ARRAY<STRING>, before STRING, after STRING') AS r
+        FROM mq_audit_records WHERE tag = 'ended'
+    ),
+    begins AS (SELECT r.id, max_by(r, r.time_ms) AS r FROM begun GROUP BY r.id),
+    ends AS (SELECT r.id, max_by(r, r.status) AS r FROM ended GROUP BY r.id)
+    SELECT b.id, timestamp_millis(b.r.time_ms) AS time, b.r.principal, b.r.address, b.r.process, b.r.call, b.r.resource,
+           b.r.name, b.r.asked, coalesce(e.r.outcome, 'unknown') AS outcome, nullif(e.r.status, 0) AS status,
+           nullif(e.r.code, '') AS code, nullif(e.r.detail, '') AS detail, e.r.events, nullif(e.r.before, '') AS before,
+           nullif(e.r.after, '') AS after, timestamp_millis(e.r.time_ms) AS end_time
+    FROM begins b LEFT JOIN ends e ON e.id = b.id
+"""
+
+_REFUSALS: Final = """
+    SELECT timestamp_millis(r.minute_ms) AS minute, r.principal, r.call, r.status, r.code, r.count, r.address, r.process
+    FROM (
+        SELECT r.id, max_by(r, r.count) AS r
+        FROM (
+            SELECT from_json(cast(body AS string), 'id STRING, minute_ms BIGINT, process STRING, principal STRING,
+                call STRING, status INT, code STRING, count BIGINT, address STRING') AS r
+            FROM mq_audit_records WHERE tag = 'refused'
+        )
+        GROUP BY r.id
+    )
+"""
+
+#: Between two acts on a principal it had what the later one found; behind the last one, what that left. So an act whose
+#: end was found out by another process, which does not say what it left, makes no hole.
+_ACCESS_HISTORY: Final = """
+    WITH acts AS (
+        SELECT time, explode(map_keys(from_json(coalesce(after, before), 'MAP<STRING, STRING>'))) AS resource,
+               from_json(before, 'MAP<STRING, STRING>') AS before, from_json(after, 'MAP<STRING, STRING>') AS after
+        FROM mq_audit WHERE after IS NOT NULL OR before IS NOT NULL
+    ),
+    states AS (
+        SELECT substr(resource, 6) AS principal, time AS since, lead(time) OVER following AS until,
+               coalesce(lead(before[resource]) OVER following, after[resource]) AS state
+        FROM acts WHERE resource LIKE 'auth/%'
+        WINDOW following AS (PARTITION BY resource ORDER BY time)
+    )
+    SELECT principal, since, until, rule.id AS acl_id, rule.effect, rule.resource, rule.pattern, rule.verbs
+    FROM (
+        SELECT *, explode(from_json(state, 'acls ARRAY<STRUCT<id: STRING, effect: STRING, resource: STRING,
+            pattern: STRING, verbs: ARRAY<STRING>>>').acls) AS rule
+        FROM states
+    )
+"""
+
 #: The views by name, in an order in which each one uses only earlier ones.
 VIEWS: Final = {
     "mq_partitions": _PARTITIONS,
@@ -256,6 +316,9 @@ VIEWS: Final = {
     "mq_brokers": _BROKERS,
     "mq_clients": _CLIENTS,
     "mq_moves": _MOVES,
+    "mq_audit": _AUDIT,
+    "mq_refusals": _REFUSALS,
+    "mq_access_history": _ACCESS_HISTORY,
 }
 
 
@@ -284,6 +347,7 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     _source_view(spark, "mq_stored_partitions", "mq_partitions", warehouse=warehouse)
     _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")
     _source_view(spark, "mq_dead_messages", "mq_space", warehouse=warehouse, space="dlq")
+    _source_view(spark, "mq_audit_records", "mq_space", warehouse=warehouse, space="audit")
     _source_view(spark, "job_shards", "mq_jobs", warehouse=warehouse)
     for table in STATE_TABLES:
         _state_view(spark, table, warehouse)

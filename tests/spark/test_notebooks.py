@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from api.first_start import make_administrator
+from tests.api.running import config_for
 from tests.e2e.service_process import ServiceProcess
 from tests.notebook import run_as_notebook
 
@@ -31,10 +33,20 @@ COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
 PLOTS = {"05_lag_and_dead_letters": {"lag.png": COLOURS, "dead-letters.png": COLOURS}}
 
 
+#: The notebook that needs authentication.
+GUARDED = "08_who_did_what"
+
+
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceProcess]:
+def service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[ServiceProcess]:
     # The notebook of dead workers waits for it.
     monkeypatch.setenv("DELTAMQ_QUEUE_INVISIBLE_MS_MIN", "2000")
+    if GUARDED in request.node.name:
+        monkeypatch.setenv("DELTAMQ_SERVICE_AUTH", "true")
+        _, token = make_administrator(config_for(tmp_path / "warehouse"), "admin")
+        monkeypatch.setenv("DELTAMQ_CLIENT_TOKEN", token)
     service = ServiceProcess(tmp_path / "warehouse")
     yield service
     service.close()
@@ -49,6 +61,7 @@ def test_there_are_notebooks() -> None:
         "05_lag_and_dead_letters.py",
         "06_replay_and_time_travel.py",
         "07_streaming_medallion.py",
+        "08_who_did_what.py",
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +17,8 @@ from jobs.merge.state_tables import STATE_TABLES, spark_schema
 from jobs.queue.revive import Reviver
 from jobs.sql.queue_source import SpaceSource
 from jobs.sql.views import VIEWS, register_views
+from mq.audit.records import ActBegun, ActEnded, AuditRecord
+from mq.audit.records import Refused as RefusedCalls
 from mq.errors import Refused
 from mq.meta.group import decide_delete_group
 from mq.queue.checkpoint import LaneKey
@@ -24,8 +28,8 @@ from mq.queue.progress import Committed, Delivered, OffsetRecord
 from mq.queue.revive import LostReason
 from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
 from tables.log.batch import Batch
-from tables.queue.records import rows_of_lost_records, rows_of_offset_records, rows_of_statistics
-from tables.queue.refs import LOST, OFFSETS, STATISTICS, system_ref
+from tables.queue.records import rows_of_audit, rows_of_lost_records, rows_of_offset_records, rows_of_statistics
+from tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -208,3 +212,80 @@ def test_a_source_says_which_option_it_lacks(spark: SparkSession, options: dict[
     source = SpaceSource(options)
     with pytest.raises(Refused, match="option"):
         source.reader(source.schema())
+
+
+def begun(number: int, principal: str = "ada", **more: Any) -> ActBegun:
+    asked = {"address": "10.0.0.1:9", "process": "p1", "call": "PUT /v1/auth", "resource": "principal", "asked": "{}"}
+    return ActBegun(
+        **{"id": f"a{number}", "time_ms": NOW_MS + number, "principal": principal, "name": "x", **asked, **more}
+    )
+
+
+def ended(number: int, before: str = "", after: str = "", **more: Any) -> ActEnded:
+    known = {"outcome": "done", "status": 200, "code": "", "detail": "", "events": ()}
+    return ActEnded(
+        **{"id": f"a{number}", "time_ms": NOW_MS + number, "before": before, "after": after, **known, **more}
+    )
+
+
+def state(*patterns: str) -> str:
+    """A principal's state as an act shows it."""
+    acls = [{"id": p, "effect": "allow", "resource": "topic", "pattern": p, "verbs": ["subscribe"]} for p in patterns]
+    return json.dumps({"auth/reports": {"note": "", "acls": acls}})
+
+
+def audited(tables: QueueTables, *records: AuditRecord) -> None:
+    tables.warehouse.create(AUDIT).append([Batch(rows_of_audit(records))])
+
+
+def test_sec_43_sql_shows_each_act_once_with_its_outcome(spark: SparkSession, tables: QueueTables) -> None:
+    audited(tables, begun(1), begun(1), ended(1, after=state("a")), ended(1, after=state("a")))
+    audited(tables, begun(2), ended(2, outcome="failed", status=0, code="process_ended"), ended(2, status=201))
+    audited(tables, begun(3), begun(4), ended(4, outcome="refused", status=409, code="taken", detail="there is one"))
+    audited(tables, ended(5))
+    register_views(spark, tables.conf)
+    shown = "SELECT id, principal, address, outcome, status, code, detail, after IS NOT NULL AS changed FROM mq_audit"
+    assert [tuple(row.values()) for row in rows(spark, f"{shown} ORDER BY time")] == [
+        ("a1", "ada", "10.0.0.1:9", "done", 200, None, None, True),
+        ("a2", "ada", "10.0.0.1:9", "done", 201, None, None, False),
+        ("a3", "ada", "10.0.0.1:9", "unknown", None, None, None, False),
+        ("a4", "ada", "10.0.0.1:9", "refused", 409, "taken", "there is one", False),
+    ]
+    (first,) = rows(spark, "SELECT time FROM mq_audit WHERE id = 'a1'")
+    assert first["time"].timestamp() * 1_000 == pytest.approx(NOW_MS + 1)
+
+
+def test_sec_43_sql_shows_refusals_by_minute(spark: SparkSession, tables: QueueTables) -> None:
+    one = RefusedCalls(
+        id="r1",
+        minute_ms=NOW_MS,
+        process="p1",
+        principal="poor",
+        call="GET /",
+        status=403,
+        code="no",
+        count=3,
+        address="b",
+    )
+    audited(tables, one, one, replace(one, id="r2", process="p2", count=4))
+    register_views(spark, tables.conf)
+    found = rows(spark, "SELECT principal, sum(count) AS count FROM mq_refusals GROUP BY principal")
+    assert found == [{"principal": "poor", "count": 7}]
+
+
+def test_sec_43_sql_shows_who_could_do_what_when(spark: SparkSession, tables: QueueTables) -> None:
+    nobody = json.dumps({"auth/reports": None})
+    audited(tables, begun(10), ended(10, before=nobody, after=state()))
+    audited(tables, begun(20), ended(20, before=state(), after=state("a")))
+    audited(tables, begun(30), ended(30, outcome="done", status=0))  # it was killed: what it left is not recorded
+    audited(tables, begun(40), ended(40, before=state("a", "b"), after=state("b")))
+    audited(tables, begun(50), ended(50, before=state("b"), after=nobody))
+    register_views(spark, tables.conf)
+
+    def at(ms: int) -> set[str]:
+        moment = f"timestamp_millis({NOW_MS + ms})"
+        query = f"SELECT pattern FROM mq_access_history WHERE since <= {moment} AND coalesce(until > {moment}, true)"
+        return {row["pattern"] for row in rows(spark, query)}
+
+    assert [at(ms) for ms in (5, 15, 45, 55)] == [set(), set(), {"b"}, set()]
+    assert at(35) == {"a", "b"}
