@@ -109,10 +109,8 @@ def test_static_19_what_works_in_one_cluster_alone_is_refused(clusters: TwoClust
     assert east.call("PUT", "/v1/groups/g", {}).status in (200, 201)
     calls = [
         east.send("refused", {"body": "x", "delay_ms": 1000}),
-        topic.fetch(0, rest="&group=g"),
         east.call("POST", "/v1/groups/g/topics/refused/pop", {"max_messages": 1}),
-        east.call("GET", "/v1/groups/g/topics/refused/offsets"),
-        east.call("PUT", "/v1/groups/g/topics/refused/offsets", {"offsets": {name_of(0): 0}}),
+        east.call("POST", "/v1/groups/g/clients/c/heartbeat", {"topics": {"refused": {}}}),
     ]
     for reply in calls:
         assert (reply.status, reply.json["code"]) == (422, "global_unsupported"), reply
