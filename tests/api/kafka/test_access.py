@@ -537,11 +537,18 @@ def test_kafka_11_a_member_that_waits_for_others_goes_with_its_access(door, topi
     door.admin.put_principal(topic)
     rule = door.admin.rule(topic, "group", topic, "subscribe")
     caller = door.known(topic)
-    with caller.raw() as client:
-        client.ask(_ANYTHING[JoinGroupRequest](topic))
-        client.send(_ANYTHING[JoinGroupRequest](topic))
+    with caller.raw() as first, caller.raw() as second:
+        assert first.ask(_joining(first, topic)).error_code == ErrorCode.NONE
+        second.send(_joining(second, topic))
         door.admin.call("DELETE", f"/v1/auth/acls/{rule}")
-        assert client.is_closed(10)
+        assert second.is_closed(5), "it waits for the first to join again"
+
+
+def _joining(client: RawClient, topic: str) -> Message:
+    """Return the call by which a client becomes a member, with the id that it is given first."""
+    asked = _ANYTHING[JoinGroupRequest](topic)
+    assert isinstance(asked, JoinGroupRequest)
+    return msgspec.structs.replace(asked, member_id=client.ask(asked).member_id)
 
 
 def test_kafka_11_a_session_lasts_as_long_as_its_credential_and_is_renewed_before(door) -> None:
