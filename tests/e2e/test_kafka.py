@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from mq import Admin, PullConsumer
-from tests.api.kafka.door import free_port
+from mq import Admin
+from tests.api.kafka.door import free_port, stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
 
@@ -47,15 +47,8 @@ class _Sender:
 
 
 def _stored(url: str, topic: str) -> dict[tuple[int, int], str]:
-    """Return all bodies by place, read through the SDK."""
-    with Admin(url) as admin:
-        order = {one.partition: index for index, one in enumerate(admin.get_topic(topic).partitions)}
-    found = {}
-    with PullConsumer(url, topic, start="first") as consumer:
-        while messages := consumer.poll():
-            for one in messages:
-                found[order[one.partition], one.offset] = one.text
-    return found
+    """Return all bodies by place."""
+    return {place: one.text for place, one in stored_messages(url, topic).items()}
 
 
 @pytest.fixture

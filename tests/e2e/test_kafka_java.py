@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mq import Admin, PullConsumer
-from tests.api.kafka.door import free_port
+from mq import Admin
+from mq.client import ReceivedMessage
+from tests.api.kafka.door import free_port, stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
 from tests.java import CONNECT, GENERATIONS, Java
@@ -33,16 +34,9 @@ class Served:
         with Admin(self.service.url) as admin:
             admin.create_topic(topic, partitions=partitions)
 
-    def stored(self, topic: str) -> dict[tuple[int, int], Any]:
-        """Return all messages by partition and offset, read through the SDK."""
-        with Admin(self.service.url) as admin:
-            order = {one.partition: index for index, one in enumerate(admin.get_topic(topic).partitions)}
-        found = {}
-        with PullConsumer(self.service.url, topic, start="first") as consumer:
-            while messages := consumer.poll():
-                for one in messages:
-                    found[order[one.partition], one.offset] = one
-        return found
+    def stored(self, topic: str) -> dict[tuple[int, int], ReceivedMessage]:
+        """Return all messages by partition and offset."""
+        return stored_messages(self.service.url, topic)
 
 
 @pytest.fixture

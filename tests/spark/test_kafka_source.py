@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from jobs.setup import jars_folder, pinned_jars
-from mq import Admin, PullConsumer
-from tests.api.kafka.door import free_port
+from mq import Admin
+from tests.api.kafka.door import free_port, stored_messages
 from tests.e2e.service_process import ServiceProcess
 from tests.java import SPARK_KAFKA, fetched
 
@@ -54,10 +54,5 @@ def test_kafka_04_sparks_kafka_source_and_sink_go_on_after_a_restart(address, tm
     wanted = [[number, str(-number), [["number", str(number)]]] for number in range(2 * _HALF)]
     for topic in ("numbers", "copies"):
         assert [[value, key, headers] for value, _, _, key, headers in found[topic]] == wanted
-        stored = {}
-        with Admin(url) as admin:
-            order = {one.partition: index for index, one in enumerate(admin.get_topic(topic).partitions)}
-        with PullConsumer(url, topic, start="first") as consumer:
-            while messages := consumer.poll():
-                stored |= {(order[one.partition], one.offset): int(one.text) for one in messages}
+        stored = {place: int(one.text) for place, one in stored_messages(url, topic).items()}
         assert stored == {(partition, offset): value for value, partition, offset, *_ in found[topic]}

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mq import Admin, PullConsumer
+from mq.client import ReceivedMessage
 from tests.api.running import Api, config_for, running
 
-__all__ = ["KafkaApi", "free_port", "kafka_running"]
+__all__ = ["KafkaApi", "free_port", "kafka_running", "stored_messages"]
+
+_TIMEOUT_S = 60
 
 
 @dataclass
@@ -41,3 +46,18 @@ def kafka_running(warehouse: Path, **service: Any) -> Iterator[KafkaApi]:
     port = free_port()
     with running(config_for(warehouse, kafka_port=port, **service)) as api:
         yield KafkaApi(api, f"127.0.0.1:{port}", port)
+
+
+def stored_messages(url: str, topic: str) -> dict[tuple[int, int], ReceivedMessage]:
+    """Return all messages of a topic, of which none was removed, by partition and offset, read through the SDK."""
+    with Admin(url) as admin:
+        info = admin.get_topic(topic)
+    order = {one.partition: index for index, one in enumerate(info.partitions)}
+    wanted = sum(info.max_offsets().values())
+    found: dict[tuple[int, int], ReceivedMessage] = {}
+    deadline = time.monotonic() + _TIMEOUT_S
+    with PullConsumer(url, topic, start="first") as consumer:
+        while len(found) < wanted:
+            assert time.monotonic() < deadline, f"{len(found)} messages of {wanted} came"
+            found |= {(order[one.partition], one.offset): one for one in consumer.poll()}
+    return found
