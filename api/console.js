@@ -109,6 +109,8 @@ async function refresh() {
     if (!sections.length) sections.push(node("div", after === null ? "No topics yet. Produce to one and it appears here." : "No more topics.", "empty"));
     turned(names.topics);
     document.getElementById("topics").replaceChildren(...sections);
+    // Who may not see the cluster has shown a key, so the service is not open.
+    document.getElementById("open").hidden = cluster === null || cluster.auth !== false;
     document.getElementById("where").textContent = cluster === null ? "" : cluster.warehouse;
     const of = cluster === null || pages.length > 1 || following ? " on this page" : "";
     const shown = [[whole.format(sum.messages), "messages" + of], [whole.format(Math.round(sum.rate)), "messages/s" + of], [bytes(sum.bytes), "stored" + of]];

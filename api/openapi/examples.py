@@ -202,6 +202,7 @@ _CLUSTER: Final[Json] = {
     ],
     "meta": {"address": _ADDRESS, "host": _HOST, "epoch": 2},
     "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
+    "auth": True,
 }
 
 _WORLD: Final[Json] = {

@@ -86,7 +86,10 @@ class HostView(BaseModel):
 
 
 class ClusterView(BaseModel):
-    """The warehouse, its brokers, and the processes that serve them; `host` is the process that answers."""
+    """The warehouse, its brokers, and the processes that serve them.
+
+    `host` is the process that answers, `auth` whether it asks callers who they are.
+    """
 
     warehouse: str
     version: str
@@ -97,6 +100,8 @@ class ClusterView(BaseModel):
     brokers: list[BrokerView]
     meta: MetaView | None
     hosts: list[HostView]
+    #: Whether each caller must show who it is; if not, anyone who can reach this process may do everything.
+    auth: bool
 
 
 class Health(BaseModel):
@@ -146,6 +151,7 @@ async def cluster(service: Running, request: Request) -> Any:
             HostView(host=host.id, address=host.address, brokers=list(host.brokers), load=host.load)
             for host in sorted(brokers.hosts.values(), key=lambda one: one.id)
         ],
+        "auth": service.gate is not None,
     }
 
 

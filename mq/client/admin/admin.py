@@ -57,7 +57,10 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The brokers and processes that the service knows, and their shared warehouse; `host` is the one that answered."""
+    """The brokers and processes that the service knows, and their shared warehouse; `host` is the one that answered.
+
+    `auth` is whether that one asks callers who they are; None if it does not say.
+    """
 
     warehouse: str
     version: str
@@ -66,6 +69,7 @@ class ClusterInfo:
     brokers: tuple[BrokerInfo, ...]
     host: str | None = None
     hosts: tuple[HostInfo, ...] = ()
+    auth: bool | None = None
 
 
 class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):

@@ -29,6 +29,8 @@ def _print_cluster(info: ClusterInfo) -> None:
         f"{info.warehouse}: {processes} process{'es' if processes > 1 else ''}, {len(info.brokers)} brokers, "
         f"{info.topics:,} topics, routes epoch {info.routes_epoch}"
     )
+    if info.auth is False:
+        click.echo("without authentication: anyone who can reach it may read, write and delete; set service.auth")
     rows = [
         (
             one.broker,

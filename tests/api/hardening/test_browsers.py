@@ -7,9 +7,11 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from tests.api.guarded import guarded
 from tests.api.running import Api, config_for, running
 
 
@@ -82,3 +84,12 @@ def test_sec_38_the_console_keeps_a_key_in_its_tab_and_sends_it_in_one_header(ap
     assert script.count('headers.authorization = "Bearer " + key') == 1
     assert script.count("fetch(") == 1 and 'redirect: "error"' in script
     assert 'type="password"' in page and 'autocomplete="off"' in page
+
+
+def test_sec_08_the_console_warns_of_a_service_without_authentication_as_the_log_does(api: Api, tmp_path: Path) -> None:
+    page, script = (api.call("GET", path).body.decode() for path in ("/", "/console.js"))
+    assert re.search(r'<p id="open"[^>]* hidden>Without authentication: anyone who can reach this port', page)
+    assert 'getElementById("open").hidden = cluster === null || cluster.auth !== false;' in script
+    assert api.call("GET", "/v1/cluster").json["auth"] is False
+    with guarded(tmp_path) as admin:
+        assert admin.call("GET", "/v1/cluster").json["auth"] is True
