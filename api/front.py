@@ -22,7 +22,19 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from api.audit import Audit
-from api.auth import CALLER, EVERYBODY, Caller, Gate, Prover, Quotas
+from api.auth import (
+    CALLED_BY,
+    CALLER,
+    EVERYBODY,
+    SHOWN,
+    Caller,
+    Certificates,
+    Gate,
+    Prover,
+    Quotas,
+    called_by,
+    caller_header,
+)
 from api.host import (
     ClusterProofs,
     HostedMeta,
@@ -72,6 +84,7 @@ class Guard(NamedTuple):
     gate: Gate
     prover: Prover
     quotas: Quotas
+    certificates: Certificates
     #: None if this cluster shares no secret with others.
     clusters: ClusterProofs | None = None
 
@@ -180,16 +193,18 @@ class Front:
             if is_from_process:
                 # The process that forwarded it may know a key that is not read here yet.
                 await self._catch_up(scope)
+                scope[SHOWN] = called_by(scope["headers"])
             elif is_clusters:
                 raise _unproved()
-            caller = guard.gate.admit_for_process(scope) if is_from_process else None
-            scope[CALLER] = caller or await _admitted(guard.gate, scope)
+            scope[CALLER] = await _admitted(guard.gate, scope)
             if not is_from_process:
                 raise _unproved()
             return receive, send  # it was counted where it came from
         if is_clusters and guard.clusters is not None:
             receive = guard.clusters.check(scope, receive)
-        caller = scope[CALLER] = await _admitted(guard.gate, scope)
+            caller = scope[CALLER] = await _admitted(guard.gate, scope)
+        else:
+            caller = scope[CALLER] = await _admitted_client(guard, scope)
         meter = guard.quotas.meter(caller.name)
         return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
@@ -254,6 +269,21 @@ async def _admitted(gate: Gate, scope: Scope) -> Caller:
     if from_cluster(scope["headers"]):
         return gate.admit_named(scope, principal_of(scope["headers"]))
     return await gate.admit_any(scope)
+
+
+async def _admitted_client(guard: Guard, scope: Scope) -> Caller:
+    """Return who sent a request that no process forwarded: of whom its key or token is, else its certificate."""
+    shown = scope[SHOWN] = guard.certificates.credential(scope)
+    try:
+        caller = await guard.gate.admit_any(scope)
+    except Unauthenticated:
+        guard.certificates.tell_unknown(scope, shown)
+        raise
+    if shown is not None:
+        # What the client says there is not believed; where there is an `Authorization`, nobody reads it.
+        kept = [one for one in scope["headers"] if one[0] != CALLED_BY]
+        scope["headers"] = [*kept, caller_header(shown)]
+    return caller
 
 
 async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, calls: HotCalls) -> Answer | None:

@@ -20,11 +20,13 @@ from mq.producer import Part, ProducerSeen
 __all__ = [
     "EPOCH_MAX",
     "SEQUENCES",
+    "Earlier",
     "OutOfSequence",
     "Sequence",
     "born_ms_of",
     "new_producer_id",
     "number_of",
+    "repeat_of",
 ]
 
 #: Number of sequences, after which they begin at 0 again.
@@ -54,6 +56,18 @@ class Sequence:
     base: int
     #: The time since which the producer exists: it stored nothing before.
     born_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is remembered of a producer in partitions that a logical queue had before; nothing is added there any more.
+
+    A request that is none of these goes on where they end.
+    """
+
+    parts: Mapping[int, tuple[Part, ...]]
+    #: Of producers that were born at this time or later, those partitions have forgotten none.
+    known_since_ms: int
 
 
 def new_producer_id(now_ms: int, random: int) -> int:
@@ -91,7 +105,7 @@ def number_of(wanted: Sequence, count: int, seen: ProducerSeen | None, *, known_
         if wanted.base:
             raise _gap(wanted, 0)
         return wanted.epoch << _POSITION_BITS
-    repeat = _repeat(wanted, count, seen.parts)
+    repeat = repeat_of(wanted, count, seen.parts)
     if repeat is not None:
         return repeat.seq
     following = position + last.count
@@ -101,7 +115,8 @@ def number_of(wanted: Sequence, count: int, seen: ProducerSeen | None, *, known_
     return epoch << _POSITION_BITS | following
 
 
-def _repeat(wanted: Sequence, count: int, parts: Mapping[int, tuple[Part, ...]]) -> Part | None:
+def repeat_of(wanted: Sequence, count: int, parts: Mapping[int, tuple[Part, ...]]) -> Part | None:
+    """Return the stored request that this one repeats; None if it is another."""
     for number in sorted(parts, reverse=True):
         part = parts[number][-1]
         position = number & _POSITION_MAX

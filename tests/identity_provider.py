@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -22,7 +23,7 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 AUDIENCE = "deltamq"
 DISCOVERY = "/.well-known/openid-configuration"
-_JWKS = "/keys"
+_JWKS, _TOKEN = "/keys", "/token"
 
 
 @cache
@@ -53,6 +54,8 @@ class IdentityProvider:
     def __init__(self) -> None:
         #: The keys in its answer.
         self.published = [jwk_of(rsa_key("one"), "one")]
+        #: Secrets of clients that get tokens, by their ids.
+        self.clients: dict[str, str] = {}
         #: Status and body in place of the right ones, by path.
         self.instead: dict[str, tuple[int, bytes]] = {}
         #: Cleared: no answer is given.
@@ -64,9 +67,13 @@ class IdentityProvider:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                provider.asked.append(self.path)
-                provider.may_answer.wait(60)
-                status, body = provider._answer(self.path)
+                self._send(*provider._answer(self.path))
+
+            def do_POST(self) -> None:
+                form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                self._send(*provider._grant(self.headers["Authorization"] or "", form))
+
+            def _send(self, status: int, body: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Location", f"{provider.url}{_JWKS}")
                 self.send_header("Content-Length", str(len(body)))
@@ -81,14 +88,31 @@ class IdentityProvider:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
+    def _grant(self, authorization: str, form: str) -> tuple[int, bytes]:
+        """The answer of the token endpoint: a token for a client that is known, whose id is its principal."""
+        self.asked.append(_TOKEN)
+        given = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
+        if "grant_type=client_credentials" not in form or self.clients.get(given[0]) != given[2]:
+            return 401, b'{"error": "invalid_client"}'
+        life_s = 600
+        granted = {"access_token": self.token(given[0]), "token_type": "Bearer", "expires_in": life_s}
+        return 200, json.dumps(granted).encode()
+
     def _answer(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        self.may_answer.wait(60)
         if path in self.instead:
             return self.instead[path]
         if path == DISCOVERY:
-            return 200, json.dumps({"issuer": self.url, "jwks_uri": self.url + _JWKS, "other": [1]}).encode()
+            return 200, json.dumps(self.discovery).encode()
         if path == _JWKS:
             return 200, json.dumps({"keys": self.published}).encode()
         return 404, b"{}"
+
+    @property
+    def discovery(self) -> dict[str, object]:
+        """Its discovery document."""
+        return {"issuer": self.url, "jwks_uri": self.url + _JWKS, "token_endpoint": self.url + _TOKEN, "other": [1]}
 
     @property
     def reads(self) -> int:

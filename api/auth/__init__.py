@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
 from api.auth.calls import CALLS, OPEN, Found, access_of, call_of, check_complete, is_audited, named_by, needs_of
+from api.auth.certificates import Certificates
 from api.auth.credentials import Credentials, SignerUnknown, not_valid
-from api.auth.gate import Gate, on_behalf_of
+from api.auth.forwarded_caller import CALLED_BY, called_by, caller_header
+from api.auth.gate import SHOWN, Gate
 from api.auth.key_times import KeyTimes
 from api.auth.proof import Prover, derived
 from api.auth.quotas import Meter, Quotas
 
 __all__ = [
+    "CALLED_BY",
     "CALLER",
     "CALLS",
     "EVERYBODY",
     "OPEN",
+    "SHOWN",
     "Caller",
+    "Certificates",
     "Credentials",
     "Found",
     "Gate",
@@ -26,6 +31,8 @@ __all__ = [
     "SignerUnknown",
     "access_of",
     "call_of",
+    "called_by",
+    "caller_header",
     "caller_of",
     "check_complete",
     "derived",
@@ -33,7 +40,6 @@ __all__ = [
     "named_by",
     "needs_of",
     "not_valid",
-    "on_behalf_of",
     "permit_put",
     "require_also",
 ]

@@ -79,6 +79,12 @@ class Credentials:
             raise not_valid()
         return found
 
+    def checked(self, shown: Credential) -> Credential:
+        """Return what a certificate says, if there is this principal and it has not ended; else raise as `of`."""
+        if not shown.is_good(self._newest(), self._now_ms()):
+            raise not_valid()
+        return shown
+
     def tend(self) -> None:
         """Keep the keys of the identity provider young; called often."""
         if self._tokens is not None:

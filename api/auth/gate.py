@@ -17,6 +17,7 @@ from typing import Final
 from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
 from api.auth.credentials import Credentials, SignerUnknown, not_valid
+from api.auth.forwarded_caller import caller_header
 from api.wire import WATCH, Client, Header, Scope
 from mq.auth import AuthState, Credential, Decisions
 from mq.auth_limits import (
@@ -28,11 +29,11 @@ from mq.auth_limits import (
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
-__all__ = ["Gate", "on_behalf_of"]
+__all__ = ["SHOWN", "Gate"]
 
+#: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.
+SHOWN: Final = "deltamq.shown"
 _AUTHORIZATION: Final = b"authorization"
-#: The scheme of a header that names a principal; it is good from a process of the cluster alone, with its proof.
-_FOR_PRINCIPAL: Final = b"DeltaMQ-Principal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class _Admitted:
     required: Required
     #: Whether the time alone may end the credential.
     is_timed: bool = False
+    #: Whether another cluster named the principal.
+    is_named: bool = False
 
 
 _OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
@@ -99,11 +102,11 @@ class Gate:
         """
         if self._newest() is not self._state:
             self._follow()
-        sent = _authorization(scope["headers"])
+        sent, shown = _sent(scope)
         known = self._known.get(sent)
         found = None if known is None else known.admitted.get((scope["method"], scope["raw_path"]))
         if found is None:
-            found = self._decide(sent, known, scope["method"], scope["raw_path"])
+            found = self._decide(sent, shown, known, scope["method"], scope["raw_path"])
         elif found.is_timed and found.credential is not None:
             self._check_time(found.credential)
         scope[WATCH] = partial(self._watch, found)
@@ -116,26 +119,6 @@ class Gate:
         except SignerUnknown:
             await self.credentials.read_keys()
             return self.admit(scope)
-
-    def admit_for_process(self, scope: Scope) -> Caller | None:
-        """Return for whom another process asks, which has proved that it is one; None if it shows a credential.
-
-        The header names a principal whom that process knows (`on_behalf_of`). Nothing of it is remembered, as it is
-        good only with the proof. Raises what `admit` does.
-        """
-        sent = _authorization(scope["headers"])
-        scheme, _, named = sent.partition(b" ")
-        if scheme != _FOR_PRINCIPAL:
-            return None
-        self._follow()
-        principal, *groups = named.decode("latin-1").split(",")
-        credential = Credential(principal=principal, groups=tuple(groups))
-        if not self.credentials.is_good(credential):
-            raise not_valid()
-        required = required_by(scope["method"], scope["raw_path"])
-        self._check(credential, required)
-        scope[WATCH] = partial(self._watch, _Admitted(self.caller(credential), credential, required))
-        return self.caller(credential)
 
     def admit_named(self, scope: Scope, principal: str) -> Caller:
         """Return who asks, as another cluster has proved; an empty `principal` is that cluster itself.
@@ -150,9 +133,9 @@ class Gate:
         if principal:
             credential = Credential(principal=principal)
             if not self.credentials.is_good(credential):
-                raise Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
+                raise _unknown_here(principal)
             self._check(credential, required)
-            admitted = _Admitted(self.caller(credential), credential, required)
+            admitted = _Admitted(self.caller(credential), credential, required, is_named=True)
         elif required.call.is_clusters:
             admitted = _Admitted(OTHER_CLUSTER, None, required)
         else:
@@ -172,10 +155,10 @@ class Gate:
         return found
 
     def principal_of(self, scope: Scope) -> str:
-        """Return of whom the key or token of a refused request is; empty if it has no valid one."""
-        sent = _authorization(scope["headers"])
+        """Return whose credential a refused request has; empty if it has no valid one."""
+        sent, shown = _sent(scope)
         try:
-            known = self._known.get(sent) or self._found(sent)
+            known = self._known.get(sent) or self._found(sent, shown)
         except Unauthenticated:
             return ""
         return known.credential.principal
@@ -223,12 +206,14 @@ class Gate:
             self._callers.clear()
             self._forget()
 
-    def _decide(self, sent: bytes, known: _Known | None, method: str, path: bytes) -> _Admitted:
+    def _decide(
+        self, sent: bytes, shown: Credential | None, known: _Known | None, method: str, path: bytes
+    ) -> _Admitted:
         required = required_by(method, path)
         if required.call.is_open:
             return _OPEN  # anybody may send any header to it, so nothing is remembered
         if known is None:
-            known = self._found(sent)
+            known = self._found(sent, shown)
         self._check_time(known.credential)
         credential = known.credential
         admitted = _Admitted(self.caller(credential), credential, required, credential.is_timed)
@@ -241,14 +226,14 @@ class Gate:
             known.admitted[method, path] = admitted
         return admitted
 
-    def _found(self, sent: bytes) -> _Known:
-        """Return whose an `Authorization` header is, or raise `Unauthenticated`."""
-        scheme, _, text = sent.partition(b" ")
-        if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
-            raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
-        known = _Known(self.credentials.of(text.strip().decode("latin-1")))
-        if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
-            return known  # a key is short; the rest of such a header is for the caller to choose
+    def _found(self, sent: bytes, shown: Credential | None) -> _Known:
+        """Return whose an `Authorization` header is, or what was `shown` in its place, or raise `Unauthenticated`."""
+        if shown is not None:
+            known = _Known(self.credentials.checked(shown))
+        else:
+            known = _Known(self.credentials.of(_bearer(sent)))
+            if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
+                return known  # a key is short; the rest of such a header is for the caller to choose
         if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
             self._forget()
         self._known[sent] = known
@@ -288,7 +273,7 @@ class Gate:
         if credential is None:
             return None
         if not self.credentials.is_good(credential):
-            return not_valid()
+            return _unknown_here(credential.principal) if admitted.is_named else not_valid()
         try:
             self._check(credential, admitted.required)
             for resource, name, verb in client.also_needs:
@@ -298,20 +283,34 @@ class Gate:
         return None
 
 
-def on_behalf_of(credential: Credential) -> bytes:
-    """Return the `Authorization` by which a process asks another one for a caller that it knows.
-
-    Kafka's clients show who they are once for a connection, and some without sending their key at all.
-    """
-    return _FOR_PRINCIPAL + b" " + ",".join((credential.principal, *credential.groups)).encode("latin-1")
+def _unknown_here(principal: str) -> Forbidden:
+    return Forbidden(f"there is no principal {principal} in this cluster", code="principal_unknown")
 
 
-def _authorization(headers: Collection[Header]) -> bytes:
-    """Return the `Authorization` header; empty if there is none, or more than one."""
-    sent = b""
+def _sent(scope: Scope) -> tuple[bytes, Credential | None]:
+    """Return what a request shows, as one text, and the credential that counts in place of an `Authorization`."""
+    sent = _authorization(scope["headers"])
+    if sent is not None:
+        return sent, None
+    shown: Credential | None = scope.get(SHOWN)
+    # No header has such a byte.
+    return b"" if shown is None else b"\0%s %d" % (caller_header(shown)[1], shown.until_ms or 0), shown
+
+
+def _authorization(headers: Collection[Header]) -> bytes | None:
+    """Return the `Authorization` header; None if there is none, and nothing if there is more than one."""
+    sent = None
     for name, value in headers:
         if name == _AUTHORIZATION:
-            if sent:
+            if sent is not None:
                 return b""
             sent = value
     return sent
+
+
+def _bearer(sent: bytes) -> str:
+    """Return the key or token of an `Authorization` header."""
+    scheme, _, text = sent.partition(b" ")
+    if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
+        raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
+    return text.strip().decode("latin-1")

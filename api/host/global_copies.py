@@ -20,12 +20,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from api.host.clusters import Clusters, from_cluster, has_newer_copy, newer_copy
+from api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer_copy, newer_copy
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
+from api.host.owners import Relayed
 from api.host.peers import Call
 from api.host.sealing import Sealer
-from api.wire import Answer, Client
+from api.wire import Answer, Client, Header
 from mq.backoff import Backoff
 from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
 from mq.meta import AnyEvent, GlobalCopy, Meta, Topic, closed_ends, decide_adopt, decide_held, require_world
@@ -39,6 +40,10 @@ log = logging.getLogger("deltamq.api")
 _JSON: Final = [(b"content-type", b"application/json")]
 #: Seconds until a call is tried again that two clusters do not agree about, or whose queue moves.
 _AGAIN_S: Final = Backoff(0.01, 0.25)
+#: Seconds in which two clusters must agree about where queues are.
+_AGREED_S: Final = 2.0
+#: Statuses from here on are problems.
+DONE_BELOW: Final = 300
 Found = TypeVar("Found")
 
 
@@ -218,6 +223,42 @@ class GlobalCopies:
             code="queue_unserved",
             extra={"cluster": cluster},
         )
+
+    async def told_by_all(
+        self, hosted: HostedTopic, clusters: Callable[[GlobalQueues], Collection[str]], call: Call
+    ) -> tuple[GlobalQueues, dict[str, bytes]]:
+        """Return a copy, and what the other clusters that it names answer to a call by this very copy.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: one of them cannot be reached.
+        DeltaMQError
+            What one of them answered.
+        """
+
+        async def tried() -> tuple[GlobalQueues, dict[str, bytes]] | Unavailable:
+            world, found = self.world(hosted), dict[str, bytes]()
+            for cluster in sorted(set(clusters(world)) - {world.here}):
+                answer = await self.elsewhere(hosted.name, cluster, call, f"a part is in cluster {cluster}")
+                if isinstance(answer, Unavailable):
+                    return answer
+                if answer.status >= DONE_BELOW:
+                    raise Relayed.of(answer)
+                assert isinstance(answer.body, bytes), "answers of other clusters are whole"
+                found[cluster] = answer.body
+            return world, found
+
+        return await self.agreed(hosted.name, tried, within_s=_AGREED_S)
+
+    async def by_copy_of(self, hosted: HostedTopic, headers: Collection[Header]) -> GlobalQueues:
+        """Return the copy by which another cluster asks; raise `newer_copy` if this cluster has a newer one."""
+        epoch = global_epoch_of(headers)
+        await self.caught_up(hosted.name, epoch)
+        world = self.world(hosted)
+        if world.epoch > epoch:
+            raise newer_copy(hosted.name, f"cluster {world.here} has the copy of epoch {world.epoch}, not {epoch}")
+        return world
 
     async def _watch(self) -> None:
         while True:

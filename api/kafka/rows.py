@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.kafka.records import Records
+from api.kafka.records import Int64s, Records
 from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
 
@@ -39,6 +39,8 @@ _RESERVED: Final = (NULL_BODY, KEY_FORM, ALL_HEADERS)
 _TRUE: Final = "true"
 _BASE64: Final = "base64"
 _US: Final = 1_000
+_LEAST_MS: Final = TIME_US_MIN // _US
+_GREATEST_MS: Final = TIME_US_MAX // _US
 #: What a client gives that has no time.
 _NO_TIME: Final = -1
 _BINARY_HEADERS: Final = pa.map_(pa.binary(), pa.binary())
@@ -67,30 +69,35 @@ def rows_of(records: Records) -> pa.RecordBatch:
 
 
 def _rows_of(records: Records) -> pa.RecordBatch:
-    body = pc.fill_null(records.value, b"") if records.value.null_count else records.value
-    check_column("body", body)
-    columns: dict[str, pa.Array] = {"body": body}
-    extra: dict[int, _Row] = {at: {NULL_BODY: _TRUE} for at in _where(records.value.is_null())}
-    key = _keys(records.key, extra)
-    if key.null_count < len(key):
-        check_column("key", key)
-        columns["key"] = key
+    value = records.value
+    extra: dict[int, _Row] = {}
+    if value.null_count:
+        extra = {at: {NULL_BODY: _TRUE} for at in np.flatnonzero(np.asarray(value.is_null())).tolist()}
+        value = pc.fill_null(value, b"")
+    _check_lengths("body", value, MESSAGE_BYTES_MAX)
+    columns: dict[str, pa.Array] = {"body": value}
+    if records.key.null_count < len(records.key):
+        columns["key"] = key = _keys(records.key, extra)
+        _check_lengths("key", key, KEY_BYTES_MAX)
     headers = _headers(records, extra)
     if headers is not None:
         columns["headers"] = headers
-    times = _times(records)
+    times = _times(records.time_ms)
     if times is not None:
-        check_column("born_time", times)
         columns["born_time"] = times
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _check_lengths(name: str, column: pa.Array, limit: int) -> None:
+    """Check a column's lengths, whose error names the row: for most columns one look at the offsets is enough."""
+    stop = column.offset + len(column) + 1
+    ends = np.frombuffer(column.buffers()[1], dtype=np.int32, count=stop)[column.offset :]
+    if int(np.diff(ends).max(initial=0)) > limit:
+        check_column(name, column)
 
 
 def _invalid(detail: str) -> Unprocessable:
     return Unprocessable(detail, code="invalid_record")
-
-
-def _where(mask: pa.Array) -> list[int]:
-    return [] if not mask.true_count else np.flatnonzero(np.asarray(mask)).tolist()
 
 
 def _keys(keys: pa.BinaryArray, extra: dict[int, _Row]) -> pa.StringArray:
@@ -117,15 +124,17 @@ def _text(raw: bytes) -> str | None:
         return None
 
 
-def _times(records: Records) -> pa.Array | None:
-    ms = records.time_ms
+def _times(ms: Int64s) -> pa.Array | None:
+    """Return the column of times; None if no record has one."""
+    least, greatest = int(ms.min()), int(ms.max())
+    if least >= _LEAST_MS and greatest < _GREATEST_MS:
+        return pa.Array.from_buffers(TIME, len(ms), [None, pa.py_buffer(ms * _US)])
     unset = ms == _NO_TIME
     if unset.all():
         return None
-    if not unset.any() or ms[~unset].size:
-        known = ms[~unset]
-        if int(known.min()) < TIME_US_MIN // _US or int(known.max()) >= TIME_US_MAX // _US:
-            raise _invalid("time: must be from 1970 to before 2100, in milliseconds")
+    known = ms[~unset]
+    if int(known.min()) < _LEAST_MS or int(known.max()) >= _GREATEST_MS:
+        raise _invalid("time: must be from 1970 to before 2100, in milliseconds")
     return pa.array(np.where(unset, 0, ms) * _US, mask=unset).cast(TIME)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.log.fence_epochs import fence_not_known
 from api.log.filter_scan import scan_filtered
-from api.log.group_commit import Pending, RequestPart
+from api.log.group_commit import Pending, RecordRows, RequestPart
 from api.log.metrics import Gauge, Metrics, QueueGauges, of_partitions, of_queues, rendered
 from api.log.partition import Partition, Partitions
 from api.log.record_log import RecordLog
@@ -18,6 +18,7 @@ __all__ = [
     "Pending",
     "QueueGauges",
     "RecordLog",
+    "RecordRows",
     "RequestPart",
     "Threads",
     "fence_not_known",

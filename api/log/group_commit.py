@@ -39,15 +39,27 @@ _RECORD_BYTES: Final = 512
 
 
 class RecordRows(Generic[Record]):
-    """Records for one of the queue's own logs; the commit encodes all that wait in one call."""
+    """What becomes rows in the commit: records of the queue's own logs, or messages as another protocol frames them.
+
+    The commit encodes all that wait in one call, which costs less than a call for each request. What cannot be encoded
+    is refused alone.
+    """
 
     __slots__ = ("count", "encode", "nbytes", "records")
 
-    def __init__(self, records: Sequence[Record], encode: Callable[[Sequence[Record]], pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        encode: Callable[[Sequence[Record]], pa.RecordBatch],
+        *,
+        count: int | None = None,
+        nbytes: int | None = None,
+    ) -> None:
+        """`count` is the number of rows, one for each record unless given, and `nbytes` about their size."""
         self.records = records
         self.encode = encode
-        self.count = len(records)
-        self.nbytes = self.count * _RECORD_BYTES
+        self.count = len(records) if count is None else count
+        self.nbytes = self.count * _RECORD_BYTES if nbytes is None else nbytes
 
 
 class Pending:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from api.progress.global_group import GlobalGroup, Here, is_for_all
+from api.progress.global_times import GlobalTimes
 from api.progress.lane_commits import LaneCommits, is_begin
 from api.progress.queue_progress import QueueProgress, check_offset
 
-__all__ = ["LaneCommits", "QueueProgress", "check_offset", "is_begin"]
+__all__ = [
+    "GlobalGroup",
+    "GlobalTimes",
+    "Here",
+    "LaneCommits",
+    "QueueProgress",
+    "check_offset",
+    "is_begin",
+    "is_for_all",
+]

@@ -15,9 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.host import Call, Clusters, GlobalCopies, HostedTopic, from_cluster, global_epoch_of
+from api.host import Call, Clusters, GlobalCopies, HostedTopic, Relayed, from_cluster, global_epoch_of
 from api.reading.partition_reader import FetchQuery
 from api.reading.queue_reader import QueueReader
 from api.wire import Answer, Client
@@ -30,6 +31,11 @@ __all__ = ["GlobalReader"]
 
 #: Most milliseconds for which a read waits before it looks whether its queue has moved.
 _LOOK_MS: Final = 500
+#: What an event stream asks another cluster for, and how it is to answer.
+_OWN: Final = (b"offset", b"max_messages", b"max_bytes", b"wait_ms")
+_ARROW: Final = b"application/vnd.apache.arrow.stream"
+#: Statuses from here on are problems.
+_NOT_DONE: Final = 300
 #: Seconds in which two clusters must agree about where the offset lies.
 _AGREED_S: Final = 2.0
 
@@ -58,6 +64,17 @@ class GlobalReader:
         return await self._copies.agreed(
             topic.name, partial(self._tried, topic, queue, query, call, client), within_s=_AGREED_S
         )
+
+    async def rows(self, topic: HostedTopic, queue: int, query: FetchQuery, *, call: Call, client: Client) -> Fetched:
+        """Read the queue as `read` does, for an event stream: what lies in another cluster is fetched there as rows.
+
+        Raises
+        ------
+        Relayed
+            The other cluster's problem.
+        """
+        found = await self.read(topic, queue, query, _as_fetch(call, query), client)
+        return found if isinstance(found, Fetched) else _fetched(found)
 
     async def _tried(
         self, topic: HostedTopic, queue: int, query: FetchQuery, call: Call, client: Client
@@ -88,6 +105,32 @@ class GlobalReader:
         found = await self._queues.read(topic, queue_name(queue), replace(query, offset=local), client)
         # The queue may have left meanwhile.
         return shown(self._copies.world(topic), queue, stay, found)
+
+
+def _as_fetch(call: Call, query: FetchQuery) -> Call:
+    """Return the fetch of one piece of an event stream, which another cluster answers."""
+    path, _, given = call.target.partition(b"?")
+    kept = [one for one in given.split(b"&") if one and one.partition(b"=")[0] not in _OWN]
+    values = (query.offset, query.max_messages, query.max_bytes, query.wait_ms)
+    kept += [b"%s=%d" % one for one in zip(_OWN, values, strict=True)]
+    headers = [one for one in call.headers if one[0] not in (b"accept", b"last-event-id")]
+    return call._replace(
+        target=path + b"?" + b"&".join(kept),
+        headers=[*headers, (b"accept", _ARROW)],
+        timeout_s=call.timeout_s + query.wait_ms / 1000,
+    )
+
+
+def _fetched(answer: Answer) -> Fetched:
+    """Return what another cluster found, as rows."""
+    if answer.status >= _NOT_DONE:
+        raise Relayed.of(answer)
+    assert isinstance(answer.body, bytes), "answers of other clusters are whole"
+    told = dict(answer.headers)
+    with pa.ipc.open_stream(answer.body) as reader:
+        rows = reader.read_all()
+    next_offset, low, end = (int(told[b"mq-" + name]) for name in (b"next-offset", b"min-offset", b"max-offset"))
+    return Fetched(FetchStatus(told[b"mq-status"].decode()), rows, next_offset, low, end)
 
 
 def _begin(world: GlobalQueues, queue: int) -> int:

@@ -87,6 +87,11 @@ class QueueReader:
             elif not await self._more(topic, queue, query.offset, left_s, client):
                 return found
 
+    async def look(self, topic: HostedTopic, name: str, query: FetchQuery) -> tuple[Fetched, LogicalQueue]:
+        """Return what the queue has now, without waiting, and the queue as it was then."""
+        found, queue = await self._look(topic, name, query, None)
+        return found, queue
+
     async def _look(self, topic: HostedTopic, name: str, query: FetchQuery, gate: Gate | None) -> _Looked:
         """Read once without waiting; with newer metadata again, if the queue may go on where this process sees an end.
 

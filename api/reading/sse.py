@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from api.host import Relayed
 from api.reading.partition_reader import FetchQuery
 from api.wire import Client, ClientDisconnected, Send, stored_messages
 from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
@@ -64,7 +65,7 @@ async def stream_events(
             found = await read(query)
         except ClientDisconnected:
             break
-        except (Conflict, Unavailable) as error:
+        except (Conflict, Unavailable, Relayed) as error:
             await _refuse(send, error)
             break
     if client.refusal is not None:

@@ -124,7 +124,7 @@ class FetchEndpoint:
         if topic.topic.world is not None:
             call, client = Call.of(scope, wait_ms=query.wait_ms), Client(scope, receive)
             try:
-                return await self._of_global(topic, partition_name, parameters, query, call, client, ticket)
+                return await self._of_global(topic, partition_name, scope, send, query, call, client, ticket)
             finally:
                 client.close()
         if topic.topic.static is not None:
@@ -168,20 +168,29 @@ class FetchEndpoint:
         self,
         topic: HostedTopic,
         name: str,
-        parameters: dict[str, str],
+        scope: Scope,
+        send: Send,
         query: FetchQuery,
         call: Call,
         client: Client,
         ticket: Ticket,
-    ) -> Answer:
+    ) -> Answer | None:
         """Answer a fetch from a queue of a global topic, which may lie in another cluster (SPEC STATIC-19)."""
-        if "group" in parameters:
-            refuse_global(topic.topic, "a fetch for a group")
-        if accepts(dict(call.headers), EVENTS_TYPE):
-            refuse_global(topic.topic, "an event stream")
+        group = parse_query(scope["query_string"], _PARAMETERS).get("group")
+        if group is not None:
+            require_also(scope, "group", group, "subscribe")
+            found_group = self._groups.find(group) or await self._groups.require(group)
+            if found_group.settings.consume_strategy == "exclusive":
+                refuse_global(topic.topic, "an exclusive group")
         queue = queue_index(local_name(topic, name))
         assert queue is not None, "the name was checked"
+        headers = headers_of(scope)
         try:
+            if accepts(headers, EVENTS_TYPE):
+                read = partial(self._global.rows, topic, queue, call=call, client=client)
+                resumed = header_text(headers, b"last-event-id")
+                await stream_events(read, name, query, resumed, client, send, lambda: self._partitions.stopping)
+                return None
             found = await self._global.read(topic, queue, query, call, client)
         except GONE as error:
             raise await self._topics.explained(topic, error) from error
@@ -189,7 +198,7 @@ class FetchEndpoint:
             ticket.grow(found.size)
             return found
         ticket.grow(found.rows.nbytes)
-        answer = await self._encoded(found, arrow=accepts(dict(call.headers), ARROW_TYPE))
+        answer = await self._encoded(found, arrow=accepts(headers, ARROW_TYPE))
         self._metrics.fetched_messages[topic.name] += found.rows.num_rows
         self._metrics.fetched_bytes[topic.name] += answer.size
         return answer

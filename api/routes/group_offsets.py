@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from api.host import Call, Groups, HostedMeta, Owners, Peer, Topics, is_forwarded, refuse_global, together
-from api.progress import check_offset, is_begin
+from api.host import (
+    Call,
+    Groups,
+    HostedMeta,
+    HostedTopic,
+    Owners,
+    Peer,
+    Topics,
+    from_cluster,
+    is_forwarded,
+    refuse_global,
+    together,
+)
+from api.progress import GlobalGroup, Here, check_offset, is_begin, is_for_all
 from api.queue import Lanes, begin, bounds_at
 from api.routes.groups import ReaderName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
@@ -75,10 +88,34 @@ class ResetOffsets(BaseModel):
 
 @router.get("", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500))
 async def show_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
-    await service.groups.reader(group)
-    found = (await service.topics.require(topic)).topic
-    refuse_global(found, "a group's progress")
+    hosted = await service.topics.require(topic)
     call = Call.of(request.scope)
+    if is_for_all(hosted.topic, call):
+        return await _global(service, group, hosted, call).show()
+    return await _show(service, group, hosted, call)
+
+
+def _global(service: Service, group: str, hosted: HostedTopic, call: Call) -> GlobalGroup:
+    """Return the group in all clusters of a global topic (SPEC STATIC-19)."""
+    here = Here(
+        show=partial(_show, service, group, hosted, call),
+        commit=partial(_commit, service, group, hosted.name, call),
+        reset=partial(_reset_here, service, group, hosted, call),
+    )
+    return GlobalGroup(service.global_copies, service.global_times, group, hosted, call, here)
+
+
+async def _as_asked(service: Service, hosted: HostedTopic, call: Call) -> None:
+    """Return if the copy of a global topic is that by which another cluster asks."""
+    if hosted.topic.world is not None and from_cluster(call.headers) and not is_forwarded(call.headers):
+        await service.global_copies.by_copy_of(hosted, call.headers)
+
+
+async def _show(service: Service, group: str, hosted: HostedTopic, call: Call) -> dict[str, Any]:
+    """Return the group's offsets in a topic, or in this cluster's part of a global one."""
+    await _as_asked(service, hosted, call)
+    await service.groups.reader(group)
+    found, topic = hosted.topic, hosted.name
     others = None
     if not is_forwarded(call.headers):
         others = Others()
@@ -106,6 +143,20 @@ def _brokers(topic: Topic) -> set[str]:
 )
 async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _COMMIT.read(request)
+    hosted = await service.topics.require(topic)
+    call = Call.of(request.scope)
+    if is_for_all(hosted.topic, call):
+        its_group = await service.groups.for_use(group)
+        _check_not_broadcast(its_group)
+        if its_group.settings.consume_strategy == "exclusive":
+            refuse_global(hosted.topic, "an exclusive group")
+        return await _global(service, group, hosted, call).commit(asked)
+    await _as_asked(service, hosted, call)
+    return await _commit(service, group, topic, call, asked)
+
+
+async def _commit(service: Service, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
+    """Commit offsets, those of a global topic in this cluster's own names and offsets."""
     wanted, numbers, epochs, attempts = asked.offsets, asked.locks or {}, asked.epochs or {}, asked.attempts or {}
     check_named(numbers, "locks", wanted)
     check_named(attempts, "attempts", wanted)
@@ -118,7 +169,6 @@ async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, 
             code="group_not_exclusive",
             field="attempts",
         )
-    call = Call.of(request.scope)
     queues, lanes = _named(service.topics, group, found, wanted, "offsets", from_peer=is_forwarded(call.headers))
     if max(epochs.values(), default=0) > service.meta.now.groups.epoch:
         await service.meta.refresh()
@@ -170,7 +220,6 @@ def _check_not_broadcast(group: Group) -> None:
 async def _topic_meant(topics: Topics, meta: HostedMeta, name: str, topic_id: str | None) -> Topic:
     """Return the topic, checked against `topic_id` if one is given."""
     found = (await topics.require(name)).topic
-    refuse_global(found, "a group's progress")
     if topic_id in (None, found.id):
         return found
     await meta.refresh()
@@ -273,11 +322,23 @@ async def _commit_queues(
 )
 async def reset_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _RESET.read(request)
+    hosted = await service.topics.require(topic)
+    call = Call.of(request.scope)
+    if is_for_all(hosted.topic, call):
+        _check_not_broadcast(await service.groups.reader(group))
+        return await _global(service, group, hosted, call).reset(asked)
+    return await _reset_here(service, group, hosted, call, asked)
+
+
+async def _reset_here(
+    service: Service, group: str, hosted: HostedTopic, call: Call, asked: ResetRequest
+) -> dict[str, Any]:
+    """Reset offsets, those of a global topic in this cluster alone, in its own names and offsets."""
+    await _as_asked(service, hosted, call)
     drop = asked.retries == "drop"
     target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
     _check_not_broadcast(await service.groups.reader(group))
-    found = (await service.topics.require(topic)).topic
-    refuse_global(found, "a group's progress")
+    found = (await service.topics.require(hosted.name)).topic
     if found.static is not None:
         await service.meta.refresh()  # the newest segments count
     offsets, shown = await _targets(service, group, found, target)
@@ -289,10 +350,10 @@ async def reset_offsets(group: ReaderName, topic: TopicName, service: Running, r
         offsets |= ends
         epoch, _ = await _reset(service.groups, group, found, offsets)
     # The next request to the owners of the lanes must find them in the new epoch.
-    await service.owners.tell({broker_of(lane.partition) for lane in offsets}, Call.of(request.scope))
+    await service.owners.tell({broker_of(lane.partition) for lane in offsets}, call)
     return {
         "group": group,
-        "topic": topic,
+        "topic": hosted.name,
         "epoch": epoch,
         "offsets": shown | {lane.partition: at for lane, at in offsets.items() if found.static is None or lane.retry},
     }

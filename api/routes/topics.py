@@ -15,7 +15,7 @@ from msgspec import Meta
 from pydantic import BaseModel
 
 from api.auth import Caller, caller_of, permit_put
-from api.host import HostedTopic, QueueState, from_cluster, queue_states, refuse_global
+from api.host import Call, HostedTopic, QueueState, from_cluster, queue_states
 from api.log import Partition
 from api.service import Service
 from api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
@@ -248,6 +248,8 @@ class PartitionOffset(BaseModel):
 
     partition: str
     offset: int
+    #: Between clusters alone: whether it is a message's, and not the end.
+    found: bool | None = None
 
 
 class OffsetsByTime(BaseModel):
@@ -321,7 +323,8 @@ async def delete_topic(topic: TopicName, service: Running, request: Request) -> 
     "/{topic}/offsets",
     summary="For each partition the first offset at or after a time",
     response_model=OffsetsByTime,
-    responses=problems(400, 404, 500),
+    response_model_exclude_none=True,
+    responses=problems(400, 404, 500, 503),
 )
 async def offsets_by_time(
     topic: TopicName,
@@ -334,10 +337,14 @@ async def offsets_by_time(
             json_schema_extra={"format": "date-time"},
         ),
     ],
+    request: Request,
 ) -> Any:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
-    refuse_global(hosted.topic, "a search by time")
+    if hosted.topic.world is not None:
+        await service.meta.refresh()
+        found = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
+        return {"topic": topic, "time": rfc3339(time_us), "offsets": msgspec.to_builtins(found)}
     if hosted.topic.static is not None:
         offsets = await _queue_offsets(service, hosted, time_us)
         return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from api.sending.global_sender import GlobalSender, local_name
-from api.sending.partition_appender import PartitionAppender
+from api.sending.partition_appender import PartitionAppender, Placed
+from api.sending.queue_appender import QueueAppender
 from api.sending.replay import Replayer
 from api.sending.request_appender import INLINE_BYTES, RequestAppender
 from api.sending.store_request import StoreRequest, check_new
@@ -12,6 +13,8 @@ __all__ = [
     "INLINE_BYTES",
     "GlobalSender",
     "PartitionAppender",
+    "Placed",
+    "QueueAppender",
     "Replayer",
     "RequestAppender",
     "StoreRequest",

@@ -3,6 +3,7 @@
     request --queue is here--> RequestAppender, by the cluster's own names and offsets --> answer in global offsets
             --is elsewhere---> the same request to that cluster, whose answer is passed on
             --moves `strict`-> wait for the home's decision, then as above
+            --is for several-> to each cluster with the queues that it is to store, and one answer of all
 
 A cluster that a queue has left remembers the requests that it stored. So a repeated request of an idempotent producer
 is looked for there before it is stored anew: which numbers that cluster remembers is asked once, since it stores no
@@ -11,13 +12,16 @@ more of that queue.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from api.host import (
@@ -31,10 +35,11 @@ from api.host import (
     global_path,
 )
 from api.sending.logical_places import LedElsewhere
+from api.sending.merged_answers import FREE, Moved, Sent, left_of, merged, told_by
 from api.sending.request_appender import RequestAppender
 from api.sending.store_request import StoreRequest
-from api.wire import Answer, Named
-from mq.errors import NotFound, Unavailable, Unprocessable
+from api.wire import Answer, Header, Named
+from mq.errors import DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
 from mq.limits import PRODUCERS_MAX
 from mq.meta import require_world
 from mq.static import GlobalQueues, global_queue_index, global_queue_name, queue_index, queue_name
@@ -45,6 +50,8 @@ __all__ = ["STORED_ONLY", "GlobalSender"]
 
 #: Asks a cluster that a queue has left where a request is stored; it stores nothing.
 STORED_ONLY: Final = b"mq-stored-only"
+#: The queues whose messages another cluster is to store; the rest of the request is stored elsewhere.
+ONLY_QUEUES: Final = b"mq-only-queues"
 #: Seconds to wait for a queue that moves.
 _MOVING_S: Final = 15.0
 
@@ -72,18 +79,96 @@ class GlobalSender:
         local = _local(topic, request)
         if from_cluster(call.headers):
             await self._copies.caught_up(topic.name, global_epoch_of(call.headers))
+        only = _only(call.headers)
+        if only is not None:
+            bound = self._appender.bound_queues(topic, local)
+            meant = np.flatnonzero(np.isin(bound, only))
+            if not meant.size:
+                raise Refused("Mq-Only-Queues: no message goes there", field="Mq-Only-Queues")
+            local = replace(local, only=meant)
         if any(name == STORED_ONLY for name, _ in call.headers):
             return await self._stored(topic, local)
-        return await self._copies.agreed(topic.name, partial(self._tried, topic, local, call), within_s=_MOVING_S)
+        return await self._copies.agreed(
+            topic.name, partial(self._tried, topic, local, call, Sent()), within_s=_MOVING_S
+        )
 
-    async def _tried(self, topic: HostedTopic, request: StoreRequest, call: Call) -> Answer | Unavailable:
-        """Return the answer; or why there is none: the queue moves, or this cluster's copy is old."""
+    async def _tried(self, topic: HostedTopic, request: StoreRequest, call: Call, sent: Sent) -> Answer | Unavailable:
+        """Return the answer; or why there is none: a queue moves, or this cluster's copy is old."""
+        clusters = {} if from_cluster(call.headers) else self._clusters_of(topic, request, sent)
+        if isinstance(clusters, Unavailable):
+            return clusters
+        if not sent.answers and self._is_for_one(clusters):
+            return await self._to_one(topic, request, call)
+        outcomes = await asyncio.gather(
+            *(self._part(topic, request, call, cluster, queues, sent) for cluster, queues in clusters.items())
+        )
+        again = next((one for one in outcomes if isinstance(one, Moved)), None)
+        for error in outcomes:
+            if error is not None and not isinstance(error, Moved):
+                raise sent.told_in(error)
+        return sent.answer(request) if again is None else sent.told_in(again)
+
+    def _is_for_one(self, clusters: Mapping[str, frozenset[int]]) -> bool:
+        """Whether one cluster gets the request as it is; what may go anywhere must not be drawn to a third one."""
+        if len(clusters) != 1:
+            return not clusters
+        ((cluster, queues),) = clusters.items()
+        return cluster == self._clusters.here or FREE not in queues
+
+    def _clusters_of(
+        self, topic: HostedTopic, request: StoreRequest, sent: Sent
+    ) -> dict[str, frozenset[int]] | Unavailable:
+        """Return the queues of a request by the clusters that take them, without those that are stored.
+
+        FREE stands for messages that may go to any queue: they go to this cluster, if it takes any.
+        """
+        world = self._copies.world(topic)
+        if not sent.answers and (request.body.rows.count == 1 or isinstance(request.named, str) or not world.away):
+            return {}
+        bound = self._appender.bound_queues(topic, request)
+        found: dict[str, set[int]] = {}
+        for queue in sorted({*map(int, np.unique(bound))} - sent.queues - {FREE}):
+            taker = world.taker(queue)
+            if taker is None:
+                return LedElsewhere.of(topic.name, queue, None)
+            found.setdefault(taker, set()).add(queue)
+        if FREE not in sent.queues and (bound == FREE).any():
+            is_open_here = len(world.away) < len(world.queues)
+            found.setdefault(world.here if is_open_here or not found else min(found), set()).add(FREE)
+        return {cluster: frozenset(queues) for cluster, queues in found.items()}
+
+    async def _part(
+        self, topic: HostedTopic, request: StoreRequest, call: Call, cluster: str, queues: frozenset[int], sent: Sent
+    ) -> DeltaMQError | None:
+        """Store the messages of some queues, which one cluster takes; return the error, if there is one."""
+        only = b",".join(b"%d" % queue for queue in sorted(queues))
+        part = call._replace(headers=[*call.headers, (ONLY_QUEUES, only)])
         try:
+            if cluster == self._clusters.here:
+                meant = np.flatnonzero(np.isin(self._appender.bound_queues(topic, request), sorted(queues)))
+                answer = await self._to_one(topic, replace(request, only=meant), part)
+            else:
+                answer = await self._copies.elsewhere(topic.name, cluster, part, f"a queue is in cluster {cluster}")
+            if isinstance(answer, Unavailable):
+                return Moved(answer.detail, extra=answer.extra)
+            sent.add(queues, told_by(answer))
+        except DeltaMQError as error:
+            return error
+        return None
+
+    async def _to_one(self, topic: HostedTopic, request: StoreRequest, call: Call) -> Answer | Unavailable:
+        """Store a request here, or have it stored by the one other cluster that takes its messages."""
+        try:
+            earlier: list[ProduceAnswer] = []
             if request.body.producer is not None:
-                answer = await self._repeated(topic, request, request.body.producer, call)
-                if answer is not None:
-                    return answer
-            return self._answer(topic, await self._appender.append(topic, request))
+                earlier = await self._repeated(topic, request, request.body.producer, call)
+            left = left_of(request, earlier)
+            if not left.size:
+                return _json(merged(earlier, request))
+            if earlier:
+                request = replace(request, only=left)
+            done = self._shown(topic, await self._appender.append(topic, request))
+            return _json(merged([*earlier, done], request) if earlier else done)
         except LedElsewhere as error:
             if error.cluster is None:
                 return error
@@ -91,8 +176,8 @@ class GlobalSender:
 
     async def _repeated(
         self, topic: HostedTopic, request: StoreRequest, producer: Producer, call: Call
-    ) -> Answer | None:
-        """Return the first answer to a repeated request that a cluster stored before its queue came here.
+    ) -> list[ProduceAnswer]:
+        """Return what clusters tell of a repeated request that they stored before its queues came here.
 
         Raises
         ------
@@ -101,18 +186,21 @@ class GlobalSender:
         """
         world = self._copies.world(topic)
         if all(len(stays) == 1 for stays in world.queues):
-            return None
+            return []
+        found: list[ProduceAnswer] = []
+        asked: set[str] = set()
         for queue in sorted(self._appender.queues_of(topic, request)):
             if not world.queues[queue][-1].is_decided:
                 raise LedElsewhere.of(topic.name, queue, None)
             for cluster in world.earlier(queue, request.now_ms - REMEMBERED_MS):
                 key = (world.id, cluster, producer.id, world.queues[queue][-1].start_ms)
-                if producer.seq in await self._numbers(topic.name, world, key):
-                    asked = call._replace(headers=[*call.headers, (STORED_ONLY, b"1")])
-                    answer = await self._clusters.ask(cluster, asked, epoch=world.epoch)
+                if cluster not in asked and producer.seq in await self._numbers(topic.name, world, key):
+                    asked.add(cluster)
+                    part = call._replace(headers=[*call.headers, (STORED_ONLY, b"1")])
+                    answer = await self._clusters.ask(cluster, part, epoch=world.epoch)
                     if answer.status != NotFound.status:
-                        return answer
-        return None
+                        found.append(told_by(answer))
+        return found
 
     async def _numbers(self, topic: str, world: GlobalQueues, key: tuple[str, str, str, int]) -> frozenset[int]:
         """Return the numbers of a producer's requests that a cluster remembers."""
@@ -127,15 +215,15 @@ class GlobalSender:
         return known
 
     async def _stored(self, topic: HostedTopic, request: StoreRequest) -> Answer:
-        """Return where a request is stored here; raise `NotFound` if it is not."""
+        """Return where messages of a request are stored here; raise `NotFound` if none is."""
         if request.body.producer is None:
             raise Unprocessable("producer: only an idempotent request can be looked for", field="producer")
         found = await self._appender.stored(topic, request)
         if found is None:
             raise NotFound("this request is not stored here", code="request_not_found")
-        return self._answer(topic, found)
+        return _json(self._shown(topic, found))
 
-    def _answer(self, topic: HostedTopic, answer: ProduceAnswer) -> Answer:
+    def _shown(self, topic: HostedTopic, answer: ProduceAnswer) -> ProduceAnswer:
         """Return the answer with global names and offsets."""
         world = self._copies.world(topic)
         for one in answer.ranges:
@@ -144,15 +232,28 @@ class GlobalSender:
             one.partition = global_queue_name(index)
             if one.base_offset >= 0:
                 one.base_offset = world.shown(index, one.base_offset)
-        return Answer.of_json(msgspec.json.encode(answer))
+        return answer
+
+
+def _only(headers: Collection[Header]) -> list[int] | None:
+    """Return the queues that another cluster means; None for all."""
+    value = next((value for name, value in headers if name == ONLY_QUEUES), None)
+    if value is None:
+        return None
+    try:
+        return [int(one) for one in value.split(b",") if one]
+    except ValueError:
+        raise Refused("Mq-Only-Queues: numbers of queues, with commas", field="Mq-Only-Queues") from None
+
+
+def _json(answer: ProduceAnswer) -> Answer:
+    return Answer.of_json(msgspec.json.encode(answer))
 
 
 def _local(topic: HostedTopic, request: StoreRequest) -> StoreRequest:
     """Return the request with the cluster's own names of queues; refuse what works within one cluster alone."""
     if request.body.times is not None:
         raise _unsupported(topic, "a delay", "deliver_time")
-    if request.expected_offset is not None:
-        raise _unsupported(topic, "expected_offset", "expected_offset")
     return replace(request, named=_named(topic, request.named))
 
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from api.host import HostedTopic
 from api.log import RequestPart
 from api.wire import Share
-from mq.errors import DeltaMQError, OffsetMismatch, Unavailable, Unprocessable
+from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
 from mq.meta import not_writable
 from mq.producer import Part
-from mq.static import TopicQueues, global_queue_name, queue_name
+from mq.static import Stay, TopicQueues, global_queue_name, queue_name
 from tables.log import Appended
 from tables.queue import Placement
 
@@ -93,7 +93,7 @@ def served(
 def _check_here(
     topic: HostedTopic, places: Placement, shares: Sequence[Share], stored: Mapping[str, Sequence[Part]]
 ) -> None:
-    """Raise `LedElsewhere` if all messages go to another cluster; refuse those for several clusters.
+    """Raise `LedElsewhere` if messages go to other clusters: with the cluster if it is one for all of them.
 
     A share that is stored here already, in whole, is told as it is.
     """
@@ -104,14 +104,9 @@ def _check_here(
     if not away:
         return
     takers = {world.taker(queue_at[share.partition]) for share in away}
-    if len(away) < len(shares) or len(takers) > 1:
-        raise Unprocessable(
-            f"topic {topic.name}: the messages of this request go to queues in several clusters; send those of one"
-            " queue in a request",
-            code="several_clusters",
-            field="messages",
-        )
-    raise LedElsewhere.of(topic.name, queue_at[away[0].partition], takers.pop())
+    # Those for several clusters were sent apart by where the queues were a moment ago (`global_sender.py`).
+    one_taker = takers.pop() if len(away) == len(shares) and len(takers) == 1 else None
+    raise LedElsewhere.of(topic.name, queue_at[away[0].partition], one_taker)
 
 
 def unserved(topic: HostedTopic, what: str) -> Unavailable:
@@ -146,7 +141,7 @@ def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:
     )
 
 
-def expected_offset(places: Placement, share: Share, expected: int | None) -> int | None:
+def expected_offset(topic: HostedTopic, places: Placement, share: Share, expected: int | None) -> int | None:
     """Return the physical end offset that a share expects; raise `Unavailable` if the queue is undecided.
 
     It is negative if the client expects an offset before the segment, which no partition's end offset is.
@@ -154,18 +149,36 @@ def expected_offset(places: Placement, share: Share, expected: int | None) -> in
     if expected is None or places.queues is None:
         return expected
     place = places.queues.of_partition(share.partition)
-    return expected if place is None else expected - place.segment.delta
+    if place is None:
+        return expected
+    stay = _stay(topic, place.queue.index)
+    if stay is None:
+        return expected - place.segment.delta
+    if not stay.is_decided:
+        raise Unavailable(
+            f"topic {topic.name}: the offsets of {global_queue_name(place.queue.index)} are not decided yet; ask again",
+            code="logic_offset_undecided",
+        )
+    # An offset before the stay is not its beginning.
+    return -1 if expected < stay.logic_offset else stay.local(expected) - place.segment.delta
 
 
-def shown_error(places: Placement, share: Share, error: DeltaMQError) -> DeltaMQError:
+def _stay(topic: HostedTopic, queue: int) -> Stay | None:
+    """Return the newest stay of a global topic's queue, which is here if an append is; None for another topic."""
+    return None if topic.topic.world is None else topic.topic.world.queues[queue][-1]
+
+
+def shown_error(topic: HostedTopic, places: Placement, share: Share, error: DeltaMQError) -> DeltaMQError:
     """Return an error of an append as the client of a static topic sees it: with logical offsets."""
     place = None if places.queues is None else places.queues.of_partition(share.partition)
     end_offset = error.extra.get("end_offset")
     if place is None or not isinstance(error, OffsetMismatch) or not isinstance(end_offset, int):
         return error
-    end = place.segment.logical(end_offset)
+    end, name, stay = place.segment.logical(end_offset), place.queue.name, _stay(topic, place.queue.index)
+    if stay is not None:
+        end, name = stay.shown(end), global_queue_name(place.queue.index)
     return OffsetMismatch(
-        f"expected_offset is not the end offset of {place.queue.name}, which is {end}",
+        f"expected_offset is not the end offset of {name}, which is {end}",
         field=error.field,
         extra={"end_offset": end},
     )

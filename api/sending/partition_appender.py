@@ -7,11 +7,10 @@ rows of one request --queue--> commit of the partition --> offsets
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from api.host import HostedMeta, HostedTopic, Topics, passes
-from api.log import Partitions, Pending, RequestPart, fence_not_known
+from api.log import Partitions, Pending, RecordRows, RequestPart, fence_not_known
 from api.wire import ArrowRows
 from mq.backoff import Backoff
 from mq.errors import Fenced
@@ -20,11 +19,28 @@ from tables.delta import ProducerStamp
 from tables.log import Appended
 from tables.settings import Flush
 
-__all__ = ["PartitionAppender"]
+__all__ = ["PartitionAppender", "Placed"]
 
+_Rows: TypeAlias = ArrowRows | RecordRows[Any]
 #: Seconds to wait for the cause of a fence in the metadata, as for requests whose messages may go elsewhere.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
+
+
+class Placed:
+    """Rows in the queue of a partition; `stored` waits for their commit."""
+
+    __slots__ = ("_appender", "_name", "_part", "_topic")
+
+    def __init__(self, appender: PartitionAppender, topic: HostedTopic, name: str, part: RequestPart) -> None:
+        self._appender = appender
+        self._topic = topic
+        self._name = name
+        self._part = part
+
+    async def stored(self) -> Appended:
+        """Return where the rows are; raise the error for which they are not stored, or `Unknown`."""
+        return await self._appender.committed(self._topic, self._name, self._part)
 
 
 class PartitionAppender:
@@ -37,20 +53,29 @@ class PartitionAppender:
         self._loop = partitions.loop
 
     def begin(
-        self, topic: HostedTopic, name: str, rows: ArrowRows, flush: Flush, stamp: ProducerStamp | None
-    ) -> Awaitable[Appended]:
-        """Queue the rows now, behind those of earlier calls, and return what waits for their commit.
+        self,
+        topic: HostedTopic,
+        name: str,
+        rows: ArrowRows | RecordRows[Any],
+        flush: Flush,
+        stamp: ProducerStamp | None,
+    ) -> Placed:
+        """Queue the rows now, behind those of earlier calls.
 
         Raises
         ------
         Unavailable
             `not_writable`: the partition is closed; nothing was stored.
         """
-        part = self._queued(topic, name, rows, flush, stamp)
-        return self._committed(topic, name, part)
+        return Placed(self, topic, name, self._queued(topic, name, rows, flush, stamp))
 
     def _queued(
-        self, topic: HostedTopic, name: str, rows: ArrowRows, flush: Flush, stamp: ProducerStamp | None
+        self,
+        topic: HostedTopic,
+        name: str,
+        rows: ArrowRows | RecordRows[Any],
+        flush: Flush,
+        stamp: ProducerStamp | None,
     ) -> RequestPart:
         places = self._topics.placement(topic)
         access = places.closed.get(places.number_of(topic.name, name, "partition"))
@@ -60,14 +85,15 @@ class PartitionAppender:
         topic.partition(name).queue.put(part)
         return part
 
-    async def _committed(self, topic: HostedTopic, name: str, part: RequestPart) -> Appended:
+    async def committed(self, topic: HostedTopic, name: str, part: RequestPart) -> Appended:
+        """Wait for the commit of a queued part; one that a fence refused is queued again."""
         until = self._loop.time() + _FENCED_S
         while True:
             await part.pending.wait()
             if isinstance(part.error, Fenced):
                 await self._caught_up(topic, name, part.error, until)
                 rows = part.messages
-                assert isinstance(rows, ArrowRows)
+                assert isinstance(rows, ArrowRows | RecordRows), "these are what begin takes"
                 part = self._queued(topic, name, rows, part.flush, part.stamp)
                 continue
             if part.error is not None:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
+from numpy.typing import NDArray
 
 from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
 from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
@@ -35,11 +37,12 @@ from api.sending.logical_places import (
     unsealed_before,
 )
 from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
-from api.wire import Indexes, Share
+from api.wire import Indexes, Share, bound_to
 from mq.backoff import Backoff
 from mq.errors import Conflict, Fenced, NotFound, Unavailable
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
+from mq.static import queue_index
 from mq.wire import ProduceAnswer, Producer, Range
 from tables.log import Appended, FetchStatus, PartitionLog
 from tables.queue import AT_ONCE, FenceEpochs, Placement, producer_in_delay
@@ -100,18 +103,26 @@ class RequestAppender:
         return {place.queue.index for place in found if place is not None}
 
     async def stored(self, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer | None:
-        """Return where the messages of an idempotent request are, if all of them are in closed queues; else None."""
+        """Return where messages of an idempotent request are that are stored in closed queues; None if none are."""
         producer = request.body.producer
         assert producer is not None, "only requests with a number are repeated"
         await topic.gate.turn(producer)
         with topic.gate.claim(producer):
-            try:
-                found = await self._found(topic, request, producer, in_order=False)
-            except LedElsewhere:
+            found = await self._found(topic, replace(request, stored_only=True), producer, in_order=False)
+            shares = [share for share in found.shares if share.partition in found.kept]
+            if not shares:
                 return None
-            if any(share.partition not in found.kept for share in found.shares):
-                return None
-            return await self._commit(topic, request, found, draw_of(producer))
+            return await self._commit(topic, request, found._replace(shares=shares), draw_of(producer))
+
+    def bound_queues(self, topic: HostedTopic, request: StoreRequest) -> NDArray[np.int16]:
+        """Return the logical queue to which each message goes by name or key; -1 for messages that may go anywhere."""
+        places = self._topics.placement(topic)
+        queue_at = np.full(len(places.partitions) + 1, -1, dtype=np.int16)  # the last one is for -1
+        for name, number in places.names.items():
+            index = queue_index(name)
+            queue_at[number] = -1 if index is None else index
+        queues: NDArray[np.int16] = queue_at[bound_to(topic.name, request.body.rows, request.named, places)]
+        return queues
 
     async def append(self, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer:
         """Route the request, wait for its commits, and return where its messages are."""
@@ -228,7 +239,7 @@ class RequestAppender:
                 if isinstance(part.error, Fenced):
                     refused.append((share, part.error))
                 elif part.error is not None:
-                    raise shown_error(by.places, share, part.error)
+                    raise shown_error(topic, by.places, share, part.error)
                 else:
                     stored.append((share, part))
             if not refused:
@@ -281,7 +292,7 @@ class RequestAppender:
                 flush if share.delay_broker is None else Flush.SYNC,
                 indexes=share.indexes,
                 stamp=stamp_of(topic, request, share),
-                expected_offset=expected_offset(places, share, request.expected_offset),
+                expected_offset=expected_offset(topic, places, share, request.expected_offset),
                 fence_epochs=self._fence_epochs(places, share),
             )
             parts.append((share, part))

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from api.host import HostedTopic
 from api.sending.logical_places import served, unserved
-from api.wire import Decoded, Named, Share, check_named, replayed, rerouted, route_messages
+from api.wire import (
+    ArrowRows,
+    Decoded,
+    Named,
+    Rows,
+    Share,
+    check_named,
+    check_same_request,
+    replayed,
+    rerouted,
+    route_messages,
+)
 from mq.access_codes import NOT_WRITABLE
 from mq.errors import Fenced, OffsetMismatch, Unavailable
 from mq.producer import Part
@@ -30,6 +44,10 @@ class StoreRequest:
     now_ms: int
     flush: str | None
     want_ids: bool
+    #: The indexes of the messages that are meant; None for all. The others go to other clusters.
+    only: NDArray[np.int64] | None = None
+    #: Whether it is only looked where messages are stored.
+    stored_only: bool = False
 
 
 def check_new(topic: str, request: StoreRequest, route: Route) -> None:
@@ -60,13 +78,33 @@ def routed(
         `queue_unserved`: the mapping of the logical queue of some keys cannot be had; else as for `served`.
     """
     rows = request.body.rows
+    if request.stored_only:
+        return _stored_shares(rows, request.only, stored)
     if not places.targets:
         raise unserved(topic, "its queues")
     if stored:
-        shares = replayed(topic.name, rows, request.named, places, draw, stored)
+        shares = replayed(topic.name, rows, request.named, places, draw, stored, request.only)
+    elif request.only is not None:
+        meant = Share("", rows.take(request.only), request.only)
+        shares = rerouted(topic.name, meant, request.named, places, draw)
     else:
         shares = route_messages(topic.name, rows, request.named, places, draw)
     return served(topic, places, shares, stored)
+
+
+def _stored_shares(
+    rows: Rows | ArrowRows, only: NDArray[np.int64] | None, stored: Mapping[str, Sequence[Part]]
+) -> list[Share]:
+    """Return the shares of a request that are stored and have some of the messages that are meant."""
+    shares = []
+    for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
+        check_same_request(part, rows.count)
+        if part.indexes is None:
+            return [Share(partition, rows, None)]
+        indexes = np.array(part.indexes, dtype=np.int64)
+        if only is None or np.isin(indexes, only).any():
+            shares.append(Share(partition, rows.take(indexes), indexes))
+    return shares
 
 
 def routed_again(topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, draw: int) -> list[Share]:

@@ -34,7 +34,7 @@ from api.host import (
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
-from api.progress import LaneCommits, QueueProgress
+from api.progress import GlobalTimes, LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
 from api.service.access import Access
 from api.service.gauges import RequestRate, counters_of, gauges_of
@@ -154,6 +154,7 @@ class Service:
         self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=refresh_s)
         self.commits = LaneCommits(self.lanes, self.hosting, self.owners)
         self.progress = QueueProgress(self.lanes, self.moved, self.commits)
+        self.global_times = GlobalTimes(self.global_copies, self.topics, self.progress)
         blocked = partial(self.moved.blocked, pop=True)
         queues_of = self.topics.queues_of
         pops = LanePops(self.lanes, blocked, partial(begin, self.meta), queues_of, busy_ms=ports.lane_busy_ms)

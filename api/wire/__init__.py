@@ -55,6 +55,7 @@ from api.wire.request import (
 )
 from api.wire.route_batch import (
     Share,
+    bound_to,
     check_named,
     check_same_request,
     first_held_back,
@@ -105,6 +106,7 @@ __all__ = [
     "answer_of",
     "as_deltamq_error",
     "body_too_slow",
+    "bound_to",
     "check_named",
     "check_same_request",
     "dead_letters",

@@ -29,6 +29,7 @@ from tables.key_column import lps_of_keys
 __all__ = [
     "Indexes",
     "Share",
+    "bound_to",
     "check_named",
     "check_same_request",
     "first_held_back",
@@ -71,6 +72,21 @@ def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: 
     return _grouped(messages, targets, route.partitions, np.arange(messages.count))
 
 
+def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces) -> NDArray[np.int16]:
+    """Return the index of the partition that each message names, or that its key has; -1 for one with neither."""
+    targets = np.full(messages.count, -1, dtype=np.int16)
+    if isinstance(named, str):
+        targets[:] = route.number_of(topic, named, "partition")
+        return targets
+    key = messages.key
+    if key is not None:
+        lps = lps_of_keys(key) if isinstance(key, pa.Array) else _list_lps(key)
+        targets = np.where(lps >= 0, route.table[lps], targets)
+    if named is not None:
+        _name(topic, named, route, targets)
+    return targets
+
+
 def check_named(topic: str, count: int, named: Named, route: NamedPlaces) -> None:
     """Return if the route has every partition that the `count` messages name, else refuse the first unknown one."""
     if isinstance(named, str):
@@ -86,8 +102,11 @@ def replayed(
     route: NamedPlaces,
     draw: int,
     stored: Mapping[str, Sequence[Part]],
+    only: NDArray[np.int64] | None = None,
 ) -> list[Share]:
     """Return the shares of a replay: the parts in `stored`, by partition, and the rest by the present route.
+
+    `only` are the indexes of the messages that are meant, by default all: parts with none of them are left out.
 
     Raises
     ------
@@ -95,12 +114,18 @@ def replayed(
         `producer_sequence_reused`: the stored request had another number of messages.
     """
     shares = []
-    left = np.ones(messages.count, dtype=bool)
+    meant = np.ones(messages.count, dtype=bool)
+    if only is not None:
+        meant[:] = False
+        meant[only] = True
+    left = meant.copy()
     for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, messages.count)
         if part.indexes is None:
             return [Share(partition, messages, None)]
         indexes = np.array(part.indexes, dtype=np.int64)
+        if not meant[indexes].any():
+            continue
         left[indexes] = False
         shares.append(Share(partition, messages.take(indexes), indexes))
     rest = np.flatnonzero(left)
@@ -180,16 +205,7 @@ def _targets(
     topic: str, messages: Rows | ArrowRows, named: Column | None, route: NamedPlaces, draw: int
 ) -> NDArray[np.int16]:
     """Return the index of each message's partition."""
-    targets = np.full(messages.count, -1, dtype=np.int16)
-    key = messages.key
-    if isinstance(key, pa.Array):
-        lps = lps_of_keys(key)
-        targets = np.where(lps >= 0, route.table[lps], targets)
-    elif key is not None:
-        lps = _list_lps(key)
-        targets = np.where(lps >= 0, route.table[lps], targets)
-    if named is not None:
-        _name(topic, named, route, targets)
+    targets = bound_to(topic, messages, named, route)
     keyless = np.flatnonzero(targets < 0)
     if keyless.size:
         for at, low, high in spread(keyless.size, route, draw):

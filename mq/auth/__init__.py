@@ -16,7 +16,7 @@ from mq.auth.claims import credential_of
 from mq.auth.credential import Credential
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
-from mq.auth.principal import PRINCIPAL_PATTERN, Principal
+from mq.auth.principal import PRINCIPAL_PATTERN, Principal, check_caller, check_principal, is_group
 from mq.auth.quota import Bucket, Quota, quota_of
 from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
 from mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
@@ -41,6 +41,8 @@ __all__ = [
     "Resource",
     "Scram",
     "Verb",
+    "check_caller",
+    "check_principal",
     "credential_of",
     "decide_first_administrator",
     "decide_put_key",
@@ -50,6 +52,7 @@ __all__ = [
     "decide_remove_principal",
     "decide_remove_rule",
     "decide_revoke_key",
+    "is_group",
     "is_proof",
     "is_right",
     "key_id_of",

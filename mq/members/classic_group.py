@@ -7,6 +7,10 @@
 The members plan among themselves: one of them, the leader, gets what all have said and says who has what. A generation
 is one such plan; whoever acts by an older one is refused. Nothing of this is stored: if the process dies, members are
 unknown to the next one and join again.
+
+A member with an instance id is static (KIP-345): when it comes back it takes its own place, as another member id, and
+the others go on by their plan. Its former self is fenced. A member without one may have to join with an id that it was
+given before (KIP-394), so that one whose answer is lost leaves no member behind.
 """
 
 from __future__ import annotations
@@ -63,6 +67,8 @@ class Member:
     assignment: bytes = b""
     joins: bool = False
     syncs: bool = False
+    #: What it is told who leads, if it has come back as the leader: it must not plan, since the others would not join.
+    told_leader: str = ""
 
     def data_of(self, protocol: str) -> bytes:
         return dict(self.said.protocols).get(protocol, b"")
@@ -102,23 +108,37 @@ class ClassicGroup:
         self._waits_for_more = False
         self._joined: list[str] = []
         self._synced: list[str] = []
+        #: Ids that were given to members that have not joined with them yet, and until when they may.
+        self._given: dict[str, int] = {}
+        #: Member ids of static members that have come back as others, the oldest first.
+        self._fenced: dict[str, None] = {}
 
     # What members ask.
 
-    def join(self, now_ms: int, member: str, new_id: str, said: Joining) -> str:
+    def join(self, now_ms: int, member: str, new_id: str, said: Joining, *, needs_id: bool = False) -> str:
         """Let a member join, a new one as `new_id`; return its id. The answer is in `take_joined` when it is decided.
 
         Raises
         ------
         MemberError
-            `unknown_member`; `inconsistent_protocol`: the others plan in other ways.
+            `unknown_member`; `fenced_instance`: another member has this instance id; `inconsistent_protocol`: the
+            others plan in other ways. `member_id_required`: with `needs_id`, a new member must join as `new_id`.
         Refused
             `invalid_session_timeout`, or `group_full`.
         """
-        self._check_joining(member, said)
+        holder = None if said.instance_id is None else self.id_of_instance(said.instance_id)
+        if member and said.instance_id is not None:
+            self._check_instance(member, said.instance_id)
+        self._check_joining(member or holder or "", said)
+        if not member and holder is not None:
+            return self._come_back(now_ms, self.members[holder], new_id, said)
+        if not member and needs_id and said.instance_id is None:
+            self._given[new_id] = now_ms + said.session_ms
+            raise MemberError(f"join as member {new_id}", code="member_id_required")
         found = self.members.get(member)
         if found is None:
-            found = self._added(now_ms, new_id, said)
+            self._given.pop(member, None)
+            found = self.members[member or new_id] = Member(member or new_id, said, now_ms)
         elif found.said.protocols == said.protocols and self._is_repeat(found):
             found.heard_ms = now_ms
             self._joined.append(found.id)
@@ -133,34 +153,62 @@ class ClassicGroup:
         if not SESSION_MS_MIN <= said.session_ms <= SESSION_MS_MAX:
             detail = f"session timeout must be from {SESSION_MS_MIN} to {SESSION_MS_MAX} ms, not {said.session_ms}"
             raise Refused(detail, code="invalid_session_timeout")
-        if member and member not in self.members:
+        if member and member not in self.members and member not in self._given:
             raise MemberError(f"member {member} is not in the group", code="unknown_member")
-        if not member and len(self.members) >= MEMBERS_MAX:
+        if not member and len(self.members) + len(self._given) >= MEMBERS_MAX:
             raise Refused(f"the group has {MEMBERS_MAX} members", code="group_full")
         others = [one for one in self.members.values() if one.id != member]
         common = self._common([one.said.protocols for one in others] + [said.protocols])
         if not said.protocols or not common or (others and said.protocol_type != self.protocol_type):
             raise MemberError("the group's members plan in other ways", code="inconsistent_protocol")
 
-    def _added(self, now_ms: int, new_id: str, said: Joining) -> Member:
-        if said.instance_id is not None:  # it comes back under a new id, and what it was is over
-            for one in [one.id for one in self.members.values() if one.said.instance_id == said.instance_id]:
-                self._removed(one)
-        self.members[new_id] = Member(new_id, said, now_ms)
-        return self.members[new_id]
+    def _come_back(self, now_ms: int, former: Member, new_id: str, said: Joining) -> str:
+        """Let a static member take the place that it had; if it plans as before, nobody else has to know."""
+        goes_on = self.phase is Phase.STABLE and former.said.protocols == said.protocols
+        found = Member(new_id, said, now_ms, former.assignment)
+        self.members = {one.id: one for one in (found if one is former else one for one in self.members.values())}
+        self._fenced[former.id] = None
+        if len(self._fenced) > MEMBERS_MAX:
+            del self._fenced[next(iter(self._fenced))]
+        self._joined += [former.id] * former.joins
+        self._synced += [former.id] * former.syncs
+        if self.leader == former.id:
+            self.leader = new_id
+            found.told_leader = former.id
+        if goes_on:
+            self._joined.append(new_id)
+            return new_id
+        found.joins = True
+        self.protocol_type = said.protocol_type
+        self._begin(now_ms)
+        self.tick(now_ms)
+        return new_id
+
+    def _check_instance(self, member: str, instance_id: str | None) -> None:
+        """Raise `MemberError` if another member has the instance id (`fenced_instance`), or none has."""
+        if instance_id is None:
+            return
+        holder = self.id_of_instance(instance_id)
+        if holder is None:
+            raise MemberError(f"no member of the group is instance {instance_id}", code="unknown_member")
+        if holder != member:
+            raise _fenced(member)
 
     def _is_repeat(self, member: Member) -> bool:
         """Whether a join changes nothing: the leader's asks for a new plan."""
         return self.phase is Phase.SYNCING or (self.phase is Phase.STABLE and member.id != self.leader)
 
-    def sync(self, now_ms: int, member: str, generation: int, plan: Mapping[str, bytes]) -> None:
+    def sync(
+        self, now_ms: int, member: str, generation: int, plan: Mapping[str, bytes], instance: str | None = None
+    ) -> None:
         """Let a member ask for its part, the leader with the plan; the answer is in `take_synced`.
 
         Raises
         ------
         MemberError
-            `unknown_member`, `illegal_generation`, `rebalance_in_progress`.
+            `unknown_member`, `fenced_instance`, `illegal_generation`, `rebalance_in_progress`.
         """
+        self._check_instance(member, instance)
         found = self._member(member, generation)
         found.heard_ms = now_ms
         if self.phase is Phase.JOINING:
@@ -175,14 +223,23 @@ class ClassicGroup:
             self.phase = Phase.STABLE
             self._tell_synced()
 
-    def heartbeat(self, now_ms: int, member: str, generation: int) -> None:
+    def heartbeat(self, now_ms: int, member: str, generation: int, instance: str | None = None) -> None:
         """Note that a member lives; raises what `sync` does."""
+        self._check_instance(member, instance)
         self._member(member, generation).heard_ms = now_ms
         if self.phase is Phase.JOINING:
             raise _rebalancing()
 
-    def leave(self, now_ms: int, member: str) -> None:
-        """Remove a member; raise `MemberError` (`unknown_member`)."""
+    def leave(self, now_ms: int, member: str, instance: str | None = None) -> None:
+        """Remove a member; raise `MemberError` (`unknown_member`, `fenced_instance`).
+
+        An administrator names a static member by its instance alone.
+        """
+        if instance is not None and not member:
+            member = self.id_of_instance(instance) or ""
+        self._check_instance(member, instance)
+        if self._given.pop(member, None) is not None:
+            return
         if member not in self.members:
             raise MemberError(f"member {member} is not in the group", code="unknown_member")
         self._removed(member)
@@ -192,7 +249,7 @@ class ClassicGroup:
         """Return the id of the member with an instance id."""
         return next((one.id for one in self.members.values() if one.said.instance_id == instance_id), None)
 
-    def check_commit(self, now_ms: int, member: str, generation: int) -> None:
+    def check_commit(self, now_ms: int, member: str, generation: int, instance: str | None = None) -> None:
         """Return if a commit counts: by a member, or by anybody (no member, generation -1) while there is none.
 
         Raises
@@ -204,12 +261,15 @@ class ClassicGroup:
             if self.members:
                 raise MemberError("the group has members, who alone commit", code="unknown_member")
             return
+        self._check_instance(member, instance)
         self._member(member, generation).heard_ms = now_ms
         if self.phase is Phase.SYNCING:
             raise _rebalancing()
 
     def _member(self, member: str, generation: int) -> Member:
         found = self.members.get(member)
+        if found is None and member in self._fenced:
+            raise _fenced(member)
         if found is None:
             raise MemberError(f"member {member} is not in the group", code="unknown_member")
         if generation != self.generation:
@@ -228,6 +288,7 @@ class ClassicGroup:
             self._removed(one)
         if silent:
             self._changed(now_ms)
+        self._given = {one: until_ms for one, until_ms in self._given.items() if now_ms <= until_ms}
         if self.phase is not Phase.JOINING:
             return
         all_here = all(one.joins for one in self.members.values())
@@ -237,6 +298,7 @@ class ClassicGroup:
     def next_ms(self) -> int | None:
         """Return when `tick` has something to do next; None for never."""
         due = [one.heard_ms + one.said.session_ms + 1 for one in self.members.values() if not one.joins]
+        due += [until_ms + 1 for until_ms in self._given.values()]
         if self.phase is Phase.JOINING:
             due.append(self._deadline_ms)
         return min(due, default=None)
@@ -255,10 +317,10 @@ class ClassicGroup:
 
     def joined(self, member: str) -> Joined:
         """Return the answer to a member's join; raise `MemberError` if it is not a member any more."""
-        self._member(member, self.generation)
-        listed: Sequence[Member] = list(self.members.values()) if member == self.leader else []
+        leader = self._member(member, self.generation).told_leader or self.leader
+        listed: Sequence[Member] = list(self.members.values()) if member == leader else []
         told = tuple((one.id, one.said.instance_id, one.data_of(self.protocol)) for one in listed)
-        return Joined(self.generation, self.protocol_type, self.protocol, self.leader, member, told)
+        return Joined(self.generation, self.protocol_type, self.protocol, leader, member, told)
 
     def synced(self, member: str) -> Synced:
         """Return the answer to a member's sync; raise `MemberError` if there is a new generation to join."""
@@ -298,7 +360,7 @@ class ClassicGroup:
         self.protocol = self._chosen()
         self.leader = self.leader if self.leader in self.members else next(iter(self.members))
         for member in self.members.values():
-            member.joins, member.heard_ms, member.assignment = False, now_ms, b""
+            member.joins, member.heard_ms, member.assignment, member.told_leader = False, now_ms, b"", ""
             self._joined.append(member.id)
 
     def _end(self) -> None:
@@ -328,6 +390,10 @@ class ClassicGroup:
         common = self._common(said)
         votes = Counter(next(name for name, _ in protocols if name in common) for protocols in said)
         return votes.most_common(1)[0][0]
+
+
+def _fenced(member: str) -> MemberError:
+    return MemberError(f"member {member} was replaced by another with its instance id", code="fenced_instance")
 
 
 def _rebalancing() -> MemberError:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
+from mq.static.global_progress import global_commit_parts, global_position, global_reset_parts, shown_in
 from mq.static.global_queues import GlobalQueues, Stay, global_queue_index, global_queue_name, global_queue_names
-from mq.static.logical_queue import LOGICAL_BROKER, LogicalQueue, is_queue_name, queue_index, queue_name, queue_names
+from mq.static.logical_queue import (
+    GLOBAL_BROKER,
+    LOGICAL_BROKER,
+    LogicalQueue,
+    is_queue_name,
+    queue_index,
+    queue_name,
+    queue_names,
+)
 from mq.static.placement import plan_remap, spread_queues
 from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps, unfinished
 from mq.static.queue_mapping import QueueMapping, mappings_of
@@ -15,6 +24,7 @@ from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from mq.static.topic_queues import SegmentOf, TopicQueues
 
 __all__ = [
+    "GLOBAL_BROKER",
     "LOGICAL_BROKER",
     "NO_MAPPINGS",
     "UNDECIDED",
@@ -34,9 +44,12 @@ __all__ = [
     "TopicQueues",
     "commit_steps",
     "faults_of",
+    "global_commit_parts",
+    "global_position",
     "global_queue_index",
     "global_queue_name",
     "global_queue_names",
+    "global_reset_parts",
     "is_queue_name",
     "mappings_of",
     "next_after",
@@ -49,6 +62,7 @@ __all__ = [
     "queue_names",
     "reset_steps",
     "served_queues",
+    "shown_in",
     "spread_queues",
     "surviving_queues",
     "unfinished",

@@ -150,13 +150,23 @@ class GlobalQueues:
     def place(self, queue: int, offset: int) -> tuple[Stay, int]:
         """Return where to read a global offset: the stay, and the local offset there.
 
-        An offset in a hole, or behind the end of a stay, goes on in the next stay that has global offsets.
+        An offset in a hole, or behind the end of a stay, goes on in the next stay that has global offsets. So does one
+        in a stay that has ended without a message.
         """
         readable = self.readable(queue)
         at = max([0, *(number for number, stay in enumerate(readable) if stay.logic_offset <= offset)])
-        while readable[at].is_ended and offset >= readable[at].logic_end and at + 1 < len(readable):
+        while at + 1 < len(readable) and readable[at].local(offset) >= readable[at].local_end:  # it has ended
             at += 1
         return readable[at], readable[at].local(offset)
+
+    def clusters_of(self, queue: int) -> tuple[str, ...]:
+        """Return the clusters that hold messages of the queue with global offsets, oldest first."""
+        return tuple(dict.fromkeys(stay.cluster for stay in self.readable(queue)))
+
+    @property
+    def readers(self) -> frozenset[str]:
+        """All clusters that hold messages with global offsets."""
+        return frozenset(cluster for queue in range(len(self.queues)) for cluster in self.clusters_of(queue))
 
     def after(self, queue: int, stay: Stay) -> Stay | None:
         """Return the next stay with global offsets; None behind the newest one."""

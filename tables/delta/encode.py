@@ -19,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from mq.limits import KIB
 from mq.producer import Part, part_to_json
+from mq.sequences import Earlier
 from mq.sequences import Sequence as MessageSequence
 from tables.delta.actions import DataFile
 from tables.delta.small_parquet import FEW_ROWS_MAX, encode_few_rows
@@ -36,6 +38,8 @@ PARTS_KEY: Final = b"mq.parts"
 _FEW_BYTES_MAX: Final = 60 * KIB
 #: Largest number of ids that are made one by one.
 _FEW_IDS: Final = 63
+#: Number of rows whose digits are kept.
+_KEPT_IDS: Final = 4_096
 #: Columns with few distinct values; for the others a dictionary would only cost time.
 _REPEATING: Final = [
     "key",
@@ -65,7 +69,8 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 class ProducerStamp:
     """The producer's request that rows belong to: messages `indexes` of a request of `total`; None for all of them.
 
-    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.sequences`).
+    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.sequences`), which
+    follows what it has stored `earlier` in other partitions.
     """
 
     id: str
@@ -73,6 +78,7 @@ class ProducerStamp:
     indexes: tuple[int, ...] | None
     total: int
     sequence: MessageSequence | None = None
+    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +150,43 @@ def _made_ids(batch_id: str, count: int) -> pa.Array:
     width = len(prefix) + 8
     ids = np.empty((count, width), dtype=np.uint8)
     ids[:, : len(prefix)] = prefix
-    row = np.arange(count, dtype=np.uint32)
-    for digit in range(8):
-        ids[:, width - 1 - digit] = _HEX[(row >> np.uint32(4 * digit)) & np.uint32(15)]
+    ids[:, len(prefix) :] = _row_digits(count)
     ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(ids))
 
 
+def _row_digits(count: int) -> NDArray[np.uint8]:
+    """Return the hexadecimal digits of the first rows, eight for each."""
+    known = _few_row_digits()
+    return known[:count] if count <= len(known) else _made_row_digits(count)
+
+
+@functools.cache
+def _few_row_digits() -> NDArray[np.uint8]:
+    return _made_row_digits(_KEPT_IDS)
+
+
+def _made_row_digits(count: int) -> NDArray[np.uint8]:
+    digits = np.empty((count, 8), dtype=np.uint8)
+    row = np.arange(count, dtype=np.uint32)
+    for digit in range(8):
+        digits[:, 7 - digit] = _HEX[(row >> np.uint32(4 * digit)) & np.uint32(15)]
+    return digits
+
+
 def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
     """Return the columns `producer_id` and `producer_seq`."""
-    rows_of_part = np.repeat(np.arange(len(parts)), [p.count for p in parts])
+    first = parts[0].producer
+    if len(parts) == 1 and first is not None:
+        return pa.repeat(first.id, parts[0].count), pa.repeat(first.seq, parts[0].count)
+    counts = [p.count for p in parts]
+    rows_of_part = pa.array(np.repeat(np.arange(len(parts)), counts))
     ids = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
-    seqs = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
-    return ids.take(pa.array(rows_of_part)), seqs.take(pa.array(rows_of_part))
+    if all(p.producer is not None for p in parts):
+        seqs = np.array([p.producer.seq for p in parts if p.producer is not None], dtype=np.int64)
+        return ids.take(rows_of_part), pa.array(np.repeat(seqs, counts))
+    seqs_or_none = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
+    return ids.take(rows_of_part), seqs_or_none.take(rows_of_part)
 
 
 def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:

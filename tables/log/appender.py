@@ -66,7 +66,7 @@ class Appender:
         OffsetMismatch, Fenced, OutOfSequence, Unknown
             As for `PartitionLog.append`.
         """
-        parts = with_numbers(parts, self._requests.seen, known_since_ms=self._producers_known_since_ms())
+        parts = with_numbers(parts, self._requests.seen, known_since_ms=self.producers_known_since_ms())
         stored = [self._stored_part(p) for p in parts]
         again = repeats(parts)
         base = self._state.end_offset
@@ -86,7 +86,7 @@ class Appender:
             ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
         return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
 
-    def _producers_known_since_ms(self) -> int:
+    def producers_known_since_ms(self) -> int:
         """Return the time since which no producer that was born then was forgotten: by age, for room, by retention."""
         if self._state.min_offset > 0:
             return OFFSET_MAX

@@ -162,6 +162,10 @@ def _numbered(
     if stamp is None or stamp.sequence is None:
         return part
     known = before.get(stamp.id) or seen(stamp.id)
+    if stamp.earlier is not None:
+        known_since_ms = max(known_since_ms, stamp.earlier.known_since_ms)
+        all_parts = {**stamp.earlier.parts, **({} if known is None else known.parts)}
+        known = ProducerSeen(max(all_parts), all_parts) if all_parts else None
     number = number_of(stamp.sequence, part.count, known, known_since_ms=known_since_ms)
     parts = {} if known is None else dict(known.parts)
     if number not in parts:
@@ -169,4 +173,4 @@ def _numbered(
             Part(producer_id=stamp.id, seq=number, base_offset=-1, count=part.count, total=part.count, time_ms=0),
         )
     before[stamp.id] = ProducerSeen(max(parts), parts)
-    return RowsPart(part.count, replace(stamp, seq=number, sequence=None))
+    return RowsPart(part.count, replace(stamp, seq=number, sequence=None, earlier=None))

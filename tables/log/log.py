@@ -198,6 +198,11 @@ class PartitionLog:
         """Return what is remembered of an idempotent producer; None if nothing is (SPEC SEND-5)."""
         return self._requests.seen(producer_id)
 
+    @property
+    def producers_known_since_ms(self) -> int:
+        """The time since which no producer that was born then was forgotten: by age, for room, by retention."""
+        return self._appender.producers_known_since_ms()
+
     def remembers(self, producer_id: str, seq: int) -> bool:
         """Return whether a request of an idempotent producer is remembered as stored (SPEC SEND-5)."""
         seen = self._requests.seen(producer_id)

@@ -30,6 +30,8 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     filters,
     flat,
     handover,
+    kafka,
+    kafka_java,
     keys,
     many,
     memory,

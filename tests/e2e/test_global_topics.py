@@ -197,6 +197,62 @@ def test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_
         assert offsets == list(range(len(offsets))), "no hole"
 
 
+def test_static_21_a_request_of_both_clusters_is_stored_once_though_the_one_that_split_it_dies(
+    clusters: Killable,
+) -> None:
+    messages = [{"body": f"m{at}", "partition": name_of(at % 2)} for at in range(6)]
+    request = {"messages": messages, "producer": {"id": "p", "seq": 0}}
+    clusters.restart("east", "ack.before_respond=kill")
+    with pytest.raises((OSError, http.client.HTTPException)):
+        clusters.call("east", "POST", "/messages", request)
+    clusters.processes["east"].wait()
+    clusters.restart("east")
+    for name in ("west", "east"):
+        reply: Any = clusters.call(name, "POST", "/messages", request)
+        assert reply.status == 200 and reply.json["duplicate"] is True, reply
+        for queue in (0, 1):
+            assert [body for _, body in clusters.read(name, queue)] == [f"m{at}" for at in range(6) if at % 2 == queue]
+
+
+def test_static_16_a_commit_that_is_cut_short_passes_no_message_and_is_finished_by_the_same_again(
+    clusters: Killable,
+) -> None:
+    for target in ("east", "west", "east"):
+        assert clusters.call("east", "POST", "/remap", {"clusters": [target]}).status == 200
+        messages = [{"body": target, "partition": name_of(0)}] * 2
+        assert clusters.call("west", "POST", "/messages", {"messages": messages}).status == 200
+    path = f"/v1/groups/g/topics/{TOPIC}/offsets"
+
+    def committed(name: str) -> int | None:
+        shown: Any = call(clusters.processes[name].url, "GET", path).json
+        found: int | None = shown["partitions"][0]["committed_offset"]
+        return found
+
+    def commit(name: str, offset: int) -> Reply:
+        return call(clusters.processes[name].url, "PUT", path, {"offsets": {name_of(0): offset}})
+
+    assert commit("west", 1).status == 200
+    clusters.restart("west", "global.after_commit_part=kill")
+    with pytest.raises((OSError, http.client.HTTPException)):
+        commit("west", 5)  # the older part is west's, the newer one east's
+    clusters.processes["west"].wait()
+    clusters.restart("west")
+    assert committed("east") in (1, 2), "west is done with its messages, and east is not told yet"
+    assert commit("west", 5).status == 200
+    for name in NAMES:
+        clusters.processes[name].kill()
+        clusters.restart(name)
+    assert committed("east") == committed("west") == 5
+    clusters.restart("west", "global.after_reset_part=kill")
+    asked = (f"{path}/reset", {"to": {name_of(0): 3}})
+    with pytest.raises((OSError, http.client.HTTPException)):
+        call(clusters.processes["west"].url, "POST", *asked)
+    clusters.processes["west"].wait()
+    clusters.restart("west")
+    assert call(clusters.processes["west"].url, "POST", *asked).status == 200
+    assert committed("east") == committed("west") == 3
+
+
 def test_sec_06_clusters_with_keys_go_on_after_a_kill_with_their_proofs(guarded_clusters: Killable) -> None:
     test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_doubles_nothing(
         guarded_clusters, "west", "global.after_adopt@2", "west", "strict"

@@ -29,13 +29,13 @@ def valid(
         try:
             found = run(folder, plan, hurt)
         except BaseException:
-            _keep(folder, request.node.name)
+            keep(folder, request.node.name)
             raise
         record_property("seed", plan.seed)
         for name, value in (*found.figures.items(), ("runs", 1)):
             record_property(name, value)
         if found.checked.verdict is not Verdict.VALID:
-            kept = _keep(folder, request.node.name)
+            kept = keep(folder, request.node.name)
             pytest.fail(f"seed {plan.seed}, kept in {kept}\n{found}")
         shutil.rmtree(folder)
         return found
@@ -43,7 +43,7 @@ def valid(
     return play
 
 
-def _keep(folder: Path, test: str) -> Path:
+def keep(folder: Path, test: str) -> Path:
     """Copy a run to where `make clean` finds it; the tables, too."""
     kept = _OUT / f"{test.replace('/', '_')}-{folder.name}"
     shutil.rmtree(kept, ignore_errors=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from api.auth import EVERYBODY, OPEN, Caller, named_by, needs_of, on_behalf_of
+from api.auth import EVERYBODY, OPEN, Caller, caller_header, named_by, needs_of
 from api.kafka.messages import (
     ApiVersionsRequest,
     CreatePartitionsRequest,
@@ -79,7 +79,7 @@ class Asker:
     def __init__(self, caller: Caller, credential: Credential | None = None) -> None:
         self.caller = caller
         #: The headers of requests that this process sends to others for the caller.
-        self.headers: Sequence[Header] = () if credential is None else [(b"authorization", on_behalf_of(credential))]
+        self.headers: Sequence[Header] = () if credential is None else [caller_header(credential)]
         self._allowed: list[tuple[Resource, str, Verb]] = []
         #: The call's name and where it comes from, for the audit.
         self.call = self.address = ""

@@ -59,7 +59,7 @@ class Cluster:
             return MetadataTopic(error_code_of(error), name)
 
     def _shown(self, topic: Topic) -> MetadataTopic:
-        partitions = [_partition(index, self._places.leader(name)) for index, name in enumerate(topic.route.partitions)]
+        partitions = [_partition(index, leader) for index, leader in enumerate(self._places.shown(topic))]
         return MetadataTopic(ErrorCode.NONE, topic.name, is_system(topic.name), partitions)
 
     def describe(self, request: DescribeClusterRequest, asker: Asker) -> DescribeClusterResponse:
@@ -78,6 +78,8 @@ class Cluster:
         )
 
 
-def _partition(index: int, leader: Node) -> MetadataPartition:
+def _partition(index: int, leader: Node | None) -> MetadataPartition:
     """Return a partition as Kafka's clients see it: the store keeps the copies, so the leader is the only replica."""
+    if leader is None:
+        return MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, index, -1)
     return MetadataPartition(ErrorCode.NONE, index, leader.id, 0, [leader.id], [leader.id])

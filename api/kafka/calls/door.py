@@ -108,7 +108,7 @@ class Door:
             case FindCoordinatorRequest() as request:
                 return self._members.coordinator(request, asker)
             case JoinGroupRequest() as request:
-                return await self._members.join(request, frame.client_id, host, asker)
+                return await self._members.join(request, frame, host, asker)
             case SyncGroupRequest() as request:
                 return await self._members.sync(request, asker)
             case HeartbeatRequest() as request:

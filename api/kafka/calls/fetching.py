@@ -34,12 +34,13 @@ from api.kafka.messages import (
 from api.kafka.records import encode_records
 from api.kafka.rows import records_of
 from api.log import Partition
-from api.reading import FetchQuery, PartitionReader
+from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
 from api.service import Service
 from api.wire import Ticket
 from mq.errors import DeltaMQError
 from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
+from mq.static import LogicalQueue
 from tables.log import Fetched, FetchStatus
 
 __all__ = ["Fetching"]
@@ -52,11 +53,12 @@ _US: Final = 1_000
 
 @dataclass(slots=True)
 class _Asked:
-    """One partition of a fetch, and what was found."""
+    """One partition of a fetch; of a static topic, a logical queue, whose newest readable segment is the partition."""
 
     topic: HostedTopic
     partition: Partition
     wanted: FetchPartition
+    queue: LogicalQueue | None = None
 
 
 class Fetching:
@@ -68,9 +70,11 @@ class Fetching:
         self._partitions = service.partitions
         self._metrics = service.metrics
         self._loop = service.loop
+        self._progress = service.progress
         self._reader = PartitionReader(
             service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000
         )
+        self._queues = QueueReader(self._reader, service.topics, service.meta, service.partitions)
 
     async def fetch(self, request: FetchRequest, ticket: Ticket, asker: Asker) -> FetchResponse:
         """Return what the partitions have from the given offsets on; the bytes of rows are reserved in `ticket`."""
@@ -110,6 +114,9 @@ class Fetching:
     async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
         asker.check(FetchRequest, topic=name)
         topic = await self._places.topic(name)
+        queue = self._places.queue(topic, wanted.partition)
+        if queue is not None:
+            return _Asked(topic, topic.partition(queue.newest_readable.partition), wanted, queue)
         partition = self._places.partition(topic, wanted.partition)
         self._topics.check_readable(topic, partition)
         return _Asked(topic, topic.partition(partition), wanted)
@@ -120,8 +127,12 @@ class Fetching:
         bytes_max = min(left, max(wanted.partition_max_bytes, 1)) if left > 0 else 0
         query = FetchQuery(max(wanted.fetch_offset, 0), FETCH_MESSAGES_MAX if bytes_max else 1, bytes_max or 1, 0, None)
         try:
-            log = await asked.partition.opened()
-            found = await self._reader.look(asked.partition, log, query, query.offset)
+            if asked.queue is not None:
+                found, asked.queue = await self._queues.look(asked.topic, asked.queue.name, query)
+                asked.partition = asked.topic.partition(asked.queue.newest_readable.partition)
+            else:
+                log = await asked.partition.opened()
+                found = await self._reader.look(asked.partition, log, query, query.offset)
         except GONE as error:
             raise await self._topics.explained(asked.topic, error) from error
         records = b""
@@ -150,11 +161,20 @@ class Fetching:
         for asked in watched:
             asked.partition.watch(waiter)
         try:
-            if not any(_is_behind(asked) for asked in watched):
+            if not any(self._is_behind(asked) for asked in watched):
                 await asyncio.wait({waiter}, timeout=timeout_s)
         finally:
             for asked in watched:
                 asked.partition.forget(waiter)
+
+    def _is_behind(self, asked: _Asked) -> bool:
+        """Whether there is more than was read: messages, or another segment."""
+        log, queue = asked.partition.log, asked.queue
+        if queue is None or log is None:
+            return log is None or log.end_offset > asked.wanted.fetch_offset
+        newest, queues = queue.newest_readable, self._topics.queues(asked.topic)
+        is_appended = not newest.is_sealed and newest.logical(log.end_offset) > asked.wanted.fetch_offset
+        return is_appended or queues is None or queues.find(queue.name) != queue
 
     async def list_offsets(self, request: ListOffsetsRequest, asker: Asker) -> ListOffsetsResponse:
         """Return offsets by time; the earliest and the next one have names of their own."""
@@ -168,6 +188,9 @@ class Fetching:
         try:
             asker.check(ListOffsetsRequest, topic=name)
             topic = await self._places.topic(name)
+            queue = self._places.queue(topic, wanted.index)
+            if queue is not None:
+                return await self._listed_in_queue(topic, queue, wanted)
             partition = topic.partition(self._places.partition(topic, wanted.index))
             await partition.opened()
             await partition.refresh()
@@ -191,12 +214,36 @@ class Fetching:
             return ListedOffset(wanted.index, ErrorCode.NONE, -1, -1)
         return ListedOffset(wanted.index, ErrorCode.NONE, wanted.timestamp, offset)
 
+    async def _listed_in_queue(
+        self, topic: HostedTopic, queue: LogicalQueue, wanted: ListOffsetsPartition
+    ) -> ListedOffset:
+        """Return a logical offset of a queue, by time or at one of its ends (SPEC STATIC-15)."""
+        await self._topics.refresh()  # a remapping of another process counts
+        queue = self._places.queue(topic, queue.index) or queue
+        bounds = await self._progress.bounds(topic.topic, queue)
+        if wanted.timestamp == _LATEST:
+            return ListedOffset(wanted.index, ErrorCode.NONE, -1, bounds.end_offset)
+        if wanted.timestamp == _EARLIEST:
+            return ListedOffset(wanted.index, ErrorCode.NONE, -1, bounds.min_offset)
+        if wanted.timestamp == _MAX_TIMESTAMP:
+            return await self._newest(topic, queue, wanted.index)
+        if wanted.timestamp < 0:
+            return ListedOffset(wanted.index, ErrorCode.INVALID_REQUEST)
+        offset = await self._progress.offset_at(topic.topic, queue, wanted.timestamp * _US)
+        if offset >= bounds.end_offset:
+            return ListedOffset(wanted.index, ErrorCode.NONE, -1, -1)
+        return ListedOffset(wanted.index, ErrorCode.NONE, wanted.timestamp, offset)
+
+    async def _newest(self, topic: HostedTopic, queue: LogicalQueue, index: int) -> ListedOffset:
+        """Return the place of a queue's newest message; -1 if it has none."""
+        for segment in reversed(queue.readable):
+            log = await topic.partition(segment.partition).opened()
+            end = segment.end_offset if segment.is_sealed else log.end_offset
+            if end > log.min_offset:
+                return ListedOffset(index, ErrorCode.NONE, log.append_ms, segment.logical(end - 1))
+        return ListedOffset(index, ErrorCode.NONE, -1, -1)
+
 
 def _encoded(found: Fetched) -> bytes:
     """Return rows as one batch: their offsets are dense."""
-    return encode_records(records_of(found.rows), base_offset=found.next_offset - found.rows.num_rows)
-
-
-def _is_behind(asked: _Asked) -> bool:
-    log = asked.partition.log
-    return log is None or log.end_offset > asked.wanted.fetch_offset
+    return encode_records(records_of(found.rows), base_offset=found.rows.column("offset")[0].as_py())

@@ -1,13 +1,15 @@
 """OffsetCommit and OffsetFetch: a group's offsets, which are the same in REST, SQL and the console.
 
-A commit is in the tables before its answer, and never moves back: who wants that resets the group's offsets.
+A commit is in the tables before its answer. That of a member never moves back. Who commits an earlier offset while the
+group has no members means a reset, as Kafka's tools do (`kafka-consumer-groups --reset-offsets`), and gets one: a new
+epoch, in which commits that are still on their way count for nothing (SPEC POP-18).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from api.host import HostedTopic
+from api.host import Call, HostedTopic
 from api.kafka.access import Asker
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
@@ -15,6 +17,7 @@ from api.kafka.messages import (
     CommitPartition,
     CommittedOffset,
     CommittedTopic,
+    CommitTopic,
     ErrorCode,
     FetchedOffset,
     FetchedOffsets,
@@ -29,7 +32,8 @@ from api.service import Service
 from mq.errors import DeltaMQError
 from mq.meta import Group
 from mq.names import broker_of, check_group
-from mq.queue import LaneKey
+from mq.queue import Bounds, LaneKey, reset_position
+from mq.static import LogicalQueue
 
 __all__ = ["GroupOffsets"]
 
@@ -48,13 +52,16 @@ class GroupOffsets:
         try:
             name = check_group(request.group_id)
             asker.check(OffsetCommitRequest, group=name)
-            self._members.check_commit(name, request.member_id, request.generation_id)
+            instance = request.group_instance_id
+            self._members.check_commit(name, request.member_id, request.generation_id, instance)
             group = await self._service.groups.for_use(name)
         except DeltaMQError as error:
             group = error
         topics = []
         for topic in request.topics:
-            done = [await self._committed(group, topic.name, one, asker) for one in topic.partitions]
+            back = {} if request.member_id else await self._put_back(group, topic, asker)
+            ahead = [one for one in topic.partitions if one.index not in back]
+            done = [*back.values(), *[await self._committed(group, topic.name, one, asker) for one in ahead]]
             topics.append(CommittedTopic(topic.name, done))
         return OffsetCommitResponse(topics=topics)
 
@@ -68,6 +75,10 @@ class GroupOffsets:
         try:
             asker.check(OffsetCommitRequest, topic=name)
             topic = await self._places.topic(name)
+            queue = self._places.queue(topic, index)
+            if queue is not None:
+                await self._committed_in_queue(group, topic, queue, asked.offset, asker)
+                return CommittedOffset(index, ErrorCode.NONE)
             partition = self._places.partition(topic, index)
             await begin(service.meta, topic.topic, group)
             lane = LaneKey(topic.topic.id, group.name, False, partition)
@@ -77,6 +88,50 @@ class GroupOffsets:
         except DeltaMQError as error:
             return CommittedOffset(index, error_code_of(error))
         return CommittedOffset(index, ErrorCode.NONE)
+
+    async def _put_back(
+        self, group: Group | DeltaMQError, asked: CommitTopic, asker: Asker
+    ) -> dict[int, CommittedOffset]:
+        """Reset the group where the offsets are earlier than its own; return the outcome for these partitions."""
+        if isinstance(group, DeltaMQError):
+            return {}
+        service, lanes, done = self._service, dict[LaneKey, int](), list[int]()
+        code = ErrorCode.NONE
+        try:
+            asker.check(OffsetCommitRequest, topic=asked.name)
+            topic = await self._places.topic(asked.name)
+            for one in asked.partitions:
+                if max(one.offset, 0) < (await self._of(group.name, topic, one.index)).offset:
+                    done.append(one.index)
+                    lanes |= await self._earlier(group, topic, one)
+            if lanes:
+                asker.require("group", group.name, "reset")
+                brokers = {broker_of(lane.partition) for lane in lanes}
+                epoch = await service.groups.reset(group.name, topic.topic, lanes)
+                await service.groups.shut_out(group.name, topic.topic, brokers, epoch)
+                # The next request to the owners of the lanes must find them in the new epoch.
+                await service.owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
+        except DeltaMQError as error:
+            code = error_code_of(error)
+        return {index: CommittedOffset(index, code) for index in done}
+
+    async def _earlier(self, group: Group, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
+        """Return the new offset of each lane of a partition that is reset."""
+        queue, offset = self._places.queue(topic, asked.index), max(asked.offset, 0)
+        if queue is not None:
+            return (await self._service.progress.reset_lanes(topic.topic, group.name, queue, offset, "offset"))[0]
+        partition = self._places.partition(topic, asked.index)
+        log = await topic.partition(partition).look()
+        bounds = Bounds(0, offset) if log is None else Bounds(log.min_offset, log.end_offset)
+        return {LaneKey(topic.topic.id, group.name, False, partition): reset_position(offset, bounds)}
+
+    async def _committed_in_queue(
+        self, group: Group, topic: HostedTopic, queue: LogicalQueue, offset: int, asker: Asker
+    ) -> None:
+        service = self._service
+        await begin(service.meta, topic.topic, group)
+        done = await service.progress.store(topic.topic, group, queue, max(offset, 0), headers=asker.headers)
+        service.statistics.committed(group.name, topic.topic, queue.name, queue.leader.broker, done.offset)
 
     async def fetch(self, request: OffsetFetchRequest, asker: Asker) -> OffsetFetchResponse:
         """Return committed offsets, -1 where the group has none; null asks for all topics of the group."""
@@ -107,7 +162,7 @@ class GroupOffsets:
                 yield hosted
 
     async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
-        found = [await self._of(group, topic, index) for index in range(len(topic.route.partitions))]
+        found = [await self._of(group, topic, index) for index in range(self._places.count(topic.topic))]
         return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0])
 
     async def _named(self, group: str, name: str, index: int, asker: Asker) -> FetchedOffset:
@@ -118,6 +173,13 @@ class GroupOffsets:
             return FetchedOffset(index, error_code=error_code_of(error))
 
     async def _of(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
+        queue = self._places.queue(topic, index)
+        if queue is not None:
+            known = self._service.groups.find(group)
+            if known is None:
+                return FetchedOffset(index)
+            position = await self._service.progress.of(topic.topic, known, queue, newest=True)
+            return FetchedOffset(index, position.offset) if position.is_begun else FetchedOffset(index)
         lane = LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))
         # All that was committed before now counts, whichever process stored it.
         committed = await self._service.moved.committed(lane, self._service.loop.time())

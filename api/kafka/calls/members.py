@@ -25,6 +25,7 @@ from api.kafka.messages import (
     ErrorCode,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    Frame,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinedMember,
@@ -50,6 +51,8 @@ __all__ = ["Members"]
 
 _GROUP: Final = 0
 _CLIENT_ID_MAX: Final = 64
+#: The version of JoinGroup from which on new members are given an id first.
+_GIVES_IDS: Final = 4
 #: What groups without members are shown as.
 _CONSUMER: Final = "consumer"
 
@@ -165,17 +168,21 @@ class Members:
 
     # What members ask.
 
-    async def join(
-        self, request: JoinGroupRequest, client_id: str | None, host: str, asker: Asker
-    ) -> JoinGroupResponse:
-        """Let a member join, and wait until it is decided who is in the group."""
+    async def join(self, request: JoinGroupRequest, frame: Frame, host: str, asker: Asker) -> JoinGroupResponse:
+        """Let a member join, and wait until it is decided who is in the group.
+
+        A new one is only given its id, if its version of the call knows of that (KIP-394).
+        """
+        new_id = f"{(frame.client_id or '')[:_CLIENT_ID_MAX]}-{uuid.uuid4()}"
         try:
             asker.check(JoinGroupRequest, group=request.group_id)
-            return await self._joined(request, (client_id or "")[:_CLIENT_ID_MAX], host)
+            return await self._joined(request, frame, host, new_id)
         except DeltaMQError as error:
-            return JoinGroupResponse(error_code=error_code_of(error), member_id=request.member_id)
+            code = error_code_of(error)
+            member = new_id if code is ErrorCode.MEMBER_ID_REQUIRED else request.member_id
+            return JoinGroupResponse(error_code=code, member_id=member)
 
-    async def _joined(self, request: JoinGroupRequest, client_id: str, host: str) -> JoinGroupResponse:
+    async def _joined(self, request: JoinGroupRequest, frame: Frame, host: str, new_id: str) -> JoinGroupResponse:
         name = check_group(request.group_id)
         settings = (await self._groups.for_use(name)).settings
         if settings.consume_strategy != "shared":
@@ -187,7 +194,7 @@ class Members:
         hosted = self._hosted.setdefault(name, _Hosted())
         rebalance_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
         said = Joining(
-            client_id,
+            (frame.client_id or "")[:_CLIENT_ID_MAX],
             host,
             request.protocol_type,
             tuple((one.name, bytes(one.metadata)) for one in request.protocols),
@@ -196,7 +203,8 @@ class Members:
             request.group_instance_id,
         )
         try:
-            member = hosted.group.join(self._now_ms(), request.member_id, f"{client_id}-{uuid.uuid4()}", said)
+            needs_id = frame.version >= _GIVES_IDS
+            member = hosted.group.join(self._now_ms(), request.member_id, new_id, said, needs_id=needs_id)
             await self._join_decided(name, hosted, member)
         finally:
             self._settle(name, hosted)
@@ -214,12 +222,15 @@ class Members:
         )
 
     async def _join_decided(self, name: str, hosted: _Hosted, member: str) -> None:
-        """Wait for the answer to a join; a member whose connection ends meanwhile will join as another one."""
+        """Wait for the answer to a join; a member whose connection ends meanwhile will join as another one.
+
+        A static member comes back, or is gone after its session.
+        """
         try:
             await self._decided(hosted.joins, name, hosted, member)
         except asyncio.CancelledError:
             found = hosted.group.members.get(member)
-            if found is not None and found.joins:
+            if found is not None and found.joins and found.said.instance_id is None:
                 hosted.group.leave(self._now_ms(), member)
             raise
 
@@ -229,7 +240,8 @@ class Members:
             asker.check(SyncGroupRequest, group=request.group_id)
             hosted = self._of(request.group_id)
             plan = {one.member_id: bytes(one.assignment) for one in request.assignments}
-            hosted.group.sync(self._now_ms(), request.member_id, request.generation_id, plan)
+            now_ms, instance = self._now_ms(), request.group_instance_id
+            hosted.group.sync(now_ms, request.member_id, request.generation_id, plan, instance)
             await self._decided(hosted.syncs, request.group_id, hosted, request.member_id)
             found = hosted.group.synced(request.member_id)
         except DeltaMQError as error:
@@ -241,7 +253,8 @@ class Members:
         try:
             asker.check(HeartbeatRequest, group=request.group_id)
             hosted = self._of(request.group_id)
-            hosted.group.heartbeat(self._now_ms(), request.member_id, request.generation_id)
+            now_ms, instance = self._now_ms(), request.group_instance_id
+            hosted.group.heartbeat(now_ms, request.member_id, request.generation_id, instance)
             self._settle(request.group_id, hosted)
         except DeltaMQError as error:
             return HeartbeatResponse(error_code=error_code_of(error))
@@ -268,19 +281,17 @@ class Members:
     def _left(self, name: str, member: str, instance: str | None) -> ErrorCode:
         try:
             hosted = self._of(name)
-            if not member and instance is not None:
-                member = hosted.group.id_of_instance(instance) or ""
-            hosted.group.leave(self._now_ms(), member)
+            hosted.group.leave(self._now_ms(), member, instance)
             self._settle(name, hosted)
         except DeltaMQError as error:
             return error_code_of(error)
         return ErrorCode.NONE
 
-    def check_commit(self, name: str, member: str, generation: int) -> None:
+    def check_commit(self, name: str, member: str, generation: int, instance: str | None) -> None:
         """Return if a commit in a group counts; raises what `ClassicGroup.check_commit` does."""
         self._check_here()
         hosted = self._hosted.get(name)
-        (ClassicGroup() if hosted is None else hosted.group).check_commit(self._now_ms(), member, generation)
+        (ClassicGroup() if hosted is None else hosted.group).check_commit(self._now_ms(), member, generation, instance)
 
     # What administrators see.
 

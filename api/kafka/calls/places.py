@@ -10,6 +10,7 @@ from api.service import Service
 from mq.errors import Conflict, NotFound
 from mq.meta import Topic
 from mq.names import broker_of
+from mq.static import LogicalQueue, queue_name
 
 __all__ = ["Node", "Places", "address_of"]
 
@@ -57,17 +58,47 @@ class Places:
 
     def served(self, topic: Topic) -> bool:
         """Whether Kafka's clients can use the topic."""
-        return topic.static is None and topic.world is None
+        return topic.world is None
 
     async def topic(self, name: str) -> HostedTopic:
-        """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_static`) if it is static or global."""
+        """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_global`) if it is of clusters."""
         found = await self._topics.require(name)
         if not self.served(found.topic):
-            raise Conflict(f"topic {name} is static: Kafka clients cannot use it yet", code="topic_static")
+            detail = f"topic {name} is a topic of several clusters: Kafka clients cannot use it"
+            raise Conflict(detail, code="topic_global")
         return found
 
+    def count(self, topic: Topic) -> int:
+        """Return the number of partitions that clients see: of a static topic, its logical queues."""
+        return len(topic.route.partitions) if topic.static is None else topic.static.total
+
+    def shown(self, topic: Topic) -> list[Node | None]:
+        """Return the leader of each partition that clients see; None for a queue whose mapping cannot be had."""
+        queues = self._topics.queues_of(topic)
+        if queues is None:
+            return [self.leader(name) for name in topic.route.partitions]
+        served = [queues.served.get(index) for index in range(queues.total)]
+        return [None if queue is None else self.leader(queue.leader.partition) for queue in served]
+
+    def queue(self, topic: HostedTopic, index: int) -> LogicalQueue | None:
+        """Return the logical queue of a static topic; None for a plain topic.
+
+        Raises
+        ------
+        NotFound
+            `partition_not_found`
+        Unavailable
+            `queue_unserved`
+        """
+        queues = self._topics.queues(topic)
+        if queues is None:
+            return None
+        if not 0 <= index < queues.total:
+            raise NotFound(f"topic {topic.name} has no partition {index}", code="partition_not_found")
+        return queues.require(queue_name(index), topic.name)
+
     def partition(self, topic: HostedTopic, index: int) -> str:
-        """Return the name of a topic's partition."""
+        """Return the name of a plain topic's partition."""
         partitions = topic.route.partitions
         if not 0 <= index < len(partitions):
             raise NotFound(f"topic {topic.name} has no partition {index}", code="partition_not_found")

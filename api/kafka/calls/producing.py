@@ -1,7 +1,9 @@
 """Produce and InitProducerId: record batches become rows of the partitions that the client chose.
 
-    batch --check, decode--> rows --queue of the partition--> commit --> base offset
-                                  '-- in the order of arrival: several requests of a connection may be under way
+    batch --checksum--> queue of the partition --decode all that wait--> commit --> base offset
+                        '-- in the order of arrival: several requests of a connection may be under way
+
+Batches that wait for the same commit are decoded together, whichever requests brought them (`api/kafka/records`).
 
 The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` there is no answer.
 """
@@ -10,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from api.host import GONE, HostedTopic
 from api.kafka.access import Asker
@@ -28,23 +33,46 @@ from api.kafka.messages import (
     ProduceResponse,
     error_code_of,
 )
-from api.kafka.records import BatchHeader, batches_of, decode_records
+from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
 from api.kafka.rows import rows_of
-from api.sending import INLINE_BYTES, PartitionAppender
+from api.log import RecordRows
+from api.sending import INLINE_BYTES, PartitionAppender, Placed, QueueAppender
 from api.service import Service
-from api.wire import ArrowRows
 from mq.errors import Conflict, DeltaMQError, Forbidden, Refused
 from mq.limits import REQUEST_BYTES_MAX
 from mq.names import check_client_topic
-from mq.sequences import RANDOM_BITS, Sequence, born_ms_of, new_producer_id
+from mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
+from mq.sequences import Sequence as ProducerSequence
 from tables.delta import ProducerStamp
-from tables.log import Appended
 from tables.settings import Flush
 
 __all__ = ["Producing"]
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
+#: Most seconds that a producer waits for the logical offset of messages that are stored.
+_DECIDED_S: Final = 10.0
+
+
+class _Batch(NamedTuple):
+    """A batch, and whether any of its records has a key, if that was asked."""
+
+    header: BatchHeader
+    has_keys: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A batch in the queue of its partition, or in the line of its logical queue."""
+
+    topic: HostedTopic
+    index: int
+    #: Empty for a logical queue.
+    partition: str
+    count: int
+    nbytes: int
+    #: Of a logical queue the logical offset, -1 if the messages are stored and do not have one yet.
+    placed: Placed | asyncio.Future[int]
 
 
 class Producing:
@@ -58,6 +86,7 @@ class Producing:
         self._now_ms = service.now_ms
         self._flush = service.config.log.flush
         self._appender = PartitionAppender(service.topics, service.meta, service.partitions)
+        self._queues = QueueAppender(service.topics, service.meta, service.partitions, service.sealer)
 
     async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
@@ -69,16 +98,16 @@ class Producing:
 
     async def _begun(
         self, request: ProduceRequest, topic: str, part: ProducePartition, asker: Asker
-    ) -> Awaitable[ProducedPartition]:
+    ) -> _Queued | ProducedPartition:
         try:
             _check(request)
             asker.check(ProduceRequest, topic=topic)
-            return await self._queued(topic, part)
+            return await self._queued(topic, part, request.timeout_ms)
         except DeltaMQError as error:
-            return _told(part.index, error)
+            return _refused(part.index, error)
 
-    async def _queued(self, name: str, part: ProducePartition) -> Awaitable[ProducedPartition]:
-        """Decode the partition's batch and put it into the queue.
+    async def _queued(self, name: str, part: ProducePartition, timeout_ms: int) -> _Queued:
+        """Check the partition's batch and put it into the queue.
 
         Raises
         ------
@@ -86,40 +115,55 @@ class Producing:
             Nothing of the batch was stored.
         """
         hosted = await self._places.topic(check_client_topic(name))
-        partition = self._places.partition(hosted, part.index)
+        queue = self._places.queue(hosted, part.index)
+        partition = "" if queue is not None else self._places.partition(hosted, part.index)
         records = b"" if part.records is None else part.records
-        decode = partial(_decoded, records)
-        header, rows = decode() if len(records) <= INLINE_BYTES else await self._partitions.run(decode)
-        if hosted.settings.order_strategy == "strict" and rows.key is not None:
+        is_strict = hosted.settings.order_strategy == "strict"
+        check = partial(_checked, records, is_strict=is_strict)
+        batch = check() if len(records) <= INLINE_BYTES else await self._partitions.run(check)
+        if is_strict and batch.has_keys:
             detail = (
                 f"topic {name} keeps the order of keys (strict), and Kafka clients choose partitions in their own way: "
                 "send without keys, or through the SDK or REST"
             )
             raise Conflict(detail, code="strict_topic")
         flush = {"sync": Flush.SYNC, "async": Flush.ASYNC}.get(hosted.settings.flush or "", self._flush)
-        committed = self._appender.begin(hosted, partition, rows, flush, _stamp(header))
-        return asyncio.ensure_future(self._stored(hosted, part.index, rows, committed))
+        header = batch.header
+        rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
+        stamp = _stamp(header)
+        if queue is not None:
+            # The client is told a logical offset, so it waits for one; its timeout is longer than what we wait.
+            wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
+            now_ms = self._now_ms()
+            decided = self._queues.begin(hosted, part.index, rows, flush, stamp, now_ms=now_ms, wait_s=wait_s)
+            return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, asyncio.ensure_future(decided))
+        placed = self._appender.begin(hosted, partition, rows, flush, stamp)
+        return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, placed)
 
-    async def _stored(
-        self, topic: HostedTopic, index: int, rows: ArrowRows, committed: Awaitable[Appended]
-    ) -> ProducedPartition:
+    async def _stored(self, queued: _Queued) -> ProducedPartition:
+        topic, placed, log_start_offset = queued.topic, queued.placed, -1
         try:
-            appended = await committed
+            if isinstance(placed, Placed):
+                offset = (await placed.stored()).base_offset
+                log = topic.partition(queued.partition).log
+                log_start_offset = 0 if log is None else log.min_offset
+            else:
+                offset = await placed
         except GONE as error:
-            return _refused(index, await self._topics.explained(topic, error))
+            return _refused(queued.index, await self._topics.explained(topic, error))
         except DeltaMQError as error:
-            return _refused(index, error)
-        self._metrics.produced_messages[topic.name] += rows.count
-        self._metrics.produced_bytes[topic.name] += rows.nbytes
-        log = topic.partition(self._places.partition(topic, index)).log
-        return ProducedPartition(
-            index, ErrorCode.NONE, appended.base_offset, log_start_offset=0 if log is None else log.min_offset
-        )
+            return _refused(queued.index, error)
+        self._metrics.produced_messages[topic.name] += queued.count
+        self._metrics.produced_bytes[topic.name] += queued.nbytes
+        return ProducedPartition(queued.index, ErrorCode.NONE, offset, log_start_offset=log_start_offset)
 
     async def _answer(
-        self, request: ProduceRequest, waiting: list[tuple[str, list[Awaitable[ProducedPartition]]]]
+        self, request: ProduceRequest, waiting: list[tuple[str, list[_Queued | ProducedPartition]]]
     ) -> ProduceResponse | None:
-        topics = [ProducedTopic(name, list(await asyncio.gather(*parts))) for name, parts in waiting]
+        topics = []
+        for name, parts in waiting:
+            done = [await self._stored(one) if isinstance(one, _Queued) else one for one in parts]
+            topics.append(ProducedTopic(name, done))
         return ProduceResponse(topics) if request.acks else None
 
     def init_producer_id(self, request: InitProducerIdRequest, asker: Asker) -> InitProducerIdResponse:
@@ -145,29 +189,29 @@ def _no_transactions() -> Forbidden:
     return Forbidden("transactions are not supported: set no transactional.id", code="transactions_unsupported")
 
 
-def _decoded(records: bytes | memoryview) -> tuple[BatchHeader, ArrowRows]:
-    """Return the one batch that a partition gets in a request, as rows."""
+def _checked(records: bytes | memoryview, *, is_strict: bool) -> _Batch:
+    """Return the one batch that a partition gets in a request, checked but for its records, and not compressed.
+
+    For a topic whose keys have an order, its records are looked at, too.
+    """
     headers = list(batches_of(records))
     if len(headers) != 1:
         raise Refused(f"records: {len(headers)} batches for one partition; one is allowed", code="invalid_record")
-    rows = rows_of(decode_records(headers[0], bytes_max=REQUEST_BYTES_MAX))
-    return headers[0], ArrowRows(rows.num_rows, rows.nbytes, rows)
+    header = expanded_batch(headers[0], REQUEST_BYTES_MAX)
+    key = decode_batches([header]).key if is_strict else None
+    return _Batch(header, key is not None and key.null_count < len(key))
+
+
+def _rows(batches: Sequence[BatchHeader]) -> pa.RecordBatch:
+    return rows_of(decode_batches(batches))
 
 
 def _stamp(header: BatchHeader) -> ProducerStamp | None:
     if header.producer_id < 0:
         return None
-    sequence = Sequence(header.producer_epoch, header.base_sequence, born_ms_of(header.producer_id))
+    sequence = ProducerSequence(header.producer_epoch, header.base_sequence, born_ms_of(header.producer_id))
     return ProducerStamp(f"{_PRODUCER}{header.producer_id}", -1, None, header.count, sequence)
 
 
 def _refused(index: int, error: DeltaMQError) -> ProducedPartition:
     return ProducedPartition(index, error_code_of(error), error_message=error.detail)
-
-
-async def _at_once(found: ProducedPartition) -> ProducedPartition:
-    return found
-
-
-def _told(index: int, error: DeltaMQError) -> Awaitable[ProducedPartition]:
-    return _at_once(_refused(index, error))

@@ -78,7 +78,7 @@ class TopicCalls:
         except DeltaMQError as error:
             return CreatedTopic(asked.name, error_code_of(error), error.detail)
         found = self._topics.find(name)
-        count = asked.num_partitions if found is None else len(found.route.partitions)
+        count = asked.num_partitions if found is None else self._places.count(found.topic)
         return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1, configs=[])
 
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
@@ -105,6 +105,9 @@ class TopicCalls:
         try:
             asker.check(CreatePartitionsRequest, topic=asked.name)
             topic = await self._places.topic(check_client_topic(asked.name))
+            if topic.topic.static is not None:
+                detail = f"topic {asked.name} is static: queues are added over REST or by `deltamq topic alter`"
+                raise Conflict(detail, code="topic_static")
             if asked.count <= len(topic.route.partitions):
                 detail = f"topic {asked.name} has {len(topic.route.partitions)} partitions; it can only get more"
                 raise Unprocessable(detail, code="partitions_out_of_range")

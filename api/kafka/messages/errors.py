@@ -62,7 +62,9 @@ class ErrorCode(enum.IntEnum):
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
+    MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
     INVALID_RECORD = 87
 
 
@@ -82,6 +84,8 @@ _BY_CODE: Final = {
     "rebalance_in_progress": ErrorCode.REBALANCE_IN_PROGRESS,
     "inconsistent_protocol": ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
     "invalid_session_timeout": ErrorCode.INVALID_SESSION_TIMEOUT,
+    "member_id_required": ErrorCode.MEMBER_ID_REQUIRED,
+    "fenced_instance": ErrorCode.FENCED_INSTANCE_ID,
     "group_full": ErrorCode.GROUP_MAX_SIZE_REACHED,
     "group_not_shared": ErrorCode.INVALID_GROUP_ID,
     "invalid_group_name": ErrorCode.INVALID_GROUP_ID,
@@ -91,6 +95,8 @@ _BY_CODE: Final = {
     "invalid_config": ErrorCode.INVALID_CONFIG,
     "topic_exists": ErrorCode.TOPIC_ALREADY_EXISTS,
     "topic_static": ErrorCode.POLICY_VIOLATION,
+    "topic_global": ErrorCode.POLICY_VIOLATION,
+    "logic_offset_undecided": ErrorCode.LEADER_NOT_AVAILABLE,
     "partitions_out_of_range": ErrorCode.INVALID_PARTITIONS,
     "partitions_cannot_shrink": ErrorCode.INVALID_PARTITIONS,
 }

@@ -10,6 +10,7 @@ from api.kafka.messages.codec import At, Bool, Bytes, Int8, Int16, Int32, Int64,
 
 __all__ = [
     "CommitPartition",
+    "CommitTopic",
     "CommittedOffset",
     "CommittedTopic",
     "DeleteGroupsRequest",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from api.kafka.records.batch import BatchHeader, batches_of
 from api.kafka.records.columns import Records
-from api.kafka.records.decode import decode_records
+from api.kafka.records.decode import decode_batches, expanded_batch
 from api.kafka.records.encode import encode_records
+from api.kafka.records.varints import Int64s
 
-__all__ = ["BatchHeader", "Records", "batches_of", "decode_records", "encode_records"]
+__all__ = [
+    "BatchHeader",
+    "Int64s",
+    "Records",
+    "batches_of",
+    "decode_batches",
+    "encode_records",
+    "expanded_batch",
+]

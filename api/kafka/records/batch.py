@@ -18,7 +18,7 @@ from api.kafka.records.compression import Compression
 from api.kafka.records.varints import corrupt
 from mq.errors import Unprocessable
 
-__all__ = ["HEADER_BYTES", "NO_PRODUCER", "BatchHeader", "batches_of", "pack_header"]
+__all__ = ["HEADER_BYTES", "NO_PRODUCER", "RECORD_BYTES_MIN", "BatchHeader", "batches_of", "pack_header"]
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = _HEADER.size
@@ -34,7 +34,7 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 NO_PRODUCER: Final = -1
 #: The shortest record: a length, attributes, a time, an offset, no key, no value, no headers.
-_RECORD_BYTES_MIN: Final = 7
+RECORD_BYTES_MIN: Final = 7
 #: Flags of features that are not there.
 _REFUSED: Final = {_TRANSACTIONAL: "transactions are not supported", _CONTROL: "clients write no control records"}
 
@@ -106,7 +106,7 @@ def _header(batch: memoryview) -> BatchHeader:
         raise _unsupported(f"compression {compression} is not known")
     if count < 1 or last_delta != count - 1:
         raise corrupt(f"a batch of {count} records says that its last offset is {last_delta}")
-    if compression == Compression.NONE and count * _RECORD_BYTES_MIN > len(records):
+    if compression == Compression.NONE and count * RECORD_BYTES_MIN > len(records):
         raise corrupt(f"{len(records)} bytes cannot hold {count} records")
     if producer >= 0 and (epoch < 0 or sequence < 0):
         raise corrupt("a producer has no epoch or no sequence")

@@ -44,6 +44,8 @@ def binary(data: object, offsets: Int64s) -> pa.BinaryArray:
 def pieces(data: object, starts: Int64s, ends: Int64s, *, null: np.ndarray | None = None) -> pa.BinaryArray:
     """Return the pieces `[start, end)` of a buffer, which ascend, as a column; `null` says which are null."""
     count = len(starts)
+    if null is not None and null.all():
+        return pa.nulls(count, pa.binary())
     offsets = np.empty(2 * count, dtype=np.int64)
     offsets[0::2], offsets[1::2] = starts, ends
     if not count:

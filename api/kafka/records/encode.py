@@ -1,4 +1,8 @@
-"""Columns to a record batch: all numbers as columns of bytes, and one `take` that puts pieces and numbers in turn."""
+"""Columns to a record batch.
+
+Records of few shapes become blocks of bytes (`blocks`); of others all numbers become columns of bytes, and one `take`
+puts pieces and numbers in turn.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from api.kafka.records.batch import NO_PRODUCER, pack_header
+from api.kafka.records.blocks import blocks_of
 from api.kafka.records.columns import Records, binary
 from api.kafka.records.compression import Compression, compressed
+from api.kafka.records.few import FEW_RECORDS, encode_few
 from api.kafka.records.varints import Int64s, varint_sizes, write_varints
 
 __all__ = ["encode_records"]
@@ -43,13 +49,24 @@ def encode_records(
 
 
 def _body(records: Records, first_ms: int) -> bytes:
+    times = records.time_ms - first_ms
+    if records.headers is None and records.count <= FEW_RECORDS:
+        return encode_few(records, times.tolist())
+    key_length, value_length = _lengths(records.key), _lengths(records.value)
+    if records.headers is None:
+        blocks = blocks_of(records.key, records.value, times, key_length, value_length)
+        if blocks is not None:
+            return b"".join(block.data for block in blocks)
+    return _woven_records(records, times, key_length, value_length)
+
+
+def _woven_records(records: Records, times: Int64s, key_length: Int64s, value_length: Int64s) -> bytes:
+    """Return records of any shapes."""
     count = records.count
     zeros = np.zeros(count, dtype=np.int64)
-    times, offsets = records.time_ms - first_ms, np.arange(count)
-    key_length, value_length = _lengths(records.key), _lengths(records.value)
+    offsets = np.arange(count)
     tail = _tails(records.headers, count)
-    tail_length = _lengths(tail)
-    total = 1 + varint_sizes(times) + varint_sizes(offsets) + tail_length
+    total = 1 + varint_sizes(times) + varint_sizes(offsets) + _lengths(tail)
     for length in (key_length, value_length):
         total += varint_sizes(length) + np.maximum(length, 0)
     prefix = _numbers([total, zeros, times, offsets, key_length])

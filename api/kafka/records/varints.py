@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mq.errors import Refused
 
-__all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints"]
+__all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints", "zigzag"]
 
 Int64s: TypeAlias = NDArray[np.int64]
 
@@ -21,6 +21,8 @@ Int64s: TypeAlias = NDArray[np.int64]
 CORRUPT: Final = "corrupt_records"
 #: Most bytes of a number of 64 bits.
 VARINT_BYTES_MAX: Final = 10
+#: The bit that says that another byte follows.
+_MORE: Final = 0x80
 
 
 def corrupt(detail: str) -> Refused:
@@ -38,30 +40,45 @@ def read_varints(data: NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
     Refused
         `corrupt_records`: a number has more than 64 bits.
     """
-    last = len(data) - 1
-    byte = data[np.minimum(at, last)]
-    raw = (byte & 0x7F).astype(np.uint64)
+    byte = data.take(at, mode="clip")
     ends = at + 1
-    more = np.flatnonzero(byte & 0x80)
-    for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
-        if not more.size:
-            break
-        byte = data[np.minimum(ends[more], last)]
+    if int(byte.max(initial=0)) < _MORE:
+        return _ONE_BYTE.take(byte), ends
+    more = byte >= _MORE
+    second = np.where(more, data.take(ends, mode="clip"), 0)
+    raw = (byte & 0x7F).astype(np.uint64)
+    raw |= (second & 0x7F).astype(np.uint64) << np.uint64(7)
+    ends += more
+    longer = np.flatnonzero(second >= _MORE)
+    if longer.size:
+        _read_longer(data, raw, ends, longer)
+    return _unzigzag(raw), ends
+
+
+def _read_longer(data: NDArray[np.uint8], raw: NDArray[np.uint64], ends: Int64s, more: NDArray[np.intp]) -> None:
+    """Add the third and later bytes of the numbers at the indexes `more`."""
+    for shift in range(14, 7 * VARINT_BYTES_MAX, 7):
+        byte = data.take(ends[more], mode="clip")
         raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         ends[more] += 1
-        more = more[(byte & 0x80) != 0]
-    if more.size:
-        raise corrupt("a number is longer than 64 bits")
-    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), ends
+        more = more[byte >= _MORE]
+        if not more.size:
+            return
+    raise corrupt("a number is longer than 64 bits")
 
 
-def _zigzag(values: Int64s) -> NDArray[np.uint64]:
+def _unzigzag(raw: NDArray[np.uint64]) -> Int64s:
+    return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
+
+
+def zigzag(values: Int64s) -> NDArray[np.uint64]:
+    """Return numbers of which small ones, also negative, have few bits."""
     return ((values << np.int64(1)) ^ (values >> np.int64(63))).astype(np.uint64)
 
 
 def varint_sizes(values: Int64s) -> Int64s:
     """Return the number of bytes of each number."""
-    raw = _zigzag(values)
+    raw = zigzag(values)
     sizes = np.ones(len(values), dtype=np.int64)
     for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
         longer = raw >= np.uint64(1) << np.uint64(shift)
@@ -80,7 +97,7 @@ def write_varints(columns: list[Int64s]) -> tuple[NDArray[np.uint8], Int64s]:
     filled = np.empty(matrix.shape, dtype=np.bool_)
     at = 0
     for column, size, width in zip(columns, sizes, widths, strict=True):
-        raw = _zigzag(column)
+        raw = zigzag(column)
         for i in range(width):
             follows = np.where(size > i + 1, 0x80, 0).astype(np.uint8)
             matrix[:, at + i] = ((raw >> np.uint64(7 * i)) & np.uint64(0x7F)).astype(np.uint8) | follows
@@ -89,3 +106,7 @@ def write_varints(columns: list[Int64s]) -> tuple[NDArray[np.uint8], Int64s]:
     starts = np.zeros(rows + 1, dtype=np.int64)
     np.cumsum(sum(sizes), out=starts[1:])
     return matrix[filled], starts
+
+
+#: The numbers that one byte holds.
+_ONE_BYTE: Final = _unzigzag(np.arange(_MORE, dtype=np.uint64))

@@ -107,6 +107,25 @@ def test_sec_06_each_cluster_decides_by_its_own_rules(both: Both) -> None:
     assert refused(half.send(TOPIC, {"body": "x", "partition": name_of(1)})) == (403, "forbidden")
 
 
+def test_sec_06_a_groups_progress_in_another_cluster_needs_access_there(both: Both) -> None:
+    path, offsets = f"/v1/groups/o-group/topics/{TOPIC}/offsets", {name_of(1): 0}
+    caller = both.caller("east", "committing", "publish", "subscribe", "describe")
+    both.east.rule("committing", "group", "o-group", "subscribe", "describe", "reset")
+    both.west.put_principal("committing")
+    both.west.rule("committing", "topic", TOPIC, "subscribe", "describe")
+    assert caller.call("PUT", path, {"offsets": {name_of(0): 0}}).status == 200
+    for reply in (
+        caller.call("PUT", path, {"offsets": offsets}),
+        caller.call("GET", path),
+        caller.call("POST", f"{path}/reset", {"to": offsets}),
+    ):
+        assert refused(reply) == (403, "forbidden"), reply
+    both.west.rule("committing", "group", "o-group", "subscribe", "describe", "reset")
+    assert caller.call("PUT", path, {"offsets": offsets}).status == 200
+    assert caller.call("GET", path).json["offsets"] == {name_of(0): 0, name_of(1): 0}
+    assert caller.call("POST", f"{path}/reset", {"to": offsets}).status == 200
+
+
 def test_sec_06_making_a_global_topic_needs_what_making_any_topic_needs(both: Both) -> None:
     caller = both.caller("east", "altering", "alter")
     topic = GlobalTopic(caller, "o-new")
@@ -128,7 +147,7 @@ def test_sec_05_a_fetch_that_waits_elsewhere_ends_with_its_access_there_or_its_k
     found: list[Reply] = []
     thread = threading.Thread(target=lambda: found.append(topic.fetch(1, at, "&wait_ms=20000")))
     thread.start()
-    until(lambda: any(one.named == who for one in gate._waiting.values()))
+    until(lambda: any(one.is_named and one.caller.name == who for one in gate._waiting.values()))
     ended = {
         "rule": lambda: west.call("DELETE", f"/v1/auth/acls/{rule}"),
         "principal": lambda: west.call("DELETE", f"/v1/auth/principals/{who}"),

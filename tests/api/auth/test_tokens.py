@@ -29,7 +29,7 @@ from tests.identity_provider import AUDIENCE, DISCOVERY, IdentityProvider, ellip
 from tests.set_clock import AheadClock
 
 #: Reads follow each other fast, so that tests need not wait; nothing is read only because it is old.
-TIMES = KeyTimes(retry_ms=50, read_ms=500, wait_ms=1_500)
+TIMES = KeyTimes(retry_ms=50, read_ms=2_000, wait_ms=10_000)
 SKEW_S = 60
 
 
@@ -289,7 +289,7 @@ def test_sec_16_a_wrong_answer_of_the_provider_changes_nothing(world: World, lie
     kept, before = idp.token(), idp.reads
     assert world.status(kept) == 200
     idp.answer_keys(*LIES[lie])
-    assert world.status(idp.token(kid="two", key=rsa_key("two"))) == 401
+    until(lambda: world.status(idp.token(kid="two", key=rsa_key("two"))) == 401 and idp.reads > before)
     secret = hmac.new(b"secret", digestmod=hashlib.sha256)
 
     def sign(data: bytes) -> bytes:
@@ -298,7 +298,7 @@ def test_sec_16_a_wrong_answer_of_the_provider_changes_nothing(world: World, lie
         return made.digest()
 
     assert world.status(signed({"alg": "HS256", "kid": "two"}, claims_of(kept), sign)) == 401
-    assert idp.reads > before and world.status(kept) == 200 and world.status(idp.token()) == 200
+    assert world.status(kept) == 200 and world.status(idp.token()) == 200
 
 
 def test_sec_16_another_key_under_the_same_id_ends_the_first(world: World) -> None:
@@ -374,7 +374,7 @@ def test_sec_15_what_waits_ends_with_its_token(world: World, call: str) -> None:
     }[call]
     thread, found = waiting(caller, path, body, accept)
     thread.join(10)
-    assert found and now_ms + 1_400 <= world.admin.service.now_ms() < now_ms + 8_000
+    assert found and now_ms + 1_400 <= world.admin.service.now_ms() < now_ms + 10_000
     assert found[0].status == 200 and (body is None or not found[0].json["messages"])
     assert refused(caller.call("GET" if body is None else "POST", path, body)) == (401, "unauthenticated")
 
@@ -435,6 +435,35 @@ def test_sec_15_two_processes_take_the_same_token_and_refuse_it_together(tmp_pat
                 assert refused(api.by(token).call("GET", "/v1/topics")) == (401, "unauthenticated")
             thread.join(10)
             assert found and time.monotonic() - began < 5
+
+
+def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from mq import Admin, PullConsumer
+    from mq.client import OidcClientCredentials
+    from mq.client.cli.root import cli
+
+    idp, url = world.idp, f"http://127.0.0.1:{world.admin.port}"
+    idp.clients["reports"] = "s3cret"
+    token = OidcClientCredentials(issuer=idp.url, client_id="reports", client_secret="s3cret")
+    with Admin(url, token=token) as admin:
+        assert admin.list_topics() == ["orders"]
+    world.admin.send("orders", "a")
+    with PullConsumer(url, "orders", token=token, start="first") as reader:
+        until(lambda: reader.poll())
+    assert idp.asked.count("/token") == 1
+    monkeypatch.delenv("DELTAMQ_CLIENT_TOKEN", raising=False)
+    for name, value in {"ISSUER": idp.url, "CLIENT_ID": "reports", "CLIENT_SECRET": "s3cret"}.items():
+        monkeypatch.setenv(f"DELTAMQ_CLIENT_OIDC_{name}", value)
+    shown = CliRunner().invoke(cli, ["topic", "list", "--url", url, "--json"])
+    assert json.loads(shown.output) == {"topics": ["orders"]}, shown.output
+    monkeypatch.setenv("DELTAMQ_CLIENT_OIDC_CLIENT_SECRET", "wr0ng")
+    refused_one = CliRunner().invoke(cli, ["topic", "list", "--url", url])
+    assert getattr(refused_one.exception, "code", "") == "token_refused"
+    assert "wr0ng" not in refused_one.output + str(refused_one.exception)
 
 
 @pytest.mark.parametrize(

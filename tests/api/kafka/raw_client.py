@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import socket
@@ -19,13 +20,18 @@ __all__ = ["RawClient"]
 _KEYS = {api.request: api.key for api in APIS.values()}
 
 
+@functools.cache
+def _context(ca: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca)
+
+
 class RawClient:
     """One connection; `ask` sends a call and returns its answer."""
 
     def __init__(self, port: int, ca: str | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         if ca is not None:
-            self.socket = ssl.create_default_context(cafile=ca).wrap_socket(self.socket, server_hostname="127.0.0.1")
+            self.socket = _context(ca).wrap_socket(self.socket, server_hostname="127.0.0.1")
 
     def __enter__(self) -> RawClient:
         return self

@@ -537,11 +537,18 @@ def test_kafka_11_a_member_that_waits_for_others_goes_with_its_access(door, topi
     door.admin.put_principal(topic)
     rule = door.admin.rule(topic, "group", topic, "subscribe")
     caller = door.known(topic)
-    with caller.raw() as client:
-        client.ask(_ANYTHING[JoinGroupRequest](topic))
-        client.send(_ANYTHING[JoinGroupRequest](topic))
+    with caller.raw() as first, caller.raw() as second:
+        assert first.ask(_joining(first, topic)).error_code == ErrorCode.NONE
+        second.send(_joining(second, topic))
         door.admin.call("DELETE", f"/v1/auth/acls/{rule}")
-        assert client.is_closed(10)
+        assert second.is_closed(5), "it waits for the first to join again"
+
+
+def _joining(client: RawClient, topic: str) -> Message:
+    """Return the call by which a client becomes a member, with the id that it is given first."""
+    asked = _ANYTHING[JoinGroupRequest](topic)
+    assert isinstance(asked, JoinGroupRequest)
+    return msgspec.structs.replace(asked, member_id=client.ask(asked).member_id)
 
 
 def test_kafka_11_a_session_lasts_as_long_as_its_credential_and_is_renewed_before(door) -> None:
@@ -709,7 +716,7 @@ def test_kafka_11_what_one_process_stores_for_another_is_by_its_caller(tmp_path,
         # Only a process can name a principal: what says so itself is no key, proved or not.
         path = f"/v1/groups/{topic}/topics/{topic}/offsets"
         for more in ({}, {"Mq_Forwarded": a.service.hosting.id, "Mq_Proof": "1.00"}):
-            forged = b.by(None).call("PUT", path, {"offsets": ends}, Authorization=f"DeltaMQ-Principal {topic}", **more)
+            forged = b.by(None).call("PUT", path, {"offsets": ends}, Mq_Caller=topic, **more)
             assert forged.status in (401, 403), forged
 
 
@@ -742,3 +749,25 @@ def test_kafka_11_many_connect_at_once(door, topic) -> None:
     for thread in threads:
         thread.join(60)
     assert not failed
+
+
+def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> None:
+    door.admin.put_topic(topic, partitions=1)
+    door.admin.send(topic, "a", "b")
+    caller = door.caller(topic, *everything(topic))
+
+    def commit(offset: int) -> set[int]:
+        with caller.raw() as client:
+            partition = CommitPartition(index=0, offset=offset)
+            request = OffsetCommitRequest(
+                group_id=topic, generation_id=-1, member_id="", topics=[CommitTopic(topic, [partition])]
+            )
+            return errors_in(client.ask(request))
+
+    assert commit(2) == {0}
+    assert commit(1) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+    path = f"/v1/groups/{topic}/topics/{topic}/offsets"
+    assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 2}
+    door.admin.rule(topic, "group", topic, "reset")
+    assert commit(1) == {0}
+    assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 1}

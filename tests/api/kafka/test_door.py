@@ -7,6 +7,9 @@ import socket
 import struct
 from collections.abc import Iterator
 
+import google_crc32c
+import numpy as np
+import pyarrow as pa
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -14,6 +17,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from api.kafka.messages import ErrorCode
+from api.kafka.records import Records, encode_records
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.running import until
 
@@ -221,9 +225,9 @@ def test_kafka_07_keys_of_strict_topics_and_transactions_are_refused(kafka, topi
         producer.init_transactions(TIMEOUT_S / 10)
 
 
-@pytest.mark.parametrize("wanted", [{}, {"scope": "global", "clusters": ["deltamq"]}], ids=["static", "global"])
-def test_kafka_07_static_topics_are_not_shown_and_refused(kafka, topic, admin, wanted) -> None:
-    assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2, **wanted}).status == 201
+def test_kafka_07_global_topics_are_not_shown_and_refused(kafka, topic, admin) -> None:
+    wanted = {"static": True, "total_queues": 2, "scope": "global", "clusters": ["deltamq"]}
+    assert kafka.api.call("PUT", f"/v1/topics/{topic}", wanted).status == 201
     assert topic not in admin.list_topics(timeout=TIMEOUT_S).topics
     with pytest.raises(KafkaException):
         _send(kafka, topic, [{"value": "v"}], **{"message.timeout.ms": 2_000})
@@ -259,6 +263,46 @@ def test_kafka_03_everything_is_there_after_a_restart(tmp_path, topic) -> None:
 
 
 # Bad input.
+
+
+def _batch(count: int, *, lies: bool) -> bytes:
+    """Return a batch whose last record is longer than the batch, if it lies; its checksum is right all the same."""
+    body = np.frombuffer(b"record" * count, dtype=np.uint8)
+    values = pa.FixedSizeBinaryArray.from_buffers(pa.binary(6), count, [None, pa.py_buffer(body)]).cast(pa.binary())
+    records = Records(
+        key=pa.nulls(count, pa.binary()), value=values, headers=None, time_ms=np.full(count, 1_700_000_000_000)
+    )
+    data = bytearray(encode_records(records, base_offset=0))
+    if lies:
+        data[-9] = 0x7E  # the length of the last value
+        data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def _produce_frame(correlation_id: int, topic: str, records: bytes) -> bytes:
+    """Return a request, in version 3, that writes one batch into partition 0."""
+    name = topic.encode()
+    body = struct.pack(">hhihhhii", 0, 3, correlation_id, -1, -1, -1, 30_000, 1)
+    body += struct.pack(">h", len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_kafka_02_a_batch_that_lies_is_refused_alone_among_those_of_one_commit(kafka, admin, topic, count) -> None:
+    _done(admin.create_topics([NewTopic(topic, 1)]))
+    lies = [number % 3 == 1 for number in range(24)]
+    frames = [_produce_frame(at, topic, _batch(count, lies=lie)) for at, lie in enumerate(lies)]
+    told = []
+    with kafka.connect() as connection, connection.makefile("rb") as answers:
+        connection.sendall(b"".join(frames))
+        for at in range(len(lies)):
+            answer = answers.read(int.from_bytes(answers.read(4), "big"))
+            assert int.from_bytes(answer[:4], "big") == at
+            told.append(struct.unpack_from(">hq", answer, 4 + 4 + 2 + len(topic) + 4 + 4))
+    stored = iter(range(0, len(lies) * count, count))
+    wanted = [(ErrorCode.CORRUPT_MESSAGE, -1) if lie else (ErrorCode.NONE, next(stored)) for lie in lies]
+    assert told == wanted
+    assert len(_read(kafka, topic, lies.count(False) * count)) == lies.count(False) * count
 
 
 def _ended(connection: socket.socket) -> bool:

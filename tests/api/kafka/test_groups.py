@@ -8,12 +8,22 @@ from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer
 from confluent_kafka import ConsumerGroupState as State
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
+from api.kafka.messages import (
+    DescribeGroupsRequest,
+    ErrorCode,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from api.kafka.messages.group_messages import GroupProtocol, LeavingMember, PlannedAssignment
 from tests.api.kafka.door import KafkaApi, kafka_running
+from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
 
 TIMEOUT_S = 60
@@ -109,7 +119,49 @@ def test_kafka_09_offsets_that_rest_commits_are_where_kafka_consumers_begin(kafk
     assert kafka.api.call("GET", path).json["offsets"] == {partition: 10}
 
 
-def test_kafka_09_a_commit_moves_forward_only(kafka, topic, group) -> None:
+def test_kafka_09_a_members_commit_moves_forward_only(kafka, topic, group) -> None:
+    _fill(kafka, topic, 10, partitions=1)
+    consumer = _member(kafka, group, topic)
+    _play([consumer], lambda got: len(got) == 10)
+    consumer.commit(offsets=[Place(topic, 0, 3)], asynchronous=False)
+    (found,) = consumer.committed([Place(topic, 0)], TIMEOUT_S)
+    assert found.offset == 10
+    consumer.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "static"])
+def test_kafka_09_an_earlier_commit_to_a_group_without_members_resets_it(kafka, topic, group, kind) -> None:
+    if kind == "static":
+        assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2}).status == 201
+        for queue in range(2):
+            sent = [{"body": f"{n}", "partition": f"{queue}@__logical_queue_broker__"} for n in range(10)]
+            assert kafka.api.send(topic, *sent).status == 200
+    else:
+        _fill(kafka, topic, 20, partitions=2)
+    member = _member(kafka, group, topic)
+    _play([member], lambda got: len(got) == 20)
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    to = ConsumerGroupTopicPartitions(group, [Place(topic, 0, 4), Place(topic, 1, 10)])
+    refused = admin.alter_consumer_group_offsets([to])[group].result(TIMEOUT_S).topic_partitions
+    assert {one.error.code() for one in refused} == {KafkaError.UNKNOWN_MEMBER_ID}, "it has a member"
+    path = f"/v1/groups/{group}/topics/{topic}/offsets"
+    before = kafka.api.call("GET", path).json
+    assert list(before["offsets"].values()) == [10, 10]
+    member.close()
+    until(lambda: admin.describe_consumer_groups([group])[group].result(TIMEOUT_S).state is State.EMPTY)
+    found = admin.alter_consumer_group_offsets([to])[group].result(TIMEOUT_S).topic_partitions
+    assert [one.error for one in found] == [None, None]
+    after = kafka.api.call("GET", path).json
+    assert list(after["offsets"].values()) == [4, 10]
+    assert max(after["epochs"].values()) > max(before["epochs"].values())
+    again = _member(kafka, group, topic)
+    assert len(_play([again], lambda got: len(got) >= 6)) == 6
+    again.close()
+    listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(TIMEOUT_S)
+    assert sorted((one.partition, one.offset) for one in listed.topic_partitions) == [(0, 10), (1, 10)]
+
+
+def test_kafka_09_who_has_not_committed_has_no_offset_and_none_is_beyond_the_end(kafka, topic, group) -> None:
     _fill(kafka, topic, 10, partitions=1)
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": group})
     (none,) = consumer.committed([Place(topic, 0)], TIMEOUT_S)
@@ -117,7 +169,7 @@ def test_kafka_09_a_commit_moves_forward_only(kafka, topic, group) -> None:
     for offset in (8, 3):
         consumer.commit(offsets=[Place(topic, 0, offset)], asynchronous=False)
     (found,) = consumer.committed([Place(topic, 0)], TIMEOUT_S)
-    assert found.offset == 8
+    assert found.offset == 3
     with pytest.raises(KafkaException):
         consumer.commit(offsets=[Place(topic, 0, 99)], asynchronous=False)
     consumer.close()
@@ -165,3 +217,74 @@ def test_kafka_09_aiokafka_is_a_member(kafka, topic, group) -> None:
 
     assert asyncio.run(play()) == bodies
     until(lambda: kafka.api.call("GET", f"/v1/groups/{group}/topics/{topic}/offsets").json["offsets"])
+
+
+def test_kafka_09_a_static_member_that_comes_back_disturbs_nobody(kafka, topic, group) -> None:
+    _fill(kafka, topic, 40)
+    revoked: list[object] = []
+    members = [
+        _member(kafka, group, topic, **{"group.instance.id": name, "session.timeout.ms": 20_000}) for name in "ab"
+    ]
+    members[1].subscribe([topic], on_revoke=lambda _, parts: revoked.append(parts))
+    _play(members, lambda got: len(got) >= 40 and _spread(members, 4))
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+
+    def described():
+        return admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+
+    def parts_of(name: str) -> set[int]:
+        (found,) = (one for one in described().members if one.group_instance_id == name)
+        return {one.partition for one in found.assignment.topic_partitions}
+
+    until(lambda: [one.poll(0.05) for one in members] and described().state is State.STABLE)
+    had = parts_of("a")
+    revoked.clear()
+    members[0].close()  # a static member says no goodbye
+    members[0] = _member(kafka, group, topic, **{"group.instance.id": "a", "session.timeout.ms": 20_000})
+    until(lambda: [one.poll(0.05) for one in members] and members[0].assignment())
+    assert {one.partition for one in members[0].assignment()} == had == parts_of("a")
+    assert not revoked and described().state is State.STABLE
+    for one in members:
+        one.close()
+
+
+def test_kafka_09_the_former_self_of_a_static_member_is_fenced(kafka, group) -> None:
+    with RawClient(kafka.port) as client:
+
+        def join(instance: str | None, member: str = "", version: int = 5):
+            asked = JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=10_000,
+                member_id=member,
+                group_instance_id=instance,
+                protocol_type="consumer",
+                protocols=[GroupProtocol("range", b"")],
+            )
+            return client.ask(asked, version)
+
+        first = join("one")
+        sync = SyncGroupRequest(
+            group_id=group,
+            generation_id=first.generation_id,
+            member_id=first.member_id,
+            group_instance_id="one",
+            assignments=[PlannedAssignment(first.member_id, b"all")],
+        )
+        assert client.ask(sync).assignment == b"all"
+        again = join("one")
+        assert (again.error_code, again.generation_id, again.leader) == (0, first.generation_id, first.member_id)
+        beat = HeartbeatRequest(group, first.generation_id, first.member_id, "one")
+        assert client.ask(beat).error_code == ErrorCode.FENCED_INSTANCE_ID
+        assert client.ask(sync).error_code == ErrorCode.FENCED_INSTANCE_ID
+        kept = HeartbeatRequest(group, first.generation_id, again.member_id, "one")
+        assert client.ask(kept).error_code == 0
+        given = join(None)
+        assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED and given.member_id
+        assert join(None, "somebody else").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        left = client.ask(LeaveGroupRequest(group, members=[LeavingMember("", "one")]))
+        assert [one.error_code for one in left.members] == [0]
+        (shown,) = client.ask(DescribeGroupsRequest([group])).groups
+        assert shown.members == []
+        joined = join(None, given.member_id)
+        assert (joined.error_code, joined.member_id) == (0, given.member_id)

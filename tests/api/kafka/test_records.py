@@ -9,9 +9,11 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.kafka.records import Records, batches_of, decode_records, encode_records
+from api.kafka.records import Records, batches_of, decode_batches, encode_records, expanded_batch
 from api.kafka.records.batch import HEADER_BYTES
 from api.kafka.records.compression import Compression, compressed, expanded
+from api.kafka.records.decode import decode_in_columns
+from api.kafka.records.few import decode_few
 from api.kafka.records.varints import read_varints, varint_sizes, write_varints
 from mq.errors import DeltaMQError, TooLarge
 from mq.limits import HEADERS_MAX
@@ -63,12 +65,63 @@ def _theirs(rows, compression=0, producer=(-1, -1, -1)) -> bytes:
 
 def _decoded(data: bytes, bytes_max: int = MIB) -> Records:
     (batch,) = batches_of(data)
-    return decode_records(batch, bytes_max=bytes_max)
+    return decode_batches([expanded_batch(batch, bytes_max)])
 
 
 @given(lists, st.sampled_from([Compression.NONE, Compression.GZIP]))
 def test_kafka_02_what_another_codec_writes_is_read_with_all_nulls_headers_and_times(rows, compression) -> None:
     assert _rows(_decoded(_theirs(rows, compression))) == rows
+
+
+#: Records without headers whose lengths stay the same for a while, as those of most producers.
+runs = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(0, 150), st.none() | st.binary(max_size=3), st.integers(0, 70)),
+    min_size=1,
+    max_size=5,
+)
+
+
+def _of_runs(found):
+    rows, time = [], TIME_MS
+    for count, size, key, step in found:
+        for _ in range(count):
+            time += step
+            rows.append((time, key, bytes([len(rows) % 251]) * size, []))
+    return rows
+
+
+@given(runs)
+def test_kafka_02_runs_of_records_of_one_length_are_read_and_written_as_others(found) -> None:
+    rows = _of_runs(found)
+    assert _rows(_decoded(_theirs(rows))) == rows
+    batch = DefaultRecordBatch(encode_records(_columns(rows), base_offset=3))
+    assert batch.validate_crc()
+    assert [(r.timestamp, r.key, r.value, list(r.headers)) for r in batch] == rows
+
+
+@given(st.lists(lists | runs.map(_of_runs), min_size=1, max_size=5), st.booleans())
+def test_kafka_02_batches_are_read_together_as_alone(several, alike) -> None:
+    several = [several[0]] * len(several) if alike else several
+    batches = [one for rows in several for one in batches_of(_theirs(rows))]
+    assert _rows(decode_batches(batches)) == [row for rows in several for row in rows]
+
+
+@given(lists, st.data())
+def test_kafka_02_a_few_records_are_read_one_by_one_as_in_columns(rows, data) -> None:
+    raw = bytearray(_theirs(rows))
+    for _ in range(data.draw(st.integers(0, 2))):
+        raw[data.draw(st.integers(HEADER_BYTES, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    batches = list(batches_of(_sealed(bytes(raw))))
+    alone, together = _outcome(decode_few, batches), _outcome(decode_in_columns, batches)
+    assert alone in (None, together)
+
+
+def _outcome(decode, batches):
+    try:
+        found = decode(batches)
+    except DeltaMQError as error:
+        return error.code
+    return None if found is None else _rows(found)
 
 
 @given(lists, st.sampled_from([Compression.NONE, Compression.GZIP]), st.integers(0, 2**60))
@@ -85,7 +138,7 @@ def test_kafka_02_each_compression_brings_everything_back(rows, compression) -> 
     data = encode_records(_columns(rows), base_offset=0, compression=compression, producer=(7, 1, 5))
     (batch,) = batches_of(data)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count) == (7, 1, 5, len(rows))
-    assert _rows(decode_records(batch, bytes_max=MIB)) == rows
+    assert _rows(decode_batches([expanded_batch(batch, MIB)])) == rows
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30))
@@ -144,7 +197,7 @@ def test_kafka_02_lies_below_a_right_checksum_are_refused_or_harmless(rows, data
         raw[data.draw(st.integers(HEADER_BYTES, len(raw) - 1))] = data.draw(st.integers(0, 255))
     (batch,) = batches_of(_sealed(bytes(raw)))
     try:
-        found = decode_records(batch, bytes_max=MIB)
+        found = decode_batches([expanded_batch(batch, MIB)])
     except DeltaMQError as error:
         assert error.code in {"corrupt_records", "invalid_record"}
     else:
@@ -202,5 +255,5 @@ def test_kafka_02_too_many_headers_are_refused() -> None:
 
 def test_kafka_02_batches_that_stand_one_after_another_are_all_read() -> None:
     one, two = ([(TIME_MS, None, text, [])] for text in (b"one", b"two"))
-    found = [decode_records(batch, bytes_max=MIB) for batch in batches_of(_theirs(one) + _theirs(two))]
+    found = [decode_batches([expanded_batch(batch, MIB)]) for batch in batches_of(_theirs(one) + _theirs(two))]
     assert [_rows(records) for records in found] == [one, two]

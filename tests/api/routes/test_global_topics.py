@@ -91,14 +91,6 @@ def test_static_21_a_request_is_recognised_in_the_cluster_that_its_queue_left(cl
     assert topic.read(0) == [(0, "once"), (1, "twice")]
 
 
-def test_static_19_a_request_for_queues_of_several_clusters_is_refused_whole(clusters: TwoClusters) -> None:
-    topic = made(clusters, "several")
-    messages: list[dict[str, object] | str] = [{"body": "x", "partition": name_of(queue)} for queue in (0, 1)]
-    reply = clusters.east.send("several", *messages)
-    assert (reply.status, reply.json["code"]) == (422, "several_clusters")
-    assert topic.read(0) == [] == topic.read(1)
-
-
 def test_static_22_a_clusters_own_queue_names_are_refused_and_unknown_ones_not_found(clusters: TwoClusters) -> None:
     topic = made(clusters, "named")
     for call in (
@@ -117,12 +109,8 @@ def test_static_19_what_works_in_one_cluster_alone_is_refused(clusters: TwoClust
     assert east.call("PUT", "/v1/groups/g", {}).status in (200, 201)
     calls = [
         east.send("refused", {"body": "x", "delay_ms": 1000}),
-        east.send("refused", {"body": "x", "partition": name_of(0)}, expected_offset=0),
-        topic.fetch(0, rest="&group=g"),
         east.call("POST", "/v1/groups/g/topics/refused/pop", {"max_messages": 1}),
-        east.call("GET", "/v1/groups/g/topics/refused/offsets"),
-        east.call("PUT", "/v1/groups/g/topics/refused/offsets", {"offsets": {name_of(0): 0}}),
-        east.call("GET", "/v1/topics/refused/offsets?time=2030-01-01T00:00:00Z"),
+        east.call("POST", "/v1/groups/g/clients/c/heartbeat", {"topics": {"refused": {}}}),
     ]
     for reply in calls:
         assert (reply.status, reply.json["code"]) == (422, "global_unsupported"), reply

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT
 from mq.producer import Part, ProducerWindow
-from mq.sequences import SEQUENCES, OutOfSequence, Sequence, born_ms_of, new_producer_id, number_of
+from mq.sequences import SEQUENCES, OutOfSequence, Sequence, born_ms_of, new_producer_id, number_of, repeat_of
 
 counts = st.lists(st.integers(1, ARROW_MESSAGES_MAX), min_size=1, max_size=30)
 #: The first sequence: often so late that the numbers wrap.
@@ -91,3 +91,21 @@ def test_kafka_03_ids_tell_when_they_were_made() -> None:
     made = new_producer_id(1_700_000_000_123, 77)
     assert born_ms_of(made) == 1_700_000_000_123
     assert 0 < made < 2**63
+
+
+# Logical queues that move -------------------------------------------------------------------------------------------
+
+
+def _seen(*runs: tuple[int, int]) -> dict[int, tuple[Part, ...]]:
+    """Parts of a producer's requests of epoch 0, each by its first sequence and count."""
+    return {
+        base: (Part(producer_id="p", seq=base, base_offset=base, count=count, total=count, time_ms=1),)
+        for base, count in runs
+    }
+
+
+def test_static_21_a_repeat_is_found_among_what_earlier_segments_remember() -> None:
+    parts = _seen((0, 2), (2, 3))
+    assert repeat_of(Sequence(0, 2, 0), 3, parts) is parts[2][0]
+    for other in (Sequence(0, 2, 0), Sequence(1, 2, 0), Sequence(0, 5, 0)):
+        assert repeat_of(other, 4, parts) is None

@@ -126,7 +126,73 @@ def test_kafka_09_an_instance_that_comes_back_takes_the_place_of_what_it_was() -
     group.join(0, "", "b", _said(instance_id="one"))
     assert list(group.members) == ["b"] and group.id_of_instance("one") == "b"
     assert group.take_joined() == ["a"]
-    assert _code(lambda: group.joined("a")) == "unknown_member"
+    assert _code(lambda: group.joined("a")) == "fenced_instance"
+
+
+def _static(*names: str) -> ClassicGroup:
+    """Return a group of static members, each an instance of its own name."""
+    group = ClassicGroup()
+    for name in names:
+        group.join(0, "", name, _said(instance_id=name))
+    group.tick(1_000)
+    for name in names:
+        group.sync(1_000, name, 1, {one: one.encode() for one in names}, name)
+    assert group.take_joined() and group.take_synced()
+    return group
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_kafka_09_a_static_member_that_comes_back_has_its_part_and_nobody_plans_anew(name) -> None:
+    group = _static("a", "b")
+    assert group.leader == "a"
+    group.join(5_000, "", "later", _said(instance_id=name))
+    assert (group.take_joined(), group.phase, group.generation) == (["later"], Phase.STABLE, 1)
+    told = group.joined("later")
+    assert (told.generation, told.leader, told.members) == (1, "a", ()), "it is not told to plan"
+    group.sync(5_000, "later", 1, {}, name)
+    assert group.synced("later").assignment == name.encode()
+    for call in (
+        lambda: group.heartbeat(5_000, name, 1, name),
+        lambda: group.sync(5_000, name, 1, {}, name),
+        lambda: group.check_commit(5_000, name, 1, name),
+        lambda: group.leave(5_000, name, name),
+        lambda: group.join(5_000, name, "", _said(instance_id=name)),
+    ):
+        assert _code(call) == "fenced_instance"
+    assert _code(lambda: group.heartbeat(5_000, "later", 1, "nobody")) == "unknown_member"
+    assert _code(lambda: group.join(5_000, "later", "", _said(instance_id="nobody"))) == "unknown_member"
+    group.heartbeat(5_000, "later", 1, name)
+
+
+def test_kafka_09_a_static_member_that_plans_in_another_way_makes_all_plan_anew() -> None:
+    group = _static("a", "b")
+    group.join(5_000, "", "later", _said(BOTH, instance_id="a"))
+    assert group.phase is Phase.JOINING
+    group.join(5_000, "b", "", _said(instance_id="b"))
+    assert sorted(group.take_joined()) == ["b", "later"]
+    assert group.joined("later").leader == group.leader == "later"
+
+
+def test_kafka_09_a_static_member_that_stays_away_is_gone_after_its_session() -> None:
+    group = _static("a", "b")
+    group.heartbeat(SESSION_MS, "a", 1, "a")
+    group.tick(SESSION_MS + 1_001)
+    assert (list(group.members), group.phase) == (["a"], Phase.JOINING)
+    group.leave(SESSION_MS + 1_002, "", "a")
+    assert group.phase is Phase.EMPTY
+
+
+def test_kafka_09_a_new_member_joins_with_the_id_that_it_was_given() -> None:
+    group = ClassicGroup()
+    assert _code(lambda: group.join(0, "", "a", _said(), needs_id=True)) == "member_id_required"
+    assert not group.members and group.next_ms() == SESSION_MS + 1
+    assert group.join(10, "a", "", _said(), needs_id=True) == "a"
+    group.join(20, "", "static", _said(instance_id="static"), needs_id=True)
+    group.tick(INITIAL_DELAY_MS + 10)
+    assert sorted(group.take_joined()) == ["a", "static"]
+    assert _code(lambda: group.join(600, "", "late", _said(), needs_id=True)) == "member_id_required"
+    group.tick(600 + SESSION_MS + 1)
+    assert _code(lambda: group.join(0, "late", "", _said(), needs_id=True)) == "unknown_member", "it came too late"
 
 
 def test_kafka_09_a_session_of_no_sensible_length_is_refused() -> None:
@@ -160,6 +226,29 @@ class Members(RuleBasedStateMachine):
     def new(self, protocols) -> None:
         self.made += 1
         self.joining.add(self.group.join(self.now, "", f"m{self.made}", _said(protocols)))
+        self._settle()
+
+    @rule(instance=st.sampled_from(["one", "two"]), protocols=st.sampled_from([RANGE, BOTH]))
+    def static(self, instance, protocols) -> None:
+        self.made += 1
+        former, generation = self.group.id_of_instance(instance), self.group.generation
+        part = None if former is None else self.group.members[former].assignment
+        member = self.group.join(self.now, "", f"m{self.made}", _said(protocols, instance_id=instance))
+        self.joining.add(member)
+        if former is not None:
+            assert former not in self.group.members
+            assert _code(lambda: self.group.heartbeat(self.now, former, generation, instance)) == "fenced_instance"
+            if self.group.phase is Phase.STABLE:
+                assert self.group.members[member].assignment == part
+                self.told.get(generation, {})[member] = part
+        self._settle()
+
+    @rule()
+    def given(self) -> None:
+        self.made += 1
+        new_id = f"m{self.made}"
+        assert _code(lambda: self.group.join(self.now, "", new_id, _said(), needs_id=True)) == "member_id_required"
+        self.joining.add(self.group.join(self.now, new_id, "", _said(), needs_id=True))
         self._settle()
 
     @rule(data=st.data(), protocols=st.sampled_from([RANGE, BOTH]))

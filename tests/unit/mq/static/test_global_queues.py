@@ -126,3 +126,15 @@ def test_static_19_a_torn_copy_is_told() -> None:
         assert len(list(world(whole, following).faults())) == 1
     open_stay = stay(cluster="east", local_start=0, logic_offset=0)
     assert len(list(world(open_stay, stay(cluster="west", local_start=0, logic_offset=7)).faults())) == 1
+
+
+def test_static_13_a_stay_without_messages_is_passed_by() -> None:
+    queues = world(stay("east", 0, 0, 0), stay("west", 0, 10_000, 0), stay("north", 0, 20_000))
+    for offset in (0, 10_000, 20_000):
+        assert queues.place(0, offset) == (queues.queues[0][-1], 0)
+
+
+def test_static_15_the_clusters_with_messages_are_told_oldest_first() -> None:
+    queues = world(stay("west", 0, 0, 4), stay("east", 0, 4, 6), stay("west", 4, 6, 9), stay("north", 0, UNDECIDED))
+    assert queues.clusters_of(0) == ("west", "east")
+    assert queues.readers == {"west", "east"}

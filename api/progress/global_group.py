@@ -1,0 +1,385 @@
+"""A group's offsets in a global topic: each cluster holds the progress on its own stays (SPEC STATIC-16, 19).
+
+    request in global names and offsets --by cluster--> the same call there, in that cluster's own names and offsets
+                                                        (here: without a call)       --> one answer in global ones
+
+What a cluster does with its part is what it does for any static topic. A part of a commit is sent only when those
+before it are stored (`mq.static.global_progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from api.host import Call, GlobalCopies, HostedTopic, Relayed, from_cluster, global_path, is_forwarded
+from api.progress.global_times import GlobalTimes
+from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
+from mq.meta import Topic, require_world
+from mq.queue import Start, check_epoch
+from mq.static import (
+    GLOBAL_BROKER,
+    LOGICAL_BROKER,
+    GlobalQueues,
+    global_commit_parts,
+    global_position,
+    global_queue_index,
+    global_queue_name,
+    global_reset_parts,
+    queue_index,
+    queue_name,
+    shown_in,
+)
+from mq.wire import CommitRequest, ResetRequest
+from tables.failpoints import failpoint
+
+__all__ = ["GlobalGroup", "Here", "is_for_all"]
+
+#: Seconds in which the clusters must agree about where queues are.
+_AGREED_S: Final = 2.0
+_DONE_BELOW: Final = 300
+_JSON: Final = (b"content-type", b"application/json")
+Json = dict[str, Any]
+
+
+class Lane(msgspec.Struct, kw_only=True):
+    """A queue as a group sees it: a cluster's, as that tells it, or a global one."""
+
+    partition: str
+    retry: bool
+    committed_offset: int | None
+    min_offset: int | None = None
+    end_offset: int | None = None
+    lag: int | None = None
+    in_flight: int
+    last_consume_time: str | None = None
+    epoch: int | None = None
+
+
+class Here(NamedTuple):
+    """What this cluster does with its own part."""
+
+    show: Callable[[], Awaitable[Json]]
+    commit: Callable[[CommitRequest], Awaitable[Json]]
+    reset: Callable[[ResetRequest], Awaitable[Json]]
+
+
+def is_for_all(topic: Topic, call: Call) -> bool:
+    """Whether a call is about a global topic in all its clusters, and not about this cluster's part of it."""
+    return topic.world is not None and not from_cluster(call.headers) and not is_forwarded(call.headers)
+
+
+class GlobalGroup:
+    """One group in one global topic, for one request."""
+
+    def __init__(
+        self, copies: GlobalCopies, times: GlobalTimes, group: str, hosted: HostedTopic, call: Call, here: Here
+    ) -> None:
+        """`call` is the client's; parts of it go to other clusters in its caller's name."""
+        copies.clusters.refuse_guarded(hosted.name)
+        self._copies = copies
+        self._times = times
+        self._group = group
+        self._hosted = hosted
+        self._call = call
+        self._here = here
+
+    # Show -------------------------------------------------------------------------------------------------------------
+
+    async def show(self) -> Json:
+        """Return the group's progress in all queues; raise `Unavailable` if a cluster with messages is away."""
+        world, told = await self._agreed(lambda world: world.readers)
+        views = [_view(world, queue, told) for queue in range(len(world.queues))]
+        offsets = {one.partition: one.committed_offset for one in views if one.committed_offset is not None}
+        epochs = {one.partition: one.epoch for one in views if one.epoch is not None}
+        return self._place(world) | {"offsets": offsets, "epochs": epochs, "partitions": msgspec.to_builtins(views)}
+
+    async def _agreed(
+        self, clusters: Callable[[GlobalQueues], Collection[str]]
+    ) -> tuple[GlobalQueues, dict[str, dict[str, Lane]]]:
+        """Return a copy, and by it the lanes of the group in clusters, by their own names."""
+
+        async def tried() -> tuple[GlobalQueues, dict[str, dict[str, Lane]]] | Unavailable:
+            world, told = self._copies.world(self._hosted), dict[str, dict[str, Lane]]()
+            for cluster in sorted(clusters(world)):
+                try:
+                    shown = await self._ask(cluster, "GET", None)
+                except NotFound:
+                    shown = {"partitions": []}  # there is no such group there
+                if isinstance(shown, Unavailable):
+                    return shown
+                told[cluster] = {view.partition: view for view in map(_as_lane, shown["partitions"])}
+            return world, told
+
+        return await self._copies.agreed(self._hosted.name, tried, within_s=_AGREED_S)
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    async def commit(self, asked: CommitRequest) -> Json:
+        """Commit global offsets; an offset that was already higher stays.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: a cluster with messages before an offset is away. Older parts may be stored.
+        Unprocessable
+            `offset_out_of_range`, `global_unsupported`.
+        Conflict
+            `epoch_over`: the offsets were reset after they were read, or the queue has moved to another cluster.
+        """
+        for name, given in (("locks", asked.locks), ("attempts", asked.attempts)):
+            if given:
+                raise Unprocessable(
+                    f"{name}: topic {self._hosted.name} is global, and there are no pull locks on it",
+                    code="global_unsupported",
+                    field=name,
+                )
+        queues = {self._queue(name, "offsets"): name for name in asked.offsets}
+        wanted = {queue: asked.offsets[name] for queue, name in queues.items()}
+        epochs = await self._epochs(wanted, asked.epochs or {})
+
+        async def tried() -> Json | Unavailable:
+            world = self._copies.world(self._hosted)
+            if asked.topic_id not in (None, world.id):
+                raise Conflict(
+                    f"topic {self._hosted.name} was deleted and made again since its offsets were read",
+                    code="epoch_over",
+                    field="topic_id",
+                    extra={"topic_id": world.id},
+                )
+            return await self._commit(world, wanted, epochs, asked.client_id)
+
+        return await self._copies.agreed(self._hosted.name, tried, within_s=_AGREED_S)
+
+    async def _commit(
+        self,
+        world: GlobalQueues,
+        wanted: Mapping[int, int],
+        epochs: Mapping[tuple[str, int], int],
+        client_id: str | None,
+    ) -> Json | Unavailable:
+        parts = {queue: list(global_commit_parts(world, queue, offset).items()) for queue, offset in wanted.items()}
+        done: dict[int, tuple[int, int]] = {}
+        steps = max(map(len, parts.values()))
+        for left in range(steps, 0, -1):  # the last part of each queue is stored in the last step
+            now = {queue: its[-left] for queue, its in parts.items() if len(its) >= left}
+            for cluster in sorted({cluster for cluster, _ in now.values()}):
+                its = {queue: at for queue, (one, at) in now.items() if one == cluster}
+                stored = await self._commit_part(world, cluster, its, epochs, client_id)
+                if isinstance(stored, Unavailable):
+                    return stored
+                done |= stored
+            failpoint("global.after_commit_part")
+        names = {queue: global_queue_name(queue) for queue in wanted}
+        return self._place(world) | {
+            "offsets": {name: done[queue][0] for queue, name in names.items()},
+            "epochs": {name: done[queue][1] for queue, name in names.items()},
+        }
+
+    async def _commit_part(
+        self,
+        world: GlobalQueues,
+        cluster: str,
+        offsets: Mapping[int, int],
+        epochs: Mapping[tuple[str, int], int],
+        client_id: str | None,
+    ) -> dict[int, tuple[int, int]] | Unavailable:
+        """Commit local offsets in a cluster; return global offset and epoch by queue."""
+        meant = {queue_name(queue): epochs[cluster, queue] for queue in offsets if (cluster, queue) in epochs}
+        local = {queue_name(queue): at for queue, at in offsets.items()}
+        try:
+            told = await self._ask(
+                cluster, "PUT", CommitRequest(offsets=local, epochs=meant or None, client_id=client_id)
+            )
+        except DeltaMQError as error:
+            _tell_globally(world, cluster, error)
+            raise
+        if isinstance(told, Unavailable):
+            return told
+        return {
+            queue: (shown_in(world, queue, cluster, told["offsets"][name]), told["epochs"][name])
+            for queue, name in ((queue, queue_name(queue)) for queue in offsets)
+        }
+
+    async def _epochs(self, wanted: Mapping[int, int], meant: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        """Check the epochs that the client means; return what each cluster counts for them.
+
+        A global queue's epoch is the sum of those of the clusters with messages of it: each reset makes it greater.
+        """
+        if not meant:
+            return {}
+        queues = {self._queue(name, "epochs"): epoch for name, epoch in meant.items()}
+        world, told = await self._agreed(
+            lambda world: {cluster for queue in queues for cluster in world.clusters_of(queue)}
+        )
+        for queue, epoch in queues.items():
+            check_epoch(global_queue_name(queue), epoch, _epoch(world, queue, told) or 0)
+        return {
+            (cluster, queue): lane.epoch
+            for cluster, lanes in told.items()
+            for queue in wanted
+            if (lane := lanes.get(queue_name(queue))) is not None and lane.epoch is not None
+        }
+
+    # Reset ------------------------------------------------------------------------------------------------------------
+
+    async def reset(self, asked: ResetRequest) -> Json:
+        """Reset the group in all clusters with messages of the queues; the same again finishes one that was cut short.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: a cluster is away. Other clusters may have been reset.
+        """
+        targets: dict[int, int] | None = None
+        if not isinstance(asked.to, str):
+            targets = {self._queue(name, "to"): offset for name, offset in asked.to.items()}
+        else:
+            time_ms = Start.from_json(asked.to, field="to").time_ms
+            if time_ms is not None:
+                found = await self._times.offsets_at(self._hosted, time_ms * 1_000, self._by_time(asked.to))
+                targets = {self._queue(one.partition, "to"): one.offset for one in found}
+
+        async def tried() -> Json | Unavailable:
+            world = self._copies.world(self._hosted)
+            return await self._reset(world, asked, targets)
+
+        return await self._copies.agreed(self._hosted.name, tried, within_s=_AGREED_S)
+
+    async def _reset(
+        self, world: GlobalQueues, asked: ResetRequest, targets: Mapping[int, int] | None
+    ) -> Json | Unavailable:
+        to: dict[str, dict[str, int]] = {}
+        for queue, offset in (targets or {}).items():
+            for cluster, at in global_reset_parts(world, queue, offset).items():
+                to.setdefault(cluster, {})[queue_name(queue)] = at
+        offsets: dict[str, int] = {}
+        epoch = 0
+        clusters = to.keys() if targets is not None else world.readers
+        for cluster in sorted(clusters):
+            request = asked if targets is None else msgspec.structs.replace(asked, to=to[cluster])
+            try:
+                done = await self._ask(cluster, "POST", request, "/reset")
+            except NotFound:
+                continue  # there is no such group there
+            except DeltaMQError as error:
+                _tell_globally(world, cluster, error)
+                raise
+            if isinstance(done, Unavailable):
+                return done
+            failpoint("global.after_reset_part")
+            epoch += done["epoch"]
+            if targets is None:
+                offsets |= _at_the_edge(world, cluster, done["offsets"], is_first=asked.to == "first")
+        shown = {global_queue_name(queue): offset for queue, offset in (targets or {}).items()}
+        return {"group": self._group, "topic": self._hosted.name, "epoch": epoch, "offsets": shown | offsets}
+
+    def _by_time(self, time: str) -> Call:
+        path = global_path(self._hosted.name, f"/offsets?time={quote(time)}")
+        return self._call._replace(method="GET", target=path, body=b"", headers=())
+
+    # Parts ------------------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self, cluster: str, method: str, body: CommitRequest | ResetRequest | None, rest: str = ""
+    ) -> Json | Unavailable:
+        """Return what a cluster answers to its part; or why there is no answer: it has a newer copy."""
+        if cluster == self._copies.clusters.here:
+            if isinstance(body, CommitRequest):
+                return await self._here.commit(body)
+            return await (self._here.show() if body is None else self._here.reset(body))
+        headers = [one for one in self._call.headers if not one[0].startswith(b"content-")]
+        call = self._call._replace(
+            method=method,
+            headers=headers if body is None else [*headers, _JSON],
+            body=b"" if body is None else msgspec.json.encode(body),
+        )
+        answer = await self._copies.elsewhere(self._hosted.name, cluster, call, f"a part is in cluster {cluster}")
+        if isinstance(answer, Unavailable):
+            return answer
+        if answer.status >= _DONE_BELOW:
+            problem = Relayed.of(answer)
+            if problem.code == "group_not_found":
+                raise NotFound(problem.detail, code=problem.code, field=problem.field)
+            raise problem
+        assert isinstance(answer.body, bytes), "answers of other clusters are whole"
+        found: Json = msgspec.json.decode(answer.body)
+        return found
+
+    def _queue(self, name: str, field: str) -> int:
+        """Return the number of the queue with a global name; raise `NotFound` or `Unprocessable` for any other name."""
+        index = global_queue_index(name)
+        if index is None or index >= len(require_world(self._hosted.topic).queues):
+            raise NotFound(
+                f"{field}: topic {self._hosted.name} has no partition {name!r}",
+                code="partition_not_found",
+                field=f"{field}.{name}",
+            )
+        return index
+
+    def _place(self, world: GlobalQueues) -> Json:
+        return {"group": self._group, "topic": self._hosted.name, "topic_id": world.id}
+
+
+Told = Mapping[str, Mapping[str, Lane]]
+
+
+def _as_lane(told: object) -> Lane:
+    return msgspec.convert(told, Lane, from_attributes=True)
+
+
+def _at_the_edge(world: GlobalQueues, cluster: str, told: Mapping[str, int], *, is_first: bool) -> dict[str, int]:
+    """Return the global offsets of the queues that begin, or end, in a cluster, of what it tells of all queues."""
+    found = {}
+    for name, at in told.items():
+        queue = queue_index(name)
+        if queue is not None and world.readable(queue)[0 if is_first else -1].cluster == cluster:
+            found[global_queue_name(queue)] = shown_in(world, queue, cluster, at)
+    return found
+
+
+def _view(world: GlobalQueues, queue: int, told: Told) -> Lane:
+    """Return a queue as the group sees it; what a cluster without the group would have to tell is null."""
+    lanes = {cluster: told[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue)}
+    known = [lane for lane in lanes.values() if lane is not None]
+    committed = {cluster: lane.committed_offset for cluster, lane in lanes.items() if lane is not None}
+    shown = Lane(
+        partition=global_queue_name(queue),
+        retry=False,
+        committed_offset=None,
+        in_flight=sum(lane.in_flight for lane in known),
+        last_consume_time=max((lane.last_consume_time for lane in known if lane.last_consume_time), default=None),
+        epoch=_epoch(world, queue, told),
+    )
+    if any(at is not None for at in committed.values()):
+        shown.committed_offset = global_position(world, queue, committed)
+    first, newest = world.readable(queue)[0], world.readable(queue)[-1]
+    oldest, last = lanes[first.cluster], lanes[newest.cluster]
+    if oldest is not None and oldest.min_offset is not None:
+        shown.min_offset = shown_in(world, queue, first.cluster, oldest.min_offset)
+    if last is not None and last.end_offset is not None:
+        shown.end_offset = shown_in(world, queue, newest.cluster, last.end_offset)
+    lags = [None if lane is None else lane.lag for lane in lanes.values()]
+    shown.lag = None if None in lags else sum(lag for lag in lags if lag is not None)
+    return shown
+
+
+def _epoch(world: GlobalQueues, queue: int, told: Told) -> int | None:
+    """Return the sum of the epochs of the clusters with messages of the queue; None without a group there."""
+    lanes = (told[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue))
+    epochs = [lane.epoch for lane in lanes if lane is not None and lane.epoch is not None]
+    return sum(epochs) if epochs else None
+
+
+def _tell_globally(world: GlobalQueues, cluster: str, error: DeltaMQError) -> None:
+    """Let an error of a cluster name the queue, and its end offset, as the client does."""
+    local = (error.field or "").partition(".")[2]
+    error.detail = error.detail.replace(LOGICAL_BROKER, GLOBAL_BROKER)
+    error.field = None if error.field is None else error.field.replace(LOGICAL_BROKER, GLOBAL_BROKER)
+    queue, end = queue_index(local), error.extra.get("end_offset")
+    if queue is not None and isinstance(end, int):
+        error.extra["end_offset"] = shown_in(world, queue, cluster, end)
+        error.detail = f"{error.field}: beyond the end offset {error.extra['end_offset']}"

@@ -1,0 +1,82 @@
+"""Search by time in the queues of global topics (SPEC STATIC-15, 19).
+
+    time --each cluster with messages of a queue--> its first offset at or after it   --> the smallest of all
+                                                                     none anywhere    --> the end
+
+The stays of one cluster are parts of one queue of its own, so that one search there finds the first message of all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from api.host import Call, GlobalCopies, HostedTopic, Topics, from_cluster
+from api.progress.queue_progress import QueueProgress
+from mq.static import GlobalQueues, global_queue_name, queue_name
+
+__all__ = ["FoundByTime", "GlobalTimes"]
+
+
+class FoundByTime(msgspec.Struct, omit_defaults=True):
+    """What was found of one queue; between clusters, `found` says whether it is a message and not the queue's end."""
+
+    partition: str
+    offset: int
+    found: bool | None = None
+
+
+class _Told(msgspec.Struct):
+    offsets: list[FoundByTime]
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+class GlobalTimes:
+    """Finds offsets by time; used on the event loop."""
+
+    def __init__(self, copies: GlobalCopies, topics: Topics, progress: QueueProgress) -> None:
+        self._copies = copies
+        self._topics = topics
+        self._progress = progress
+
+    async def offsets_at(self, hosted: HostedTopic, time_us: int, call: Call) -> list[FoundByTime]:
+        """Return for each queue the first global offset at or after a time; if another cluster asks, what is here.
+
+        Raises
+        ------
+        Unavailable
+            `queue_unserved`: a cluster that holds messages of the topic cannot be reached.
+        """
+        self._copies.clusters.refuse_guarded(hosted.name)
+        if from_cluster(call.headers):
+            return await self._here(hosted, await self._copies.by_copy_of(hosted, call.headers), time_us)
+        world, told = await self._copies.told_by_all(hosted, lambda copy: copy.readers, call)
+        parts = [await self._here(hosted, world, time_us), *(_TOLD.decode(body).offsets for body in told.values())]
+        names = [global_queue_name(queue) for queue in range(len(world.queues))]
+        by_name: dict[str, list[FoundByTime]] = {name: [] for name in names}
+        for one in (one for part in parts for one in part):
+            by_name[one.partition].append(one)
+        return [FoundByTime(name, _first(by_name[name])) for name in names]
+
+    async def _here(self, hosted: HostedTopic, world: GlobalQueues, time_us: int) -> list[FoundByTime]:
+        """Return what this cluster holds: the first message of each queue, or the end, if that is here."""
+        found = []
+        for queue in range(len(world.queues)):
+            if world.here not in world.clusters_of(queue):
+                continue
+            local = self._topics.require_queue(hosted, queue_name(queue), "topic")
+            at = await self._progress.offset_at(hosted.topic, local, time_us)
+            end = await self._progress.end(hosted.topic, local)
+            newest = world.readable(queue)[-1]
+            name, shown = global_queue_name(queue), world.shown(queue, at)
+            if at < end and shown >= 0:
+                found.append(FoundByTime(name, shown, found=True))
+            elif newest.cluster == world.here:
+                found.append(FoundByTime(name, newest.logic_end if newest.is_ended else newest.shown(end), found=False))
+        return found
+
+
+def _first(told: list[FoundByTime]) -> int:
+    """Return the smallest offset of a message, or the end, which the cluster of the newest stay tells."""
+    return min(told, key=lambda one: (not one.found, one.offset)).offset

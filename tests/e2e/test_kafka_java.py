@@ -1,0 +1,163 @@
+"""Kafka's own clients and tools, of three generations, against a service (SPEC KAFKA-3, 4, 9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mq import Admin, PullConsumer
+from tests.api.kafka.door import free_port
+from tests.api.running import until
+from tests.e2e.service_process import ServiceProcess
+from tests.java import CONNECT, GENERATIONS, Java
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+_CLIENTS = str(Path(__file__).parents[1] / "java" / "Clients.java")
+_COUNT = 250
+
+
+class Served:
+    """A service with a Kafka door."""
+
+    def __init__(self, warehouse: Path) -> None:
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self.service = ServiceProcess(warehouse, "--kafka-port", str(port))
+
+    def make_topic(self, topic: str, partitions: int) -> None:
+        with Admin(self.service.url) as admin:
+            admin.create_topic(topic, partitions=partitions)
+
+    def stored(self, topic: str) -> dict[tuple[int, int], Any]:
+        """Return all messages by partition and offset, read through the SDK."""
+        with Admin(self.service.url) as admin:
+            order = {one.partition: index for index, one in enumerate(admin.get_topic(topic).partitions)}
+        found = {}
+        with PullConsumer(self.service.url, topic, start="first") as consumer:
+            while messages := consumer.poll():
+                for one in messages:
+                    found[order[one.partition], one.offset] = one
+        return found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path / "warehouse")
+    yield found
+    found.service.close()
+
+
+@pytest.fixture(params=GENERATIONS)
+def generation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_kafka_04_java_clients_of_each_generation_write_and_read_the_rows_that_others_do(served, generation) -> None:
+    lines = [
+        line.split()
+        for line in Java(GENERATIONS[generation]).run(_CLIENTS, served.address, "orders", "billing", str(_COUNT))
+    ]
+    sent = {int(number): (int(partition), int(offset)) for kind, number, partition, offset, *_ in _of("SENT", lines)}
+    read = {int(line[1]): (int(line[2]), int(line[3])) for line in _of("READ", lines)}
+    assert set(sent) == set(range(_COUNT)) and read == sent
+    assert ["LISTED", "true"] in lines
+    stored = served.stored("orders")
+    assert {place: one.text for place, one in stored.items()} == {sent[i]: f"value {i}" for i in sent}
+    assert {place: one.key for place, one in stored.items()} == {
+        sent[i]: None if i % 5 == 0 else f"key {i}" for i in sent
+    }
+    assert {place: one.headers["number"] for place, one in stored.items()} == {sent[i]: str(i) for i in sent}
+    with Admin(served.service.url) as admin:
+        assert admin.get_group("billing").lag == 0
+    committed = {int(partition): int(offset) for _, partition, offset in _of("COMMITTED", lines)}
+    assert sum(committed.values()) == _COUNT
+
+
+def _of(kind: str, lines: list[list[str]]) -> list[list[str]]:
+    return [line for line in lines if line and line[0] == kind]
+
+
+def test_kafka_03_kafkas_verifiable_clients_of_each_generation_agree_with_the_rows(served, generation) -> None:
+    java = Java(GENERATIONS[generation])
+    served.make_topic("orders", 2)
+    servers = "--broker-list" if generation == "2.8" else "--bootstrap-server"
+    written = java.run(
+        "org.apache.kafka.tools.VerifiableProducer",
+        *("--topic", "orders", servers, served.address, "--max-messages", str(_COUNT), "--acks", "-1"),
+    )
+    events = [json.loads(line) for line in written if line.startswith("{")]
+    acknowledged = {
+        (one["partition"], one["offset"]): one["value"] for one in events if one["name"] == "producer_send_success"
+    }
+    assert len(acknowledged) == _COUNT
+    assert {place: one.text for place, one in served.stored("orders").items()} == acknowledged
+    read = java.run(
+        "org.apache.kafka.tools.VerifiableConsumer",
+        *("--topic", "orders", servers, served.address, "--group-id", "billing", "--max-messages", str(_COUNT)),
+        *("--reset-policy", "earliest"),
+    )
+    events = [json.loads(line) for line in read if line.startswith("{")]
+    assert sum(one["count"] for one in events if one["name"] == "records_consumed") == _COUNT
+    assert any(one["name"] == "offsets_committed" and one["success"] for one in events)
+
+
+@pytest.mark.parametrize("tools", ["3.9", "4.3"])
+def test_kafka_09_kafkas_tool_for_groups_shows_them_and_their_lag(served, tools) -> None:
+    java = Java(GENERATIONS[tools])
+    java.run(_CLIENTS, served.address, "orders", "billing", str(_COUNT))
+    command = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", served.address)
+    assert "billing" in java.run(*command, "--list")
+    shown = [line.split() for line in java.run(*command, "--describe", "--group", "billing")]
+    places = [line for line in shown if line[:2] == ["billing", "orders"]]
+    assert len(places) == 3
+    assert sum(int(line[3]) for line in places) == _COUNT and all(line[5] == "0" for line in places)
+
+
+def test_kafka_04_a_connect_worker_writes_lines_of_a_file_as_messages(served, tmp_path) -> None:
+    served.make_topic("lines", 2)
+    lines = [f"line {number}" for number in range(100)]
+    source = tmp_path / "source.txt"
+    source.write_text("".join(f"{line}\n" for line in lines))
+    worker = {
+        "bootstrap.servers": served.address,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.storage.file.filename": str(tmp_path / "offsets"),
+        "offset.flush.interval.ms": "500",
+        "listeners": f"http://127.0.0.1:{free_port()}",
+        "plugin.discovery": "only_scan",
+    }
+    connector = {
+        "name": "lines",
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+        "tasks.max": "1",
+        "file": str(source),
+        "topic": "lines",
+    }
+    paths = [_properties(tmp_path / "worker.properties", worker), _properties(tmp_path / "file.properties", connector)]
+    program = Java(CONNECT).start("org.apache.kafka.connect.cli.ConnectStandalone", *paths)
+    try:
+        _until_stored(served, program, "lines", lines)
+        with source.open("a") as file:
+            file.write("one more\n")
+        _until_stored(served, program, "lines", [*lines, "one more"])
+    finally:
+        program.stop()
+
+
+def _until_stored(served: Served, program: Any, topic: str, wanted: list[str]) -> None:
+    def done() -> bool:
+        assert program.is_running, program.lines()[-30:]
+        return sorted(one.text for one in served.stored(topic).values()) == sorted(wanted)
+
+    until(done, 120)
+
+
+def _properties(path: Path, settings: dict[str, str]) -> str:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return str(path)

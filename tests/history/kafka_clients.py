@@ -1,0 +1,181 @@
+"""Kafka's clients in a run: idempotent producers of librdkafka, and a reader; what they were told is recorded.
+
+A record has no id that a client could give, so the message's id stands in its body, and readers take it from there.
+Each record is a `send` of its own: several are under way, as librdkafka sends them.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.history.bodies import body_of, draw_size
+from tests.history.door import Door
+from tests.history.readers import pages, partitions_of, topic_of
+from tests.history.record import OpenOp, Recorder
+from tests.witness import testify
+
+__all__ = ["KafkaReader", "KafkaSender", "end_of"]
+
+_TIMEOUT_S: Final = 90
+#: So many records of one producer are under way at most.
+_UNDER_WAY: Final = 200
+_QUIET: Final = {"log_level": 0, "reconnect.backoff.max.ms": 500, "topic.metadata.refresh.interval.ms": 1_000}
+
+
+def marked(id_: str, size: int) -> bytes:
+    """Return the body of a message, which begins with its id."""
+    return id_.encode() + b"|" + body_of(id_, size)
+
+
+def _read(offset: int, body: bytes) -> tuple[int, str, int]:
+    """Return what was read at an offset, as histories have it."""
+    return offset, body.partition(b"|")[0].decode("ascii", "replace"), zlib.crc32(body)
+
+
+class KafkaSender(threading.Thread):
+    """One idempotent producer, until it is told to stop; then it waits for all answers."""
+
+    def __init__(
+        self, servers: str, recorder: Recorder, topic: str, partitions: Sequence[str], seed: int, stop: threading.Event
+    ) -> None:
+        """`partitions` are the names of the topic's partitions in their order."""
+        super().__init__(name=f"kafka-sender-{seed}", daemon=True)
+        settings = {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "retry.backoff.ms": 50,
+            "message.timeout.ms": _TIMEOUT_S * 1_000,
+            "socket.timeout.ms": 3_000,
+            **_QUIET,
+        }
+        self._producer = Producer(settings)
+        self._recorder = recorder
+        self._topic = topic
+        self._partitions = partitions
+        self._drawn = random.Random(seed)
+        self._stopping = stop
+        self._process = recorder.process()
+        self._sent = 0
+        self.answered = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                for _ in range(self._drawn.choice((1, 1, 5, 30))):
+                    self._send()
+                self._producer.poll(self._drawn.uniform(0, 0.02))
+                while len(self._producer) > _UNDER_WAY and not self._stopping.is_set():
+                    self._producer.poll(0.05)
+            self._producer.flush(_TIMEOUT_S)
+        except BaseException as error:
+            self.failure = error
+
+    def _send(self) -> None:
+        drawn = self._drawn
+        id_ = f"{self._process}-{self._sent:06d}"
+        self._sent += 1
+        key = f"{self._process}.{drawn.randrange(8)}" if drawn.random() < 0.7 else None
+        body = marked(id_, draw_size(drawn))
+        op = self._recorder.begin(
+            self._process,
+            "send",
+            topic=self._topic,
+            ids=[id_],
+            keys=[key],
+            crcs=[zlib.crc32(body)],
+            producer=str(self._process),
+        )
+        self._producer.produce(self._topic, body, key=key, on_delivery=partial(self._told, op))
+
+    def _told(self, op: OpenOp, error: object, message: Any) -> None:
+        if error is not None:
+            op.info(error=str(error))
+            return
+        op.ok(placed=[(self._partitions[message.partition()], message.offset())])
+        self.answered += 1
+
+
+class KafkaReader(threading.Thread):
+    """A consumer without a group that follows all partitions; each batch of records is a `poll` of its partition."""
+
+    def __init__(
+        self, servers: str, recorder: Recorder, topic: str, partitions: Sequence[str], stop: threading.Event
+    ) -> None:
+        super().__init__(name="kafka-reader", daemon=True)
+        self._consumer = Consumer(
+            {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False, **_QUIET}
+        )
+        self._recorder = recorder
+        self._topic = topic
+        self._partitions = partitions
+        self._stopping = stop
+        self._process = recorder.process()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._consumer.assign([TopicPartition(self._topic, index, 0) for index in range(len(self._partitions))])
+            for name in self._partitions:
+                self._recorder.moment(self._process, "assign", partition=name, offset=0)
+            while not self._stopping.is_set():
+                self._poll()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self._consumer.close()
+
+    def _poll(self) -> None:
+        found: dict[str, list[tuple[int, str, int]]] = {}
+        ops = {name: self._recorder.begin(self._process, "poll", partition=name) for name in self._partitions}
+        try:
+            for one in self._consumer.consume(200, 0.1):
+                partition, offset, body = one.partition(), one.offset(), one.value()
+                if one.error() is None and partition is not None and offset is not None and body is not None:
+                    found.setdefault(self._partitions[partition], []).append(_read(offset, body))
+        except KafkaException as error:
+            for op in ops.values():
+                op.fail(error=str(error))
+            return
+        for name, op in ops.items():
+            op.ok(reads=found.get(name, []))
+
+
+def scan_bodies(door: Door, recorder: Recorder, topic: str) -> None:
+    """Everything at the end: as the service reads it, and as the files have it; ids are those in the bodies."""
+    process = recorder.process()
+    folders: Mapping[str, Path] = {
+        one["partition"]: Path(one["location"]) for one in topic_of(door, topic)["partitions"]
+    }
+    for one in partitions_of(door, topic):
+        name = one["partition"]
+        with recorder.begin(process, "scan", witness="api", partition=name) as op:
+            reads = []
+            for answer in pages(door, topic, name, one["min_offset"] or 0):
+                reads += [_read(message["offset"], _body(message)) for message in answer.body["messages"]]
+            op.ok(reads=reads, jumps=[])
+        with recorder.begin(process, "scan", witness="files", partition=name) as op:
+            rows = testify(folders[name], ("offset", "body")).rows
+            op.ok(reads=[_read(offset, bytes(row["body"])) for offset, row in sorted(rows.items())], jumps=[])
+
+
+def _body(message: Mapping[str, Any]) -> bytes:
+    encoded = message.get("body_base64")
+    return base64.b64decode(encoded) if encoded is not None else str(message.get("body", "")).encode()
+
+
+def end_of(urls: Sequence[str], recorder: Recorder, topic: str) -> None:
+    """Let the witnesses look."""
+    with closing(Door(urls, timeout_s=30)) as door:
+        scan_bodies(door, recorder, topic)

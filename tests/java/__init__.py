@@ -1,0 +1,7 @@
+"""Programs in Java that talk to the Kafka door: jars of Maven Central, pinned, fetched when a test first needs them."""
+
+from __future__ import annotations
+
+from tests.java.programs import CONNECT, GENERATIONS, SPARK_KAFKA, Java, JavaProgram, fetched
+
+__all__ = ["CONNECT", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]

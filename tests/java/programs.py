@@ -1,0 +1,142 @@
+"""Programs of Kafka's jars, run with the Java that Spark has.
+
+What Kafka's jars need of others (Jackson, SLF4J, compression) is among Spark's jars, so little has to be fetched:
+Kafka's own, once, into a folder beside the project's other jars. The pins hold name and sha256 of each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyspark
+import pytest
+
+from jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder, pinned_jars
+from jobs.setup.java import JavaMissing, find_java
+
+__all__ = ["CONNECT", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
+
+_PINS: Final = Path(__file__).parent / "pins"
+_TIMEOUT_S: Final = 120
+#: Organisations whose jars Spark has, or that are not needed.
+_SPARKS: Final = ("org.slf4j", "org.lz4", "at.yawk.lz4", "org.xerial.snappy", "com.github.luben", "org.scala-lang")
+_UNUSED: Final = (
+    *("com.fasterxml.*", "com.typesafe.*", "org.apache.zookeeper", "io.dropwizard.*", "commons-*"),
+    *("com.github.ben-manes.*", "org.glassfish.*", "org.eclipse.*", "jakarta.*", "javax.*", "org.rocksdb", "ch.qos.*"),
+    *("org.apache.logging.*", "com.yammer.*", "org.bitbucket.*", "org.pcollections", "org.javassist", "org.ow2.*"),
+    *("io.opentelemetry.*", "org.apache.maven", "org.reflections", "org.checkerframework", "org.apache.hadoop"),
+    *("com.google.code.*", "com.google.errorprone", "com.google.guava", "com.google.protobuf"),
+)
+
+
+def _jars(pins: str, *coordinates: str, without: Sequence[str] = (*_SPARKS, *_UNUSED)) -> JarSet:
+    return JarSet(
+        pins=_PINS / f"{pins}.sha256",
+        coordinates=coordinates,
+        excluded=tuple(f"{one}:*" for one in without),
+        remedy="a network, and the tests again",
+    )
+
+
+def _kafka(generation: str, version: str) -> JarSet:
+    return _jars(
+        f"kafka-{generation}", f"org.apache.kafka:kafka-clients:{version}", f"org.apache.kafka:kafka-tools:{version}"
+    )
+
+
+#: Kafka's clients and tools, by generation.
+GENERATIONS: Final = {"2.8": _kafka("2.8", "2.8.2"), "3.9": _kafka("3.9", "3.9.2"), "4.3": _kafka("4.3", "4.3.1")}
+SPARK_KAFKA: Final = _jars("spark", f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}")
+CONNECT: Final = _jars(
+    "connect",
+    "org.apache.kafka:connect-runtime:4.3.1",
+    "org.apache.kafka:connect-file:4.3.1",
+    without=("org.slf4j", "com.github.luben", "org.xerial.snappy", "org.lz4"),
+)
+
+
+def fetched(jars: JarSet) -> list[Path]:
+    """Return the paths of jars, fetched if need be; skip the test if there is no Java or no network."""
+    folder = jars_folder() / "kafka" / jars.pins.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fetch_jars(folder, jars, python=Path(sys.executable), java=find_java().path)
+    except (JarsUnusable, JavaMissing) as error:
+        pytest.skip(f"Kafka's jars cannot be had: {error}")
+    return [folder / name for name in pinned_jars(jars)]
+
+
+class Java:
+    """Runs programs with some jars, and with those of Spark behind them."""
+
+    def __init__(self, jars: JarSet, *, with_sparks: bool = True) -> None:
+        spark = Path(pyspark.__file__).parent / "jars"
+        needed = ("jackson", "slf4j-api", "scala-library", "snappy", "lz4", "zstd", "commons-logging")
+        behind = [path for path in sorted(spark.glob("*.jar")) if path.name.startswith(needed)] if with_sparks else []
+        self.classpath = ":".join(map(str, [*fetched(jars), *behind]))
+        self._java = find_java().path
+
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """Return the command of a class, or of a source file, which Java compiles first."""
+        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", self.classpath]
+        return [str(self._java), *options, program, *arguments]
+
+    def run(self, program: str, *arguments: str) -> list[str]:
+        """Run a program to its end, and return the lines that it wrote."""
+        done = subprocess.run(
+            self.command(program, *arguments), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, (
+            f"{program} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+        return done.stdout.splitlines()
+
+    def start(self, program: str, *arguments: str) -> JavaProgram:
+        """Start a program that runs until it is stopped."""
+        return JavaProgram(self.command(program, *arguments))
+
+
+class JavaProgram:
+    """A running program; its output goes to a file, which is read at any time."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop()
+        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def lines(self) -> list[str]:
+        """Return the lines that it wrote so far."""
+        size = self._output.seek(0, 2)
+        self._output.seek(0)
+        return self._output.read(size).decode(errors="replace").splitlines()
+
+    def wait(self, timeout_s: float = _TIMEOUT_S) -> list[str]:
+        """Wait until it ends by itself with status 0, and return its lines."""
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end: {self.lines()[-20:]}") from None
+        assert status == 0, f"it ended with {status}: {self.lines()[-20:]}"
+        return self.lines()
+
+    def stop(self) -> None:
+        """End it, if it still runs."""
+        if self.is_running:
+            self._process.terminate()
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._output.close()
