@@ -288,7 +288,7 @@ def _segments(raw_path: bytes) -> list[str]:
 
 
 def _named(call: Entry, values: Mapping[str, str]) -> Required:
-    return Required(call, tuple(_name(need.resource, values) for need in call.needs))
+    return Required(call, tuple([_name(need.resource, values) for need in call.needs]))
 
 
 def _name(resource: Resource, values: Mapping[str, str]) -> str:

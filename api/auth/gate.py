@@ -248,9 +248,13 @@ class Gate:
         who, groups, needs = credential.principal, credential.groups, required.call.needs
         if not needs and not self._decisions.has_grants(who, groups):
             raise Forbidden(f"principal {who} has no access to anything")
-        for need, name in zip(needs, required.names, strict=True):
-            if not any(self._decisions.allows(who, need.resource, name, verb, groups) for verb in need.verbs):
-                raise refused(who, need.resource, name, "|".join(need.verbs))
+        allows = self._decisions.allows
+        for (resource, verbs), name in zip(needs, required.names, strict=True):
+            for verb in verbs:
+                if allows(who, resource, name, verb, groups):
+                    break
+            else:
+                raise refused(who, resource, name, "|".join(verbs))
 
     # Requests that wait.
 

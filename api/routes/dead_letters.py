@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastapi import APIRouter, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ from mq.limits import MIB, OFFSET_MAX
 from mq.meta import Group
 from mq.names import broker_of
 from mq.wire import DeadLetter, DeadLetters, ReplayRequest
+from tables.delta import DataFile
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import dead_ref
 
@@ -36,6 +38,9 @@ router = APIRouter(prefix="/v1/groups/{group}/dead-letters", tags=["groups"])
 LIST_MAX: Final = 1_000
 _LIST_DEFAULT: Final = 100
 _LIST_BYTES: Final = 16 * MIB
+#: Files of dead letters whose topics are remembered, and the number of letters of each.
+_COUNTED_MAX: Final = 10_000
+_COUNTED: Final[dict[tuple[str, str], Mapping[str | None, int]]] = {}
 
 
 _REPLAY: Final = JsonBody(ReplayRequest, {"offsets": {"%DLQ%billing@broker-a": [0, 7]}, "to": "retry"}, required=False)
@@ -88,7 +93,8 @@ async def list_dead_letters(
 ) -> Response:
     found = await service.groups.require(group)
     logs = await _logs(service.partitions, service.meta, service.settings.brokers, found)
-    total = sum(log.end_offset - log.min_offset for log in logs.values() if log is not None)
+    may_read = caller.filter("topic", "subscribe")
+    total = await service.partitions.run(partial(_total, [log for log in logs.values() if log is not None], may_read))
     if partition is not None:
         logs = {partition: _named(logs, partition, "partition")}
     with service.answers.enter() as ticket:
@@ -114,6 +120,32 @@ async def _logs(
     known = {*brokers, *meta.now.brokers.brokers, *(broker_of(name) for route in routes for name in route)}
     dead = [partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in sorted(known)]
     return {one.name: await one.look() for one in dead}
+
+
+def _total(logs: Iterable[PartitionLog], may_read: Callable[[str], bool] | None) -> int:
+    """Return how many dead letters the caller may read; None for all of them, which need not be looked at."""
+    if may_read is None:
+        return sum(log.end_offset - log.min_offset for log in logs)
+    return sum(
+        count
+        for log in logs
+        for file in log.files
+        for topic, count in _by_topic(log, file).items()
+        if topic is None or may_read(topic)
+    )
+
+
+def _by_topic(log: PartitionLog, file: DataFile) -> Mapping[str | None, int]:
+    """Return how many dead letters of a file come from each topic; files do not change, so it is remembered."""
+    key = log.ref.folder, file.path
+    found = _COUNTED.get(key)
+    if found is None:
+        topics = pc.struct_field(log.file_columns(file, ["origin"]).column("origin"), "topic")
+        found = {one["values"]: one["counts"] for one in pc.value_counts(topics).to_pylist()}
+        while len(_COUNTED) >= _COUNTED_MAX:
+            _COUNTED.pop(next(iter(_COUNTED)), None)
+        _COUNTED[key] = found
+    return found
 
 
 def _named(logs: dict[str, PartitionLog | None], partition: str, field: str) -> PartitionLog | None:

@@ -51,7 +51,7 @@ class _Grants:
             found = prefixes.get(name[:length])
             if found is not None:
                 granted, denied = granted | found[0], denied | found[1]
-        return granted - denied
+        return granted - denied if denied else granted
 
     def on_all(self, verb: Verb) -> bool:
         """Whether the verb is allowed on every name."""

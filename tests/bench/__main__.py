@@ -21,6 +21,7 @@ from rich.console import Console
 
 from tests.bench import (  # noqa: F401 -- importing registers them
     append,
+    auth,
     catalog,
     cluster,
     compact,

@@ -212,6 +212,8 @@ def test_sec_04_dead_letters_go_back_where_the_caller_may_publish(admin: Guarded
     one = admin.caller("burier", ("group", "buriers", "subscribe"), ("topic", "dead.one", "subscribe", "publish"))
     listed = one.call("GET", "/v1/groups/buriers/dead-letters").json
     assert [message["topic"] for message in listed["messages"]] == ["dead.one"]
+    assert listed["total"] == 1, "letters that it may not read are not counted"
+    assert admin.call("GET", "/v1/groups/buriers/dead-letters").json["total"] == 2
     done = one.call("POST", "/v1/groups/buriers/dead-letters/replay", {"to": "origin"}).json
     assert done["replayed"] == 1 and [failed["code"] for failed in done["failed"]] == ["forbidden"]
     assert one.call("POST", "/v1/groups/buriers/dead-letters/replay", {"to": "retry"}).json["failed_total"] == 1
