@@ -29,9 +29,20 @@ from api.host.sealing import Sealer
 from api.wire import Answer, Client, Header
 from mq.backoff import Backoff
 from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
-from mq.meta import AnyEvent, GlobalCopy, Meta, Topic, closed_ends, decide_adopt, decide_held, require_world
-from mq.static import GlobalQueues
+from mq.meta import (
+    AnyEvent,
+    GlobalCopy,
+    Meta,
+    Topic,
+    closed_ends,
+    decide_adopt,
+    decide_drop_stays,
+    decide_held,
+    require_world,
+)
+from mq.static import GlobalQueues, queue_name
 from tables.failpoints import failpoint
+from tables.log import REMEMBERED_MS
 
 __all__ = ["ClusterState", "GlobalCopies", "RememberedNumbers", "Told", "global_path"]
 
@@ -68,6 +79,8 @@ class Told(msgspec.Struct):
 
     held: GlobalCopy
     state: ClusterState
+    #: The first local offsets that the cluster stores, of queues with stays there that retention may have emptied.
+    starts: dict[int, int] = {}
 
 
 _STATE: Final = msgspec.json.Decoder(ClusterState)
@@ -143,7 +156,52 @@ class GlobalCopies:
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
-        return msgspec.json.encode(Told(copy, self.state(topic)))
+        return msgspec.json.encode(Told(copy, self.state(topic), await self._starts(name)))
+
+    async def _starts(self, name: str) -> dict[int, int]:
+        hosted = await self._topics.require(name)
+        world = require_world(hosted.topic)
+        old = world.expired(self._forgotten_before(hosted.topic))
+        queues = self._topics.queues(hosted)
+        found = {}
+        for index, stays in old.items():
+            queue = None if queues is None else queues.find(queue_name(index))
+            if queue is not None and any(stay.cluster == world.here for stay in stays):
+                first = queue.readable[0]
+                log = await hosted.partition(first.partition).look()
+                if log is not None:
+                    found[index] = first.logical(log.min_offset)
+        return found
+
+    def _forgotten_before(self, topic: Topic) -> int:
+        """Return the time before which a stay must have ended to be dropped: repeated requests are looked for there."""
+        return self._now_ms() - max(topic.settings.retention_ms, REMEMBERED_MS)
+
+    async def drop_stays(self, name: str) -> None:
+        """At home: forget the oldest stays of queues whose messages retention has removed (SPEC STATIC-17).
+
+        Raises
+        ------
+        Unavailable
+            A cluster cannot be reached that had such a stay, or that is to get the copy.
+        """
+        hosted = await self._topics.require(name)
+        world, before_ms = self.world(hosted), self._forgotten_before(hosted.topic)
+        clusters = {stay.cluster for stays in world.expired(before_ms).values() for stay in stays}
+        if not clusters:
+            return
+        starts = {world.here: await self._starts(name)}
+        for cluster in clusters - {world.here}:
+            call = Call("GET", global_path(name, "/global"), (), b"")
+            starts[cluster] = _TOLD.decode(await self.clusters.told(cluster, call, epoch=world.epoch)).starts
+        now_ms = self._now_ms()
+        await self._meta.submit_any(
+            partial(decide_drop_stays, name=name, starts=starts, epoch=world.epoch, before_ms=before_ms, now_ms=now_ms)
+        )
+        if self.world(hosted).epoch != world.epoch:
+            failpoint("global.after_drop_stays")
+            await self.hand_out(hosted)
+            log.info("event=global_stays_dropped topic=%r", name)
 
     async def catch_up(self, name: str, epoch: int = 0) -> GlobalQueues:
         """Return the topic's newest copy: that of this cluster's metadata, or the home's if that is older than `epoch`.
@@ -273,12 +331,14 @@ class GlobalCopies:
                     )
 
     async def _follow(self, topic: Topic) -> None:
-        """Compare a copy with the home's; at home, hand out what some cluster has never got."""
+        """Compare a copy with the home's; at home, hand out what some cluster has never got, and drop old stays."""
         world = require_world(topic)
         if world.home != self.clusters.here:
             await self.catch_up(topic.name)
-        elif world.held_by != world.clusters:
+            return
+        if world.held_by != world.clusters:
             await self.hold(await self._topics.require(topic.name))
+        await self.drop_stays(topic.name)
 
     async def hold(self, hosted: HostedTopic) -> None:
         """Let all clusters have a copy, and record that they have."""

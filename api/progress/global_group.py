@@ -162,7 +162,8 @@ class GlobalGroup:
         client_id: str | None,
     ) -> Json | Unavailable:
         parts = {queue: list(global_commit_parts(world, queue, offset).items()) for queue, offset in wanted.items()}
-        done: dict[int, tuple[int, int]] = {}
+        reached: dict[int, int] = {}
+        counted: dict[int, dict[str, int]] = {queue: {} for queue in wanted}
         steps = max(map(len, parts.values()))
         for left in range(steps, 0, -1):  # the last part of each queue is stored in the last step
             now = {queue: its[-left] for queue, its in parts.items() if len(its) >= left}
@@ -171,12 +172,18 @@ class GlobalGroup:
                 stored = await self._commit_part(world, cluster, its, epochs, client_id)
                 if isinstance(stored, Unavailable):
                     return stored
-                done |= stored
+                for queue, (offset, epoch) in stored.items():
+                    reached[queue], counted[queue][cluster] = offset, epoch
             failpoint("global.after_commit_part")
         names = {queue: global_queue_name(queue) for queue in wanted}
         return self._place(world) | {
-            "offsets": {name: done[queue][0] for queue, name in names.items()},
-            "epochs": {name: done[queue][1] for queue, name in names.items()},
+            "offsets": {name: reached[queue] for queue, name in names.items()},
+            # That of a queue of which not all clusters were asked is not known.
+            "epochs": {
+                name: sum(counted[queue].values())
+                for queue, name in names.items()
+                if counted[queue].keys() >= set(world.clusters_of(queue))
+            },
         }
 
     async def _commit_part(

@@ -98,6 +98,12 @@ class GlobalReader:
         """Read the stay of an offset in this cluster."""
         world = self._copies.world(topic)
         stay, local = world.place(queue, query.offset)
+        if query.offset < _begin(world, queue):  # older stays are forgotten, with their messages
+            query = replace(query, offset=_begin(world, queue))
+            found = await self._queues.read(topic, queue_name(queue), replace(query, offset=local, wait_ms=0), client)
+            told = shown(world, queue, stay, found)
+            empty = MESSAGE_SCHEMA.empty_table()
+            return Fetched(FetchStatus.OFFSET_TOO_SMALL, empty, told.min_offset, told.min_offset, told.max_offset)
         if stay.is_ended and local >= stay.local_end:  # the next stay has no offsets yet
             end = stay.logic_end
             status = FetchStatus.OFFSET_TOO_LARGE if query.offset > end else FetchStatus.NO_NEW_MESSAGE
@@ -139,11 +145,13 @@ def _begin(world: GlobalQueues, queue: int) -> int:
 
 def shown(world: GlobalQueues, queue: int, stay: Stay, found: Fetched) -> Fetched:
     """Return what was found in a stay of this cluster, in global offsets."""
-    stay = next(one for one in world.queues[queue] if (one.cluster, one.start_ms) == (stay.cluster, stay.start_ms))
+    present = (one for one in world.queues[queue] if (one.cluster, one.start_ms) == (stay.cluster, stay.start_ms))
+    stay = next(present, stay)  # a stay may be forgotten meanwhile
     rows, at, status = found.rows, found.next_offset, found.status
     if stay.is_ended:
         rows, at = rows.filter(pc.less(rows.column("offset"), stay.local_end)), min(at, stay.local_end)
-    following = world.after(queue, stay) if stay.is_ended and at >= stay.local_end else None
+    is_over = stay.is_ended and at >= stay.local_end and stay in world.queues[queue]
+    following = world.after(queue, stay) if is_over else None
     first, newest = world.queues[queue][0], world.readable(queue)[-1]
     low = first.shown(found.min_offset) if first.cluster == world.here else first.logic_offset
     if status is FetchStatus.OFFSET_TOO_SMALL and stay is not first:

@@ -86,7 +86,9 @@ class ResetOffsets(BaseModel):
     offsets: dict[str, int]
 
 
-@router.get("", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500))
+@router.get(
+    "", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500, 503)
+)
 async def show_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     hosted = await service.topics.require(topic)
     call = Call.of(request.scope)
@@ -138,7 +140,7 @@ def _brokers(topic: Topic) -> set[str]:
     "",
     summary="Commit offsets; durable when answered",
     response_model=CommittedOffsets,
-    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 507),
     openapi_extra=_COMMIT.described,
 )
 async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
@@ -317,7 +319,7 @@ async def _commit_queues(
     "/reset",
     summary="Reset a group's offsets in a topic, in a new epoch",
     response_model=ResetOffsets,
-    responses=problems(400, 404, 413, 415, 422, 500, 507),
+    responses=problems(400, 404, 413, 415, 422, 500, 503, 507),
     openapi_extra=_RESET.described,
 )
 async def reset_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:

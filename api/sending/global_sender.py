@@ -79,6 +79,8 @@ class GlobalSender:
         local = _local(topic, request)
         if from_cluster(call.headers):
             await self._copies.caught_up(topic.name, global_epoch_of(call.headers))
+        else:  # what clusters say to each other is not for clients
+            call = call._replace(headers=[one for one in call.headers if one[0] not in (STORED_ONLY, ONLY_QUEUES)])
         only = _only(call.headers)
         if only is not None:
             bound = self._appender.bound_queues(topic, local)

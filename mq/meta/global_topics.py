@@ -26,6 +26,7 @@ __all__ = [
     "closed_ends",
     "decide_adopt",
     "decide_create_global",
+    "decide_drop_stays",
     "decide_held",
     "decide_move",
     "decide_settle",
@@ -213,6 +214,19 @@ def decide_settle(meta: Meta, name: str, ends: Mapping[int, int], *, epoch: int,
     world = require_world(topic)
     settled = world.settled(ends, now_ms)
     return () if settled is world or world.epoch != epoch else _taken_over(meta, topic, settled, now_ms)
+
+
+def decide_drop_stays(
+    meta: Meta, name: str, starts: Mapping[str, Mapping[int, int]], *, epoch: int, before_ms: int, now_ms: int
+) -> tuple[AnyEvent, ...]:
+    """Return the events by which the home forgets stays whose messages are gone; none if there is no such stay.
+
+    The clusters told `starts` by the copy of `epoch`; for these and `before_ms` see `GlobalQueues.dropped`.
+    """
+    topic = meta.topics.topic(name)
+    world = require_world(topic)
+    left = world.dropped(starts, before_ms, now_ms)
+    return () if left is world or world.epoch != epoch else _taken_over(meta, topic, left, now_ms)
 
 
 def closed_ends(meta: Meta, topic: Topic) -> dict[int, int]:

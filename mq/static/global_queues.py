@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 from mq.limits import PARTITIONS_MAX
@@ -218,6 +218,32 @@ class GlobalQueues:
             old = replace(old, local_end=ends[index], end_ms=now_ms)
             begin = jump_above(old.logic_end) if new.at_once else old.logic_end
             queues[index] = (*before, old, replace(new, logic_offset=begin))
+        if tuple(queues) == self.queues:
+            return self
+        return replace(self, epoch=self._next_epoch(now_ms), queues=tuple(queues))
+
+    def expired(self, before_ms: int) -> dict[int, Stays]:
+        """Return the oldest stays of queues that ended before a time: retention may have removed their messages."""
+        found = {}
+        for index, stays in enumerate(self.queues):
+            old = tuple(takewhile(lambda stay: stay.is_ended and stay.end_ms < before_ms, stays[:-1]))
+            if old:
+                found[index] = old
+        return found
+
+    def dropped(self, starts: Mapping[str, Mapping[int, int]], before_ms: int, now_ms: int) -> GlobalQueues:
+        """Return the queues without old stays of which no message is stored any more (SPEC STATIC-17).
+
+        `starts` are the first local offsets that clusters store, by queue; a stay of a queue that is not told of stays.
+        Those that have ended since `before_ms`, and the newest one of each queue, stay in any case.
+        """
+        queues = list(self.queues)
+        for index, old in self.expired(before_ms).items():
+            gone = 0
+            while gone < len(old) and starts.get(old[gone].cluster, {}).get(index, -1) >= old[gone].local_end:
+                gone += 1
+            if queues[index][gone].is_decided:  # the queue's offsets begin there then
+                queues[index] = queues[index][gone:]
         if tuple(queues) == self.queues:
             return self
         return replace(self, epoch=self._next_epoch(now_ms), queues=tuple(queues))

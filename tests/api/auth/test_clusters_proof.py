@@ -253,6 +253,34 @@ def test_sec_06_a_cluster_deletes_no_topic_of_another_ones_own(both: Both) -> No
     assert both.west.call("GET", "/v1/topics/o-own").status == 200
 
 
+def test_sec_06_a_process_passes_on_in_whose_name_another_cluster_asks(tmp_path: Path) -> None:
+    shared = {"cluster_secret": Secret(SECRET), "clusters_shared_secret": Secret(SHARED)}
+    with (
+        guarded(tmp_path / "west", brokers=("broker-a",), **shared) as west_a,
+        guarded(tmp_path / "west", token=west_a.token, brokers=("broker-b",), **shared) as west_b,
+    ):
+        clusters = (f"deltamq=http://127.0.0.1:{west_a.port}",)
+        config = config_for(tmp_path / "east", auth=True, clusters=clusters, **shared)
+        config = replace(config, warehouse=replace(config.warehouse, cluster="east"))
+        token = make_administrator(config, "admin")[1]
+        with running(config) as api:
+            east = Guarded(api.port, api.service, token=token)
+            asked = {"static": True, "scope": "global", "total_queues": 4, "clusters": ["deltamq"]}
+            assert east.call("PUT", "/v1/topics/orders", asked).status == 201
+            queues = west_b.call("GET", "/v1/topics/orders").json["logical_queues"]
+            assert {one["segments"][-1]["broker"] for one in queues} == {"broker-a", "broker-b"}
+            caller = east.caller("worker", ("topic", "orders", "subscribe", "describe"), ("group", "g", "subscribe"))
+            path, offsets = "/v1/groups/g/topics/orders/offsets", {name_of(queue): 0 for queue in range(4)}
+            west_a.put_principal("worker")
+            west_a.rule("worker", "topic", "orders", "subscribe")
+            assert refused(caller.call("PUT", path, {"offsets": offsets})) == (403, "forbidden")
+            west_a.rule("worker", "group", "g", "subscribe")
+            before = west_a.service.peers.asked
+            reply = caller.call("PUT", path, {"offsets": offsets})
+            assert (reply.status, reply.json["offsets"]) == (200, offsets), reply
+            assert west_a.service.peers.asked > before, "half of the queues are the other process's"
+
+
 def test_sec_06_a_cluster_without_keys_cannot_ask_in_a_callers_name(tmp_path: Path) -> None:
     with guarded(tmp_path / "west", clusters_shared_secret=Secret(SHARED)) as west:
         here = "deltamq"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mq.client import GroupOffsets, PullConsumer
 from tests.api.running import Api, Reply
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 
@@ -112,6 +113,40 @@ def test_static_20_a_reset_goes_to_all_clusters_and_begins_a_new_epoch(clusters:
         reply = api.call("POST", path(topic.name, "/reset"), {"to": to})
         assert (reply.status, reply.json["offsets"][name_of(0)]) == (200, at), (to, reply)
         assert shown(clusters.west, topic.name)[0]["lag"] == 6 - at
+
+
+@pytest.mark.parametrize("asked", NAMES)
+def test_static_16_the_epochs_that_a_commit_tells_are_good_for_the_next(clusters: TwoClusters, asked: str) -> None:
+    topic, _ = moved_about(clusters, f"epochs-{asked}")
+    api = clusters.api[asked]
+    epochs: dict[str, int] = {}
+    for at in (1, 3, 5, 6):
+        reply = commit(api, topic.name, {0: at}, epochs=epochs)
+        assert reply.status == 200, reply
+        epochs = reply.json["epochs"]
+    assert epochs == {name_of(0): api.call("GET", path(topic.name)).json["epochs"][name_of(0)]}
+    assert api.call("POST", path(topic.name, "/reset"), {"to": "first"}).status == 200
+    assert commit(api, topic.name, {0: 6}, epochs=epochs).json["code"] == "epoch_over"
+
+
+@pytest.mark.parametrize("asked", NAMES)
+def test_static_19_the_sdks_pull_consumer_goes_on_where_its_group_is_after_remappings(
+    clusters: TwoClusters, asked: str
+) -> None:
+    topic = made(clusters, f"sdk-{asked}")
+    url = f"http://127.0.0.1:{clusters.api[asked].port}"
+    for target in ("east", "west", "east"):
+        assert topic.remap(target).status == 200
+        for queue in (0, 1):
+            topic.send_to(queue, f"{target}-{queue}-a", f"{target}-{queue}-b")
+        with PullConsumer(url, topic.name, offsets=GroupOffsets("reader")) as consumer:
+            found: list[str] = []
+            while len(found) < 4:
+                found += [message.text for message in consumer.poll(wait_ms=5_000)]
+            consumer.commit()
+        assert sorted(found) == sorted(f"{target}-{queue}-{which}" for queue in (0, 1) for which in "ab")
+    for api in (clusters.east, clusters.west):
+        assert api.call("GET", "/v1/groups/reader").status == 200
 
 
 def test_static_16_offsets_and_names_that_are_wrong_are_refused_in_global_terms(clusters: TwoClusters) -> None:

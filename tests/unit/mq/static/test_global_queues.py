@@ -138,3 +138,25 @@ def test_static_15_the_clusters_with_messages_are_told_oldest_first() -> None:
     queues = world(stay("west", 0, 0, 4), stay("east", 0, 4, 6), stay("west", 4, 6, 9), stay("north", 0, UNDECIDED))
     assert queues.clusters_of(0) == ("west", "east")
     assert queues.readers == {"west", "east"}
+
+
+@given(MOVES, st.dictionaries(st.sampled_from(CLUSTERS), st.integers(0, 40)), st.integers(0, 20))
+def test_static_17_old_stays_are_dropped_when_nothing_of_them_is_stored(
+    moves: list[tuple[str, bool, int, int]], starts: dict[str, int], before_ms: int
+) -> None:
+    played = Played(world(stay("east", 0, 0)))
+    played.send("east", 2)
+    for now_ms, (cluster, at_once, late, count) in enumerate(moves):
+        played.move(cluster, at_once=at_once, late=late, now_ms=2 * now_ms)
+        played.send(played.queues.queues[0][-1].cluster, count)
+    (stays,), left = (
+        played.queues.queues,
+        played.queues.dropped({c: {0: at} for c, at in starts.items()}, before_ms, 99),
+    )
+    kept = left.queues[0]
+    assert kept and stays[len(stays) - len(kept) :] == kept
+    for one in stays[: len(stays) - len(kept)]:
+        assert one.is_ended and one.end_ms < before_ms and starts.get(one.cluster, -1) >= one.local_end
+    assert (left is played.queues) == (kept == stays) and not list(left.faults())
+    if kept != stays:
+        assert left.epoch > played.queues.epoch
