@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from api.auth import check_complete
+from api.auth import Certificates, check_complete
 from api.front import HOT_CALLS, Front, Guard, HotCalls
 from api.kafka.server import KafkaServer, bind_kafka
 from api.openapi import describe
@@ -190,7 +190,9 @@ def _hot_calls(service: Service) -> HotCalls:
         invisible=service.invisible,
         within_ms=settings.request_ms,
     )
-    guard = None if service.gate is None else Guard(service.gate, service.prover, service.quotas)
+    guard = None
+    if service.gate is not None:
+        guard = Guard(service.gate, service.prover, service.quotas, Certificates(settings.tls_principal))
     return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard)
 
 

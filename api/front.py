@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from api.auth import CALLER, EVERYBODY, Gate, Prover, Quotas
+from api.auth import CALLED_BY, CALLER, EVERYBODY, SHOWN, Caller, Certificates, Gate, Prover, Quotas, called_by
 from api.host import HostedMeta, from_cluster, guarded, is_forwarded, is_proved, meta_offset_of
 from api.log import Metrics
 from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
@@ -61,6 +61,7 @@ class Guard(NamedTuple):
     gate: Gate
     prover: Prover
     quotas: Quotas
+    certificates: Certificates
 
 
 class HotCalls(NamedTuple):
@@ -147,12 +148,13 @@ class Front:
             if is_from_process:
                 # The process that forwarded it may know a key that is not read here yet.
                 await self._catch_up(scope)
-            caller = guard.gate.admit_for_process(scope) if is_from_process else None
-            scope[CALLER] = caller or await guard.gate.admit_any(scope)
+                scope[SHOWN] = called_by(scope["headers"])
+            found = guard.gate.admit_for_process(scope) if is_from_process else None
+            scope[CALLER] = found or await guard.gate.admit_any(scope)
             if not is_from_process:
                 raise _unproved()
             return receive, send  # it was counted where it came from
-        caller = scope[CALLER] = await guard.gate.admit_any(scope)
+        caller = scope[CALLER] = await _admitted(guard, scope)
         meter = guard.quotas.meter(caller.name)
         return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
@@ -210,6 +212,21 @@ class Front:
         if self.calls is None:
             await send_answer(scope, send, answer_of(Unavailable("the service is starting", code="starting")))
         return self.calls
+
+
+async def _admitted(guard: Guard, scope: Scope) -> Caller:
+    """Return who sent a request that no process forwarded: of whom its key or token is, else its certificate."""
+    shown = scope[SHOWN] = guard.certificates.credential(scope)
+    try:
+        caller = await guard.gate.admit_any(scope)
+    except Unauthenticated:
+        guard.certificates.tell_unknown(scope, shown)
+        raise
+    if shown is not None:
+        # What the client says there is not believed; where there is an `Authorization`, nobody reads it.
+        kept = [one for one in scope["headers"] if one[0] != CALLED_BY]
+        scope["headers"] = [*kept, (CALLED_BY, shown.principal.encode())]
+    return caller
 
 
 async def _answered(call: str, endpoint: Awaitable[Answer | None], scope: Scope, metrics: Metrics) -> Answer | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from api.auth import KeyTimes
 from mq.limits import FETCH_BYTES_MAX
 from mq.order_limits import CLIENTS_MAX
 from mq.queue_limits import LANE_BUSY_MS
@@ -40,6 +41,8 @@ class Ports:
     series_max: int = _SERIES_MAX
     header_section_s: float = _HEADER_SECTION_S
     answer_look_s: float = _ANSWER_LOOK_S
+    #: Times of the keys of the identity provider.
+    key_times: KeyTimes = field(default_factory=KeyTimes)
 
 
 #: The ports of a serving process.

@@ -31,6 +31,7 @@ from api.sockets import BACKLOG, listening
 from api.tls import server_context
 from api.wire import SECURITY_HEADERS
 from mq.errors import DeltaMQError, Refused
+from mq.loopback import is_loopback
 from tables.config import Config, describe, load
 from tables.config_sections import ServiceSettings
 
@@ -75,6 +76,7 @@ def serve_command(
     try:
         config = load(profile, flags)
         _check_open_access(config)
+        _check_issuer(config)
         tls = server_context(config.service)
         listener = bind(config)
     except DeltaMQError as error:
@@ -209,7 +211,7 @@ def _reachable(listener: socket.socket, scheme: str) -> str:
 def _check_open_access(config: Config) -> None:
     """Refuse to listen for other machines without protection, unless a setting allows it (SPEC SEC-8)."""
     settings = config.service
-    if settings.allow_open_access or _is_loopback(settings.host):
+    if settings.allow_open_access or is_loopback(settings.host):
         return
     missing = _unprotected(settings)
     if missing:
@@ -217,6 +219,14 @@ def _check_open_access(config: Config) -> None:
             f"service.host {settings.host} can be reached from elsewhere, and {'; '.join(missing)}. Or listen on "
             "127.0.0.1, or set service.allow_open_access behind a proxy that protects it",
             field="service.host",
+        )
+
+
+def _check_issuer(config: Config) -> None:
+    """Refuse an issuer whose tokens nobody would check."""
+    if config.oidc.issuer and not config.service.auth:
+        raise Refused(
+            "oidc.issuer is set, but no request needs a token: set service.auth, or no issuer", field="oidc.issuer"
         )
 
 
@@ -244,13 +254,6 @@ def _warn_of_open_access(config: Config) -> None:
             "event=global_topics_refused detail='clusters cannot prove to each other yet that they ask: topics of"
             " several clusters (service.clusters) are refused while service.auth is on'"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _log_to_stderr() -> None:

@@ -24,6 +24,19 @@ CLUSTER_SECRET_LENGTH_MIN: Final = 32
 # As long as the SDK's longest token, with its scheme; a longer header is refused unread.
 AUTHORIZATION_BYTES_MAX: Final = 16 * 1024 + 16
 
+# How far the clocks of the identity provider and of a process may be apart.
+TOKEN_SKEW_MS: Final = 60_000
+# Providers leave groups out beyond a few hundred; all of these are compared with rules.
+TOKEN_GROUPS_MAX: Final = 1_000
+# The keys of a provider: most have two to ten, each of at most a few KiB.
+JWKS_BYTES_MAX: Final = 256 * 1024
+JWKS_KEYS_MAX: Final = 100
+# A shorter key can be broken, a longer one makes each check slow.
+RSA_BITS_MIN: Final = 2_048
+RSA_BITS_MAX: Final = 8_192
+# Requests that may wait at once until the provider's keys were read; further ones are refused.
+KEY_WAITERS_MAX: Final = 1_000
+
 # A quota a second: an exabyte is no bound any more, and still a whole number in every language's JSON.
 QUOTA_MAX: Final = 2**50
 # Decisions that a process remembers; each is about 300 bytes. Of requests, only those with a short path are remembered:

@@ -34,6 +34,7 @@ from tables.config_sections import (
     ServiceSettings,
     WarehouseSettings,
 )
+from tables.oidc_settings import OidcSettings
 from tables.settings import LogSettings, SettingsDisagree
 
 __all__ = [
@@ -74,6 +75,7 @@ class Config:
 
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     service: ServiceSettings = field(default_factory=ServiceSettings)
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     log: LogSettings = field(default_factory=LogSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)

@@ -40,6 +40,7 @@ __all__ = [
     "Secret",
     "ServiceSettings",
     "TlsClientAuth",
+    "TlsPrincipal",
     "WarehouseSettings",
 ]
 
@@ -93,6 +94,15 @@ class TlsClientAuth(enum.Enum):
     REQUIRED = "required"  #: without one that `tls_client_ca` has signed there is no connection
 
 
+class TlsPrincipal(enum.Enum):
+    """What of a client's certificate names the principal that calls."""
+
+    NONE = "none"  #: nothing: certificates only open connections
+    COMMON_NAME = "common_name"  #: the subject's common name
+    URI = "uri"  #: the URI in its alternative names, with `:` for `//` and `/`
+    SUBJECT = "subject"  #: the whole subject: `cert:` and the beginning of its SHA-256
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """Settings of one service process."""
@@ -144,6 +154,8 @@ class ServiceSettings:
     tls_client_ca: str = ""
     #: Whether clients show a certificate.
     tls_client_auth: TlsClientAuth = TlsClientAuth.NONE
+    #: What of a client's certificate names its principal, if the request has no key or token.
+    tls_principal: TlsPrincipal = TlsPrincipal.NONE
     #: Certificates of the authorities that sign those of other processes, a file in PEM; if empty, the system's.
     tls_ca: str = ""
     #: Largest body of a produce request, in bytes.
@@ -194,6 +206,11 @@ class ServiceSettings:
         self._check_tls()
 
     def _check_tls(self) -> None:
+        if self.tls_principal is not TlsPrincipal.NONE and (
+            self.tls_client_auth is TlsClientAuth.NONE or not self.auth
+        ):
+            needed = ("service.auth", "service.tls_client_auth")
+            raise SettingsDisagree(f"needs {' and '.join(needed)}", "service.tls_principal", *needed)
         if self.tls_key and not self.tls_cert:
             raise SettingsDisagree("must be set, too, if service.tls_key is", "service.tls_cert", "service.tls_key")
         if self.tls_client_auth is TlsClientAuth.NONE:
@@ -315,6 +332,18 @@ class ClientSettings:
     url: str = "http://127.0.0.1:8080"
     #: Token that is sent as `Authorization: Bearer ...`, if not empty.
     token: Secret = field(default_factory=Secret)
+    #: Identity provider that gives tokens for a client's id and secret, if there is no token; if empty, none.
+    oidc_issuer: str = ""
+    #: The client's id at the provider.
+    oidc_client_id: str = ""
+    #: The client's secret at the provider.
+    oidc_client_secret: Secret = field(default_factory=Secret)
+    #: What is asked for at the provider, if it wants to be told.
+    oidc_scope: str = ""
+    #: The service that the token is for, if the provider wants to be told.
+    oidc_audience: str = ""
+    #: Certificates of the authorities that sign the provider's certificate, a file in PEM; if empty, the system's.
+    oidc_ca: str = ""
     #: Certificates of the authorities that sign the service's certificate, a file in PEM; if empty, the system's.
     ca: str = ""
     #: Certificate that clients show to the service, a file in PEM; if empty, none.

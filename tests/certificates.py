@@ -53,9 +53,13 @@ class Authority:
         names = [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName("localhost")]
         return self._signed(file, [(NameOID.COMMON_NAME, "deltamq")], x509.SubjectAlternativeName(names))
 
-    def client(self, common_name: str, organization: str = "Example", file: str = "client") -> Pair:
+    def client(
+        self, common_name: str, organization: str = "Example", file: str = "client", *, uri: str | None = None
+    ) -> Pair:
         """Make a certificate of a client."""
-        return self._signed(file, [(NameOID.ORGANIZATION_NAME, organization), (NameOID.COMMON_NAME, common_name)])
+        names = [] if uri is None else [x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])]
+        subject = [(NameOID.ORGANIZATION_NAME, organization), (NameOID.COMMON_NAME, common_name)]
+        return self._signed(file, subject, *names)
 
     def _signed(
         self, file: str, subject: list[tuple[x509.ObjectIdentifier, str]], *extensions: x509.ExtensionType

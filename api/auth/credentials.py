@@ -9,7 +9,7 @@ Nothing is remembered here. What was found may be kept for as long as `is_good` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from mq.auth import AuthState, Credential, Key, is_right, key_id_of
 from mq.errors import Unauthenticated
@@ -17,8 +17,17 @@ from mq.errors import Unauthenticated
 __all__ = ["Credentials", "SignerUnknown", "Tokens", "not_valid"]
 
 
+_NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
+
+
 class SignerUnknown(Unauthenticated):
-    """The token is signed by a key that is not known here yet: it may be once the provider's keys were read again."""
+    """The token is signed by a key that is not known here yet: it may be once the provider's keys were read again.
+
+    To the caller it looks like any other token that is not valid.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_NOT_VALID, field="Authorization")
 
 
 class Tokens(Protocol):
@@ -27,8 +36,14 @@ class Tokens(Protocol):
     def credential(self, token: str, now_ms: int) -> Credential:
         """Return who a token is of; raise `Unauthenticated`, or `SignerUnknown`."""
 
+    def trusts(self, signer: str) -> bool:
+        """Whether the provider still has the key that signed a token."""
+
     async def read_keys(self) -> None:
         """Read the provider's keys again, or wait for those who do; return when that is done or has failed."""
+
+    def tend(self) -> None:
+        """Begin what is due: to read the keys again, or to forget those that are too old. Called often."""
 
 
 class Credentials:
@@ -64,6 +79,17 @@ class Credentials:
             raise not_valid()
         return found
 
+    def checked(self, shown: Credential) -> Credential:
+        """Return what a certificate says, if there is this principal and it has not ended; else raise as `of`."""
+        if not shown.is_good(self._newest(), self._now_ms()):
+            raise not_valid()
+        return shown
+
+    def tend(self) -> None:
+        """Keep the keys of the identity provider young; called often."""
+        if self._tokens is not None:
+            self._tokens.tend()
+
     async def read_keys(self) -> None:
         """Read the keys of the identity provider again, at most once in a while."""
         if self._tokens is not None:
@@ -89,9 +115,11 @@ class Credentials:
 
     def is_good(self, credential: Credential) -> bool:
         """Whether what was found still holds: call it before each use of something that is kept."""
+        if credential.signer and (self._tokens is None or not self._tokens.trusts(credential.signer)):
+            return False
         return credential.is_good(self._newest(), self._now_ms())
 
 
 def not_valid() -> Unauthenticated:
     """Return the error for whatever is no valid credential: it does not tell why."""
-    return Unauthenticated("the key or token is not valid: unknown, revoked or over", field="Authorization")
+    return Unauthenticated(_NOT_VALID, field="Authorization")

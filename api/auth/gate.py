@@ -27,8 +27,10 @@ from mq.auth_limits import (
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
-__all__ = ["Gate", "on_behalf_of"]
+__all__ = ["SHOWN", "Gate", "on_behalf_of"]
 
+#: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.
+SHOWN: Final = "deltamq.shown"
 _AUTHORIZATION: Final = b"authorization"
 #: The scheme of a header that names a principal; it is good from a process of the cluster alone, with its proof.
 _FOR_PRINCIPAL: Final = b"DeltaMQ-Principal"
@@ -42,6 +44,8 @@ class _Admitted:
     #: None for an open call.
     credential: Credential | None
     required: Required
+    #: Whether the time alone may end the credential.
+    is_timed: bool = False
 
 
 _OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
@@ -96,12 +100,16 @@ class Gate:
         """
         if self._newest() is not self._state:
             self._follow()
-        sent = _authorization(scope["headers"])
+        sent, shown = _authorization(scope["headers"]), None
+        if sent is None:
+            shown = scope.get(SHOWN)
+            # No header has such a byte.
+            sent = b"" if shown is None else b"\0%s %d" % (shown.principal.encode(), shown.until_ms or 0)
         known = self._known.get(sent)
         found = None if known is None else known.admitted.get((scope["method"], scope["raw_path"]))
         if found is None:
-            found = self._decide(sent, known, scope["method"], scope["raw_path"])
-        elif found.credential is not None and found.credential.is_timed:
+            found = self._decide(sent, shown, known, scope["method"], scope["raw_path"])
+        elif found.is_timed and found.credential is not None:
             self._check_time(found.credential)
         scope[WATCH] = partial(self._watch, found)
         return found.caller
@@ -121,7 +129,7 @@ class Gate:
         good only with the proof. Raises what `admit` does.
         """
         sent = _authorization(scope["headers"])
-        scheme, _, named = sent.partition(b" ")
+        scheme, _, named = (sent or b"").partition(b" ")
         if scheme != _FOR_PRINCIPAL:
             return None
         self._follow()
@@ -153,7 +161,8 @@ class Gate:
                 follower()
 
     def end_waiting(self) -> None:
-        """End the requests that wait and whose credential has come to its end."""
+        """End the requests that wait and whose credential has come to its end; called often."""
+        self.credentials.tend()
         if self._waiting:
             now_ms = self._now_ms()
             over = [one for one in self._waiting.items() if one[1].credential and not one[1].credential.is_live(now_ms)]
@@ -161,8 +170,15 @@ class Gate:
         for follower in self.followers:
             follower()
 
-    def forget(self) -> None:
-        """Forget all that was remembered of credentials: they are checked again when they are next shown."""
+    def recheck(self) -> None:
+        """Check all credentials again: the keys of the identity provider have changed."""
+        self._forget()
+        self._end(list(self._waiting.items()))
+        for follower in self.followers:
+            follower()
+
+    def _forget(self) -> None:
+        """Forget all that was remembered of credentials."""
         self._known.clear()
         self._known_bytes = self._admitted = 0
 
@@ -180,35 +196,38 @@ class Gate:
             self._state = newest
             self._decisions = Decisions(newest.rules.values())
             self._callers.clear()
-            self.forget()
+            self._forget()
 
-    def _decide(self, sent: bytes, known: _Known | None, method: str, path: bytes) -> _Admitted:
+    def _decide(
+        self, sent: bytes, shown: Credential | None, known: _Known | None, method: str, path: bytes
+    ) -> _Admitted:
         required = required_by(method, path)
         if required.call.is_open:
             return _OPEN  # anybody may send any header to it, so nothing is remembered
         if known is None:
-            known = self._found(sent)
+            known = self._found(sent, shown)
         self._check_time(known.credential)
-        admitted = _Admitted(self.caller(known.credential), known.credential, required)
+        credential = known.credential
+        admitted = _Admitted(self.caller(credential), credential, required, credential.is_timed)
         self._check(known.credential, required)
         # Callers choose their paths.
         if len(path) <= REMEMBERED_BYTES_MAX:
             if self._admitted >= DECISIONS_CACHED_MAX:
-                self.forget()
+                self._forget()
             self._admitted += 1
             known.admitted[method, path] = admitted
         return admitted
 
-    def _found(self, sent: bytes) -> _Known:
-        """Return whose an `Authorization` header is, or raise `Unauthenticated`."""
-        scheme, _, text = sent.partition(b" ")
-        if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
-            raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
-        known = _Known(self.credentials.of(text.strip().decode("latin-1")))
-        if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
-            return known  # a key is short; the rest of such a header is for the caller to choose
+    def _found(self, sent: bytes, shown: Credential | None) -> _Known:
+        """Return whose an `Authorization` header is, or what was `shown` in its place, or raise `Unauthenticated`."""
+        if shown is not None:
+            known = _Known(self.credentials.checked(shown))
+        else:
+            known = _Known(self.credentials.of(_bearer(sent)))
+            if known.credential.key is not None and len(sent) > REMEMBERED_BYTES_MAX:
+                return known  # a key is short; the rest of such a header is for the caller to choose
         if self._known_bytes + len(sent) > CREDENTIALS_BYTES_MAX or len(self._known) >= DECISIONS_CACHED_MAX:
-            self.forget()
+            self._forget()
         self._known[sent] = known
         self._known_bytes += len(sent)
         return known
@@ -241,7 +260,7 @@ class Gate:
         credential = admitted.credential
         if credential is None:
             return None
-        if not credential.is_good(self._state, self._now_ms()):
+        if not self.credentials.is_good(credential):
             return not_valid()
         try:
             self._check(credential, admitted.required)
@@ -260,12 +279,20 @@ def on_behalf_of(credential: Credential) -> bytes:
     return _FOR_PRINCIPAL + b" " + ",".join((credential.principal, *credential.groups)).encode("latin-1")
 
 
-def _authorization(headers: Collection[Header]) -> bytes:
-    """Return the `Authorization` header; empty if there is none, or more than one."""
-    sent = b""
+def _authorization(headers: Collection[Header]) -> bytes | None:
+    """Return the `Authorization` header; None if there is none, and nothing if there is more than one."""
+    sent = None
     for name, value in headers:
         if name == _AUTHORIZATION:
-            if sent:
+            if sent is not None:
                 return b""
             sent = value
     return sent
+
+
+def _bearer(sent: bytes) -> str:
+    """Return the key or token of an `Authorization` header."""
+    scheme, _, text = sent.partition(b" ")
+    if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
+        raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
+    return text.strip().decode("latin-1")

@@ -3,8 +3,9 @@
     client --> this process --(Mq-Forwarded: <host id>)--> owner of the role
            <--             <------------------------------
 
-With authentication the caller's `Authorization` goes along, and the owner checks it again; `Mq-Proof` shows that a
-process of the cluster forwarded the request (SPEC SEC-6).
+With authentication the caller's `Authorization` goes along, and the owner checks it again; `Mq-Caller` is there in its
+place if the caller has shown a certificate. `Mq-Proof` shows that a process of the cluster forwarded the request (SPEC
+SEC-6, SEC-17).
 
 A forwarded request is not forwarded again: two processes with different views would send it in circles. Forwarding runs
 on the event loop, so that a long poll costs a connection and no thread, and ends when its client goes. The process that
@@ -23,7 +24,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.auth import Prover
+from api.auth import CALLED_BY, Prover
 from api.host.hosting import Hosting
 from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
@@ -116,7 +117,9 @@ def is_proved(prover: Prover, scope: Scope) -> bool:
 def _proved_parts(call: Call) -> tuple[bytes, ...]:
     """Return the parts of a forwarded request that its proof is about."""
     named = [b",".join(value for name, value in call.headers if name == one) for one in (*_BETWEEN[:2], _AUTHORIZATION)]
-    return (call.method.encode(), call.target, *named)
+    # Only where there is one: processes of earlier releases prove without it.
+    caller = [value for name, value in call.headers if name == CALLED_BY]
+    return (call.method.encode(), call.target, *named, *caller)
 
 
 def as_response(answer: Answer) -> Response:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable
 from functools import partial
 
-from api.auth import Gate, Prover, Quotas, derived
+from api.auth import Prover, Quotas, derived
 from api.host import (
     Clusters,
     Fencing,
@@ -33,6 +33,7 @@ from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
 from api.progress import LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
+from api.service.access import Access
 from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
@@ -81,8 +82,15 @@ class Service:
         self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
+        self._access = Access(
+            config,
+            lambda: self.meta.now.auth,
+            now_ms=self.now_ms,
+            boot_ms=warehouse.clock.boot_ms,
+            key_times=ports.key_times,
+        )
         #: The check of all requests; None without authentication.
-        self.gate = Gate(lambda: self.meta.now.auth, self.now_ms) if settings.auth else None
+        self.gate = self._access.gate
         # By the boot clock: a wall clock that is set back must not stop anybody.
         self.quotas = Quotas(lambda: self.meta.now.auth.quotas, warehouse.clock.boot_ms)
         if self.gate is not None:
@@ -237,6 +245,7 @@ class Service:
         """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse."""
         self.begin_stop()
         await self._watch.stop()
+        await self._access.stop()
         await self.online.stop()
         await self.global_topics.stop()
         await self.sealer.stop()

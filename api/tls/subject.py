@@ -39,10 +39,20 @@ class TlsPeer(NamedTuple):
     common_name: str | None
     #: `TLSv1.3`, for one.
     version: str | None
+    #: The URIs in the alternative names of its certificate.
+    uris: tuple[str, ...] = ()
+    #: When its certificate ends, in milliseconds since 1970; None without a certificate.
+    until_ms: int | None = None
 
     def extension(self) -> dict[str, object]:
         """Return the members of the scope's extension `tls`."""
-        return {"client_cert_name": self.name, "client_common_name": self.common_name, "tls_version": self.version}
+        return {
+            "client_cert_name": self.name,
+            "client_common_name": self.common_name,
+            "client_uris": self.uris,
+            "client_cert_until_ms": self.until_ms,
+            "tls_version": self.version,
+        }
 
 
 def peer_of(ssl_object: ssl.SSLObject | None) -> TlsPeer | None:
@@ -56,7 +66,16 @@ def peer_of(ssl_object: ssl.SSLObject | None) -> TlsPeer | None:
         "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in part)
         for part in reversed(shown.get("subject", ()))
     ]
-    return TlsPeer(",".join(written) or None, common[0] if len(common) == 1 else None, ssl_object.version())
+    uris = tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "URI")
+    until = shown.get("notAfter")
+    return TlsPeer(
+        # A certificate may have an empty subject; its other names count all the same.
+        ",".join(written) if shown else None,
+        common[0] if len(common) == 1 else None,
+        ssl_object.version(),
+        uris,
+        None if until is None else round(ssl.cert_time_to_seconds(until) * 1000),
+    )
 
 
 def _escaped(value: str) -> str:

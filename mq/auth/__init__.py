@@ -12,10 +12,11 @@ from mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
+from mq.auth.claims import credential_of
 from mq.auth.credential import Credential
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key, is_right, key_id_of, new_key
-from mq.auth.principal import PRINCIPAL_PATTERN, Principal
+from mq.auth.principal import PRINCIPAL_PATTERN, Principal, check_caller
 from mq.auth.quota import Bucket, Quota, quota_of
 from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
 from mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
@@ -40,6 +41,8 @@ __all__ = [
     "Resource",
     "Scram",
     "Verb",
+    "check_caller",
+    "credential_of",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",

@@ -29,6 +29,8 @@ class Credential:
     until_ms: int | None = None
     #: The key; None for a token or a certificate.
     key: Key | None = None
+    #: What signed the token; empty for a key or a certificate.
+    signer: str = ""
 
     @property
     def is_timed(self) -> bool:

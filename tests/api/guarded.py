@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from api.first_start import make_administrator
 from api.ports import REAL, Ports
+from tables.oidc_settings import OidcSettings
 from tests.api.running import Api, Reply, config_for, running
 
 __all__ = ["SECRET", "Guarded", "guarded"]
@@ -64,13 +65,19 @@ class Guarded(Api):
 
 @contextlib.contextmanager
 def guarded(
-    folder: Path, ports: Ports = REAL, *, token: str | None = None, ca: str | None = None, **service: Any
+    folder: Path,
+    ports: Ports = REAL,
+    *,
+    token: str | None = None,
+    ca: str | None = None,
+    oidc: OidcSettings | None = None,
+    **service: Any,
 ) -> Iterator[Guarded]:
     """Run a service with authentication, as its administrator sees it; `token` if the warehouse has one already.
 
     `ca` is the file of the authority behind its `tls_cert`.
     """
-    config = config_for(folder, auth=True, **service)
+    config = replace(config_for(folder, auth=True, **service), oidc=oidc or OidcSettings())
     found = token or make_administrator(config, "admin")[1]
     with running(config, ports) as api:
         yield Guarded(api.port, api.service, token=found, ca=ca)

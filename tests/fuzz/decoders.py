@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from api.auth import KeyTimes
+from api.issuer import IssuerTokens
+from api.issuer.jwks import JwksInvalid, signing_keys
 from api.kafka.access.exchanges import MECHANISMS, exchange_of
 from api.kafka.messages import read_frame
 from api.wire import (
@@ -31,7 +35,7 @@ from api.wire import (
     route_messages,
     unquoted,
 )
-from mq.auth import Credential, Key, new_key
+from mq.auth import Credential, Key, credential_of, new_key
 from mq.errors import DeltaMQError, Unauthenticated
 from mq.filters import Fields, evaluate, parse_filter
 from mq.meta import MetaSnapshot, event_from_json
@@ -48,10 +52,12 @@ from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse
 from tables.delta.checkpoint import _checksum as _checkpoint_checksum
 from tables.delta.checkpoint import _crc_at, read_checkpoint
 from tables.delta.encode import encode_file, footer_start, numbered, stamp
+from tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
 from tables.store.store import MemoryStore
+from tests.identity_provider import jwk_of
 from tests.rows import rows
 
-__all__ = ["DECODERS", "Decoder"]
+__all__ = ["DECODERS", "SIGNING", "Decoder"]
 
 Decoder = Callable[[bytes], object]
 
@@ -71,6 +77,16 @@ _FILE: Final = encode_file(
     now_ms=1,
     row_group_rows=1_024,
 )
+
+
+#: The key of the provider: the same in each process, so that what was found once is found again.
+SIGNING: Final = ec.derive_private_key(7, ec.SECP256R1())
+_TOKENS: Final = IssuerTokens(
+    OidcSettings(issuer="https://idp.example.org", audience="deltamq", algorithms=("ES256",), groups_claim="groups"),
+    now_ms=lambda: 0,
+    times=KeyTimes(),
+)
+_TOKENS.keys._set(signing_keys(msgspec.json.encode({"keys": [jwk_of(SIGNING, "one")]}), ["ES256"]).keys)
 
 
 # What clients send ---------------------------------------------------------------------------------------------------
@@ -167,6 +183,24 @@ def _query(data: bytes) -> None:
 # What is stored ------------------------------------------------------------------------------------------------------
 
 
+def _token(data: bytes) -> None:
+    _TOKENS.credential(data.decode("latin-1"), 1_700_000_000_000)
+
+
+def _claims(data: bytes) -> None:
+    """Decode claims that the provider has signed."""
+    claims: object = None
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        claims = msgspec.json.decode(data)
+    if isinstance(claims, dict):
+        credential_of(claims, principal_claim="sub", groups_claim="groups").is_live(0)
+
+
+def _jwks(data: bytes) -> None:
+    with contextlib.suppress(JwksInvalid):
+        signing_keys(data, OIDC_ALGORITHMS)
+
+
 def _tagged(read: Callable[[str, bytes], object]) -> Decoder:
     """Return a decoder of a tag, a line end, and a body."""
 
@@ -256,6 +290,9 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "query": _query,
     "kafka_frame": _kafka_frame,
     "kafka_sasl": _kafka_sasl,
+    "token": _token,
+    "claims": _claims,
+    "jwks": _jwks,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),
     "offset_record": _tagged(lambda _, body: OffsetRecord.from_json(body)),

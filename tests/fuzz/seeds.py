@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import jwt
 import msgspec
 import pyarrow as pa
 
@@ -17,7 +18,8 @@ from tables.delta.actions import encode_append, encode_create, encode_fence
 from tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
 from tables.paths import LOG_FOLDER
 from tables.store.store import MemoryStore
-from tests.fuzz.decoders import _FILE, KEYS, TABLE_ID
+from tests.fuzz.decoders import _FILE, KEYS, SIGNING, TABLE_ID
+from tests.identity_provider import jwk_of
 
 __all__ = ["SEEDS"]
 
@@ -104,6 +106,11 @@ _JSON: Final = (
 
 _STORED: Final = _stored()
 
+_CLAIMS: Final = (
+    b'{"iss":"https://idp.example.org","aud":"deltamq","sub":"reports","exp":4000000000,"nbf":0,"groups":["a","b"]}'
+)
+_TOKEN: Final = jwt.PyJWS().encode(_CLAIMS, SIGNING, "ES256", {"kid": "one"}).encode()
+
 
 def _frames() -> list[bytes]:
     """Return requests of Kafka's clients without the frames' lengths: call, version, number, no client id, and body."""
@@ -138,6 +145,9 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
         b"\0n,,n=reports,r=abc\nc=biws,r=abcnonce,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
         b"\1n,a=reports,n=reports,r=abc",
     ),
+    "token": (_TOKEN,),
+    "claims": (_CLAIMS, b'{"sub":"a","exp":1.5e9,"groups":"x"}'),
+    "jwks": (msgspec.json.encode({"keys": [jwk_of(SIGNING, "one"), {**jwk_of(SIGNING, "two"), "alg": "ES256"}]}),),
     "revive_record": _STORED,
     "delay_mark": _STORED,
     "offset_record": _STORED,

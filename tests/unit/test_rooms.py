@@ -20,6 +20,7 @@ ROOMS = (
         for room in (
             "auth",
             "host",
+            "issuer",
             "kafka.access",
             "kafka.calls",
             "kafka.messages",

@@ -80,7 +80,8 @@ def service_options(command: Command) -> Command:
         click.option(
             "--token",
             envvar=TOKEN_ENV,
-            help="Bearer token; better in the variable: others on this machine can read flags.",
+            help="Bearer token; better in the variable: others on this machine can read flags. Without one, "
+            "DELTAMQ_CLIENT_OIDC_ISSUER, _CLIENT_ID and _CLIENT_SECRET get one from an identity provider.",
         ),
         click.option(
             "--url",
@@ -109,7 +110,9 @@ def _remedy(error: DeltaMQError) -> str | None:
     if known is not None:
         return known
     if isinstance(error, Unauthenticated):
-        return "give a valid token in DELTAMQ_CLIENT_TOKEN, or with --token"
+        return (
+            "give a valid token in DELTAMQ_CLIENT_TOKEN or with --token, or DELTAMQ_CLIENT_OIDC_ISSUER and its client"
+        )
     if isinstance(error, Forbidden):
         return "ask an administrator for the right, or use another token"
     if isinstance(error, Unknown):

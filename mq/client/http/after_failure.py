@@ -17,7 +17,7 @@ import enum
 from typing import Final
 
 from mq.access_codes import NOT_WRITABLE
-from mq.client.http.credentials import TOKEN_UNAVAILABLE
+from mq.client.http.bearer_token import TOKEN_UNAVAILABLE
 from mq.client.http.endpoint import CONNECT_FAILED, NOT_TRUSTED
 from mq.client.http.retries import is_worth_retrying
 from mq.errors import (

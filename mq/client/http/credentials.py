@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from mq.errors import DeltaMQError, Refused, Unavailable
-from mq.limits import TOKEN_BYTES_MAX
+from mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
+from mq.client.http.oidc import from_environment
+from mq.errors import DeltaMQError, Unavailable
 
-__all__ = ["TOKEN_ENV", "TOKEN_UNAVAILABLE", "Credentials", "Token", "check_token"]
+__all__ = ["TOKEN_ENV", "Credentials", "Token"]
 
 log = logging.getLogger("deltamq.client")
 
@@ -27,24 +27,16 @@ Token = str | Callable[[], str]
 
 #: The variable that gives the token of a client that is not given one.
 TOKEN_ENV: Final = "DELTAMQ_CLIENT_TOKEN"
-#: Code of a request that was not sent, because its token could not be had.
-TOKEN_UNAVAILABLE: Final = "token_unavailable"
 #: Seconds for which the result of a function is used. A token that others replace (in a file, say) is seen this soon.
 TOKEN_KEPT_S: Final = 30.0
-#: What a bearer token may consist of (RFC 6750): nothing that could end the header's line.
-_FORM: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
 
 
-def check_token(token: object) -> str:
-    """Return a token without the white space around it; raises `invalid_token`, which does not show it."""
-    text = token.strip() if isinstance(token, str) else ""
-    if len(text) > TOKEN_BYTES_MAX or _FORM.fullmatch(text) is None:
-        raise Refused(
-            f"a token is a text of 1 to {TOKEN_BYTES_MAX:,} letters, digits and - . _ ~ + / =",
-            code="invalid_token",
-            field="token",
-        )
-    return text
+def _from_environment() -> Token:
+    """Return the token of the environment, or a function that gets tokens as it says; empty for neither."""
+    text = os.environ.get(TOKEN_ENV, "")
+    if text:
+        return text
+    return from_environment() or ""
 
 
 class Credentials:
@@ -53,11 +45,12 @@ class Credentials:
     Parameters
     ----------
     token
-        A text, a function, or None for what `DELTAMQ_CLIENT_TOKEN` says; an empty text sends no token.
+        A text, a function, or None for what `DELTAMQ_CLIENT_TOKEN` says, else for tokens of the provider that
+        `DELTAMQ_CLIENT_OIDC_ISSUER` names; an empty text sends no token.
     """
 
     def __init__(self, token: Token | None = None) -> None:
-        given = os.environ.get(TOKEN_ENV, "") if token is None else token
+        given = _from_environment() if token is None else token
         self._ask = given if callable(given) else None
         self._token = check_token(given) if isinstance(given, str) and given else None
         self._lock = threading.Lock()

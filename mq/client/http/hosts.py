@@ -21,7 +21,8 @@ from typing import Final
 import msgspec
 
 from mq.backoff import Backoff
-from mq.client.http.credentials import TOKEN_UNAVAILABLE, Credentials, Token
+from mq.client.http.bearer_token import TOKEN_UNAVAILABLE
+from mq.client.http.credentials import Credentials, Token
 from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
 from mq.client.http.tls import Tls
 from mq.client.http.typed_json import decode_as

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import ssl
 import threading
 import time
@@ -20,12 +21,15 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError
 
-from mq.client.http.credentials import TOKEN_UNAVAILABLE, check_token
-from mq.client.http.loopback import is_loopback
+from mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
 from mq.errors import Refused, Unauthenticated, Unavailable
 from mq.limits import TOKEN_ANSWER_BYTES_MAX
+from mq.loopback import is_loopback
 
-__all__ = ["OidcClientCredentials"]
+__all__ = ["OIDC_ENV", "OidcClientCredentials", "from_environment"]
+
+#: The variable with the provider of a client that is given neither a token nor a variable with one; others begin alike.
+OIDC_ENV: Final = "DELTAMQ_CLIENT_OIDC_ISSUER"
 
 #: Seconds before a token's end at which the next one is fetched, and the part of a life after which a shorter one is.
 REFRESH_S: Final = 60.0
@@ -35,6 +39,13 @@ RETRY_S: Final = 5.0
 #: Life of a token whose provider does not tell it, in seconds.
 _LIFE_S: Final = 300.0
 _OK: Final = 200
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+_ENV_BEGIN: Final = OIDC_ENV.removesuffix("ISSUER")
+
+
+class _Discovered(msgspec.Struct):
+    issuer: str
+    token_endpoint: str
 
 
 class _Granted(msgspec.Struct):
@@ -51,30 +62,40 @@ class OidcClientCredentials:
     Parameters
     ----------
     url
-        The provider's token endpoint, `https://...`; on Databricks `https://WORKSPACE/oidc/v1/token`.
+        The provider's token endpoint, `https://...`; on Databricks `https://WORKSPACE/oidc/v1/token`. Leave it out if
+        you give `issuer`.
     client_id, client_secret
         The client at the provider. The secret is sent to that URL and nowhere else.
     scope
         What is asked for, for example `all-apis`.
     audience
         The service that the token is for, for providers that ask for it.
+    issuer
+        The provider, `https://...`, in place of `url`: its discovery document names the token endpoint.
     ssl_context
         Which certificates of the provider are trusted; by default the system's.
     """
 
     def __init__(
         self,
-        url: str,
-        client_id: str,
-        client_secret: str,
+        url: str = "",
+        client_id: str = "",
+        client_secret: str = "",
         scope: str = "",
         *,
+        issuer: str = "",
         audience: str = "",
         timeout_s: float = 10.0,
         ssl_context: ssl.SSLContext | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.url = _checked(url)
+        if bool(url) == bool(issuer):
+            raise Refused("give the token endpoint (url) or the issuer, and one of them alone", field="url")
+        if not client_id or not client_secret:
+            raise Refused("give the client's id and secret at the provider", field="client_id")
+        #: The token endpoint; empty until it was asked for at the issuer.
+        self.url = _checked(url) if url else ""
+        self.issuer = _checked(issuer, "issuer") if issuer else ""
         form = {"grant_type": "client_credentials", "scope": scope, "audience": audience}
         self._form = urlencode({name: value for name, value in form.items() if value}).encode()
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
@@ -90,7 +111,7 @@ class OidcClientCredentials:
         self._refresh_at = self._ends_at = float("-inf")
 
     def __repr__(self) -> str:
-        return f"OidcClientCredentials({self.url!r})"
+        return f"OidcClientCredentials({(self.issuer or self.url)!r})"
 
     def __call__(self) -> str:
         """Return a token that is valid now.
@@ -142,22 +163,14 @@ class OidcClientCredentials:
         self._refresh_at = asked_at + max(life_s - REFRESH_S, life_s * REFRESH_PART)
 
     def _granted(self) -> _Granted:
-        try:
-            response = self._pool.request(
-                "POST", self.url, body=self._form, headers=self._headers, redirect=False, preload_content=False
-            )
-            try:
-                body = response.read(TOKEN_ANSWER_BYTES_MAX + 1)
-            finally:
-                response.close()
-        except (HTTPError, OSError) as error:
-            detail = f"the provider of tokens at {self.url} cannot be reached: {type(error).__name__}"
-            raise Unavailable(detail, code=TOKEN_UNAVAILABLE) from error
-        if response.status in (400, 401, 403):
-            detail = f"{self.url} refused the client's id, secret or scope with status {response.status}"
+        if not self.url:
+            self.url = self._discovered()
+        status, body = self._ask("POST", self.url, self._form, self._headers)
+        if status in (400, 401, 403):
+            detail = f"{self.url} refused the client's id, secret or scope with status {status}"
             raise Unauthenticated(detail, code="token_refused", field="token")
-        if response.status != _OK or len(body) > TOKEN_ANSWER_BYTES_MAX:
-            detail = f"{self.url} answered with status {response.status} and no token"
+        if status != _OK or len(body) > TOKEN_ANSWER_BYTES_MAX:
+            detail = f"{self.url} answered with status {status} and no token"
             raise Unavailable(detail, code=TOKEN_UNAVAILABLE)
         try:
             return msgspec.json.decode(body, type=_Granted, strict=False)
@@ -166,8 +179,54 @@ class OidcClientCredentials:
             detail = f"the answer of {self.url} is no answer of a token endpoint"
             raise Unavailable(detail, code=TOKEN_UNAVAILABLE) from None
 
+    def _discovered(self) -> str:
+        """Return the token endpoint that the issuer's discovery document names; the secret goes there."""
+        place = self.issuer.rstrip("/") + _DISCOVERY
+        status, body = self._ask("GET", place, None, {"Accept": "application/json"})
+        try:
+            found = msgspec.json.decode(body[:TOKEN_ANSWER_BYTES_MAX], type=_Discovered)
+            # Another issuer's document, or an endpoint that can be listened to, would be told the secret.
+            is_right = status == _OK and found.issuer == self.issuer
+            url = _checked(found.token_endpoint) if is_right else ""
+            if self.issuer.startswith("https://") and not url.startswith("https://"):
+                url = ""
+        except (msgspec.MsgspecError, ValueError, RecursionError, Refused):
+            url = ""
+        if not url:
+            detail = f"{place} (status {status}) is no discovery document of {self.issuer} with a token endpoint"
+            raise Unavailable(detail, code=TOKEN_UNAVAILABLE)
+        return url
 
-def _checked(url: str) -> str:
+    def _ask(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Return status and body of the provider's answer, one byte longer than the limit at most."""
+        try:
+            response = self._pool.request(
+                method, url, body=body, headers=headers, redirect=False, preload_content=False
+            )
+            try:
+                return response.status, response.read(TOKEN_ANSWER_BYTES_MAX + 1)
+            finally:
+                response.close()
+        except (HTTPError, OSError) as error:
+            detail = f"the provider of tokens at {url} cannot be reached: {type(error).__name__}"
+            raise Unavailable(detail, code=TOKEN_UNAVAILABLE) from error
+
+
+def from_environment() -> OidcClientCredentials | None:
+    """Return the credentials that the variables `DELTAMQ_CLIENT_OIDC_...` name; None without an issuer."""
+    names = ("ISSUER", "CLIENT_ID", "CLIENT_SECRET", "SCOPE", "AUDIENCE", "CA")
+    issuer, client_id, secret, scope, audience, ca = (os.environ.get(f"{_ENV_BEGIN}{name}", "") for name in names)
+    if not issuer:
+        return None
+    if not client_id or not secret:
+        raise Refused(f"set {_ENV_BEGIN}CLIENT_ID and {_ENV_BEGIN}CLIENT_SECRET, too", field="client_id")
+    context = ssl.create_default_context(cafile=ca) if ca else None
+    return OidcClientCredentials(
+        client_id=client_id, client_secret=secret, scope=scope, issuer=issuer, audience=audience, ssl_context=context
+    )
+
+
+def _checked(url: str, field: str = "url") -> str:
     """Return the URL; a secret is sent there, so it must be encrypted, unless it stays on this machine."""
     try:
         parsed = urllib3.util.parse_url(url)
@@ -176,4 +235,4 @@ def _checked(url: str) -> str:
     private = parsed.scheme == "https" or (parsed.scheme == "http" and is_loopback(parsed.host or ""))
     if parsed.host and not parsed.auth and private:
         return url
-    raise Refused("a token endpoint's URL looks like https://HOST/PATH", code="invalid_url", field="url")
+    raise Refused("the URL of a provider of tokens looks like https://HOST/PATH", code="invalid_url", field=field)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_sec_26_two_common_names_are_no_common_name() -> None:
 
 def test_sec_26_the_application_sees_the_subject_of_a_verified_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    server, client = authority.server(), authority.client("billing")
+    server, client = authority.server(), authority.client("billing", uri="spiffe://example.org/billing")
     seen: list[Any] = []
 
     class Witness(App):
@@ -118,3 +119,6 @@ def test_sec_26_the_application_sees_the_subject_of_a_verified_certificate(tmp_p
             connection.getresponse()
     assert [one["client_cert_name"] for one in seen] == [None, "CN=billing,O=Example"]
     assert [one["client_common_name"] for one in seen] == [None, "billing"]
+    assert [one["client_uris"] for one in seen] == [(), ("spiffe://example.org/billing",)]
+    now_ms = time.time() * 1_000
+    assert seen[0]["client_cert_until_ms"] is None and now_ms < seen[1]["client_cert_until_ms"] < now_ms + 90_000_000

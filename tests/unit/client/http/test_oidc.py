@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +11,11 @@ from urllib.parse import parse_qs
 import pytest
 
 from mq.client import Admin, OidcClientCredentials
+from mq.client.http.credentials import Credentials
 from mq.errors import Refused, Unauthenticated, Unavailable
+from tables.config import load
+from tests.identity_provider import DISCOVERY, IdentityProvider
+from tests.identity_provider import provider as running_provider
 from tests.unit.client.stub_service import StubService
 
 
@@ -60,6 +66,12 @@ def provider() -> Iterator[Provider]:
     made = Provider()
     yield made
     made.close()
+
+
+@pytest.fixture
+def idp() -> Iterator[IdentityProvider]:
+    with running_provider() as made:
+        yield made
 
 
 class Clock:
@@ -163,6 +175,85 @@ def test_sec_24_a_token_with_a_line_end_is_refused(provider: Provider) -> None:
     provider.answer = (200, rb'{"access_token": "a\r\nX: y"}')
     with pytest.raises(Refused):
         made_with(provider, Clock())()
+
+
+def test_sec_24_the_token_endpoint_is_found_at_the_issuer_once(idp: IdentityProvider) -> None:
+    idp.clients["app"] = "s3cret"
+    clock = Clock()
+    token = OidcClientCredentials(issuer=idp.url, client_id="app", client_secret="s3cret", now_s=clock)
+    assert repr(token) == f"OidcClientCredentials({idp.url!r})" and idp.asked == []
+    first = token()
+    clock.now_s += 700
+    assert token() and len(first.split(".")) == 3
+    assert idp.asked == ["/.well-known/openid-configuration", "/token", "/token"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"issuer": "https://idp.example.org"},
+        {"token_endpoint": "http://idp.example.org/token"},
+        {"token_endpoint": "https://u:p@idp.example.org/token"},
+        {"token_endpoint": "file:///etc/passwd"},
+        {"token_endpoint": ""},
+        {"token_endpoint": None},
+    ],
+)
+def test_sec_24_the_secret_goes_nowhere_if_the_discovery_document_is_not_the_issuers(
+    idp: IdentityProvider, found: dict[str, object]
+) -> None:
+    idp.clients["app"] = "s3cret"
+    idp.instead[DISCOVERY] = 200, json.dumps({**idp.discovery, **found}).encode()
+    token = OidcClientCredentials(issuer=idp.url, client_id="app", client_secret="s3cret")
+    with pytest.raises(Unavailable) as caught:
+        token()
+    assert caught.value.code == "token_unavailable" and "s3cret" not in str(caught.value)
+    assert "/token" not in idp.asked
+    del idp.instead[DISCOVERY]
+    assert token()
+
+
+@pytest.mark.parametrize(
+    "answer", [(404, b"{}"), (302, b""), (200, b"<html>"), (200, b"[" * 50_000), (200, b"x" * 70_000)]
+)
+def test_sec_24_an_issuer_without_a_discovery_document_is_unavailable(
+    idp: IdentityProvider, answer: tuple[int, bytes]
+) -> None:
+    idp.instead[DISCOVERY] = answer
+    with pytest.raises(Unavailable):
+        OidcClientCredentials(issuer=idp.url, client_id="app", client_secret="s3cret")()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"url": "https://a/token", "issuer": "https://a", "client_id": "a", "client_secret": "b"},
+        {"issuer": "https://a", "client_id": "a"},
+        {"issuer": "https://a", "client_secret": "b"},
+        {"issuer": "http://idp.example.org", "client_id": "a", "client_secret": "b"},
+        {"issuer": "https://u:p@idp.example.org", "client_id": "a", "client_secret": "b"},
+    ],
+)
+def test_sec_24_half_a_provider_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(Refused):
+        OidcClientCredentials(**given)
+
+
+def test_sec_24_the_environment_may_name_the_provider(idp: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    idp.clients["app"] = "s3cret"
+    monkeypatch.delenv("DELTAMQ_CLIENT_TOKEN", raising=False)
+    assert Credentials().are_none
+    monkeypatch.setenv("DELTAMQ_CLIENT_OIDC_ISSUER", idp.url)
+    with pytest.raises(Refused, match="DELTAMQ_CLIENT_OIDC_CLIENT_ID"):
+        Credentials()
+    monkeypatch.setenv("DELTAMQ_CLIENT_OIDC_CLIENT_ID", "app")
+    monkeypatch.setenv("DELTAMQ_CLIENT_OIDC_CLIENT_SECRET", "s3cret")
+    assert len((Credentials().token() or "").split(".")) == 3
+    assert Credentials("").are_none and Credentials("given").token() == "given"
+    monkeypatch.setenv("DELTAMQ_CLIENT_TOKEN", "from-env")
+    assert Credentials().token() == "from-env"
+    assert load(environ=dict(os.environ)).client.oidc_client_id == "app", "the settings know these variables"
 
 
 @pytest.mark.parametrize(

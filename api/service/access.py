@@ -1,0 +1,47 @@
+"""The check of a service, from its settings: keys, and tokens of an identity provider if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from api.auth import Credentials, Gate, KeyTimes
+from mq.auth import AuthState
+from tables.config import Config
+
+if TYPE_CHECKING:
+    from api.issuer import IssuerTokens
+
+__all__ = ["Access"]
+
+
+class Access:
+    """What a service with authentication has; without it, nothing is made and `gate` is None."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: Callable[[], AuthState],
+        *,
+        now_ms: Callable[[], int],
+        boot_ms: Callable[[], int],
+        key_times: KeyTimes,
+    ) -> None:
+        """`now_ms` is the clock by which keys and tokens end, `boot_ms` one that nobody sets."""
+        self.gate: Gate | None = None
+        self._tokens: IssuerTokens | None = None
+        if not config.service.auth:
+            return
+        if config.oidc.issuer:
+            # It takes a quarter of a second, which a service without an issuer need not spend.
+            from api.issuer import IssuerTokens
+
+            self._tokens = IssuerTokens(config.oidc, now_ms=boot_ms, times=key_times)
+        self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens))
+        if self._tokens is not None:
+            self._tokens.keys.changed = self.gate.recheck
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        if self._tokens is not None:
+            await self._tokens.stop()
