@@ -184,6 +184,8 @@ class Gate:
         """Check all credentials again: the keys of the identity provider have changed."""
         self._forget()
         self._end(list(self._waiting.items()))
+        for follower in self.followers:
+            follower()
 
     def _forget(self) -> None:
         """Forget all that was remembered of credentials."""

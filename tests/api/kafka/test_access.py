@@ -66,6 +66,7 @@ from tests.api.kafka.door import free_port, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
 from tests.certificates import Authority
+from tests.identity_provider import provider
 
 TIMEOUT_S = 30
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -771,3 +772,36 @@ def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> N
     door.admin.rule(topic, "group", topic, "reset")
     assert commit(1) == {0}
     assert door.admin.call("GET", path).json["offsets"] == {f"{topic}@broker-a": 1}
+
+
+# Tokens of an identity provider ---------------------------------------------------------------------------------------
+
+
+def test_kafka_11_a_token_of_the_identity_provider_is_a_bearer_and_its_groups_count(tmp_path, topic) -> None:
+    port = free_port()
+    with (
+        provider() as idp,
+        guarded(tmp_path, kafka_port=port, oidc=idp.settings(groups_claim="groups")) as admin,
+    ):
+        admin.put_topic(topic, partitions=1)
+        admin.put_principal("ada")
+        admin.put_principal("group:analysts")
+        admin.rule("group:analysts", "topic", topic, "publish", "subscribe")
+        admin.rule("group:analysts", "group", topic, "subscribe")
+        token = idp.token(sub="ada", groups=["analysts"])
+        settings: dict[str, object] = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (token, time.time() + 300),
+        }
+        send(settings, topic, "one")
+        assert consume(settings, topic, topic, 1) == [b"one"]
+        with RawClient(port) as client, RawClient(port) as other:
+            answer = client.bearer(token)
+            assert answer.error_code == 0 and 0 < answer.session_lifetime_ms <= 3_600_000
+            assert other.bearer(idp.token(sub="eve", groups=["analysts"])).error_code == 58, "nobody here"
+        with RawClient(port) as client:
+            assert client.bearer(token).error_code == 0
+            assert admin.call("DELETE", "/v1/auth/principals/ada").status == 204
+            assert client.is_closed(5), "however long its token lives"
