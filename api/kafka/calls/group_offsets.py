@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from api.host import Call, HostedTopic
 from api.kafka.access import Asker
+from api.kafka.calls.acts import recorded
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
@@ -107,8 +108,10 @@ class GroupOffsets:
             if lanes:
                 asker.require("group", group.name, "reset")
                 brokers = {broker_of(lane.partition) for lane in lanes}
-                epoch = await service.groups.reset(group.name, topic.topic, lanes)
-                await service.groups.shut_out(group.name, topic.topic, brokers, epoch)
+                put = {lane.partition: offset for lane, offset in lanes.items()}
+                async with recorded(service, asker, "group", group.name, {"topic": topic.name, "offsets": put}):
+                    epoch = await service.groups.reset(group.name, topic.topic, lanes)
+                    await service.groups.shut_out(group.name, topic.topic, brokers, epoch)
                 # The next request to the owners of the lanes must find them in the new epoch.
                 await service.owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
         except DeltaMQError as error:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from api.audit import read_refusals
 from tests.api.guarded import guarded
 from tests.api.kafka.door import free_port
-from tests.api.kafka.test_access import TIMEOUT_S, Caller, Door
+from tests.api.kafka.test_access import TIMEOUT_S, Caller, Door, consume, everything, send
 from tests.certificates import Authority
 
 
@@ -61,6 +61,28 @@ def test_sec_40_kafkas_administrative_calls_are_in_the_audit(door: Door) -> None
     ]
     assert all(one["address"].startswith("127.0.0.1:") for one in acts(door, "kafka-admin"))
     assert acts(door, "kafka-admin")[0]["after"]["topic/kafka.made"]["partitions"] == ["kafka.made@broker-a"]
+
+
+def test_sec_40_offsets_that_are_put_back_are_an_act(door: Door) -> None:
+    caller = door.caller("kafka-back", *everything("kafka.back"), ("group", "kafka.back", "reset"))
+    door.admin.put_topic("kafka.back", partitions=1)
+    send(caller.settings(), "kafka.back", "one", "two")
+    assert len(consume(caller.settings(), "kafka.back", "kafka.back", 2)) == 2
+    assert acts(door, "kafka-back") == [], "commits that go on are none"
+    client = AdminClient(caller.settings())
+    done(
+        client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions("kafka.back", [TopicPartition("kafka.back", 0, 1)])]
+        )
+    )
+    (act,) = acts(door, "kafka-back")
+    assert (act["call"], act["resource"], act["name"], act["outcome"]) == (
+        "kafka OffsetCommit",
+        "group",
+        "kafka.back",
+        "done",
+    )
+    assert act["asked"] == {"topic": "kafka.back", "offsets": {"kafka.back@broker-a": 1}}
 
 
 def test_sec_41_what_kafkas_clients_are_refused_is_counted(door: Door) -> None:
