@@ -155,7 +155,7 @@ class GlobalCopies:
         return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
 
     async def told(self, name: str, *, starts: bool = False) -> bytes:
-        """Return copy and state of this cluster as another one reads them; with `starts`, what it stores of old stays."""
+        """Return copy and state of this cluster for another one; with `starts`, what it stores of old stays."""
         self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
