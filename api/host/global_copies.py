@@ -53,8 +53,10 @@ _JSON: Final = [(b"content-type", b"application/json")]
 _AGAIN_S: Final = Backoff(0.01, 0.25)
 #: Seconds in which two clusters must agree about where queues are.
 _AGREED_S: Final = 2.0
+#: Seconds between two looks for stays that may be forgotten.
+_DROP_EVERY_S: Final = 60.0
 #: Statuses from here on are problems.
-DONE_BELOW: Final = 300
+_NOT_DONE: Final = 300
 Found = TypeVar("Found")
 
 
@@ -108,6 +110,8 @@ class GlobalCopies:
         self._refresh_s = refresh_s
         self._now_ms = now_ms
         self._timer: asyncio.Task[None] | None = None
+        #: When to look for old stays again, by topic, for those that have some.
+        self._drop_at_s: dict[str, float] = {}
 
     def start(self) -> None:
         """Begin to follow the homes of this cluster's copies."""
@@ -150,15 +154,16 @@ class GlobalCopies:
         ends = closed_ends(self._meta.now, present)
         return ClusterState(cluster=self.clusters.here, id=world.id, epoch=world.epoch, ends=ends)
 
-    async def told(self, name: str) -> bytes:
-        """Return copy and state of this cluster as another one reads them."""
+    async def told(self, name: str, *, starts: bool = False) -> bytes:
+        """Return copy and state of this cluster for another one; with `starts`, what it stores of old stays."""
         self.clusters.refuse_guarded(name)
         await self._meta.refresh()
         topic = (await self._topics.require(name)).topic
         copy = GlobalCopy(world=require_world(topic), settings=topic.settings)
-        return msgspec.json.encode(Told(copy, self.state(topic), await self._starts(name)))
+        return msgspec.json.encode(Told(copy, self.state(topic), await self._starts(name) if starts else {}))
 
     async def _starts(self, name: str) -> dict[int, int]:
+        """Return the first local offsets that are stored, of queues that had a stay here that may be forgotten."""
         hosted = await self._topics.require(name)
         world = require_world(hosted.topic)
         old = world.expired(self._forgotten_before(hosted.topic))
@@ -168,9 +173,10 @@ class GlobalCopies:
             queue = None if queues is None else queues.find(queue_name(index))
             if queue is not None and any(stay.cluster == world.here for stay in stays):
                 first = queue.readable[0]
-                log = await hosted.partition(first.partition).look()
-                if log is not None:
-                    found[index] = first.logical(log.min_offset)
+                with contextlib.suppress(DeltaMQError):  # of a damaged partition it is not known what is stored
+                    log = await hosted.partition(first.partition).look()
+                    if log is not None:
+                        found[index] = first.logical(log.min_offset)
         return found
 
     def _forgotten_before(self, topic: Topic) -> int:
@@ -192,7 +198,7 @@ class GlobalCopies:
             return
         starts = {world.here: await self._starts(name)}
         for cluster in clusters - {world.here}:
-            call = Call("GET", global_path(name, "/global"), (), b"")
+            call = Call("GET", global_path(name, "/global?starts=true"), (), b"")
             starts[cluster] = _TOLD.decode(await self.clusters.told(cluster, call, epoch=world.epoch)).starts
         now_ms = self._now_ms()
         await self._meta.submit_any(
@@ -301,7 +307,7 @@ class GlobalCopies:
                 answer = await self.elsewhere(hosted.name, cluster, call, f"a part is in cluster {cluster}")
                 if isinstance(answer, Unavailable):
                     return answer
-                if answer.status >= DONE_BELOW:
+                if answer.status >= _NOT_DONE:
                     raise Relayed.of(answer)
                 assert isinstance(answer.body, bytes), "answers of other clusters are whole"
                 found[cluster] = answer.body
@@ -338,7 +344,10 @@ class GlobalCopies:
             return
         if world.held_by != world.clusters:
             await self.hold(await self._topics.require(topic.name))
-        await self.drop_stays(topic.name)
+        now_s = asyncio.get_running_loop().time()
+        if world.expired(self._forgotten_before(topic)) and now_s >= self._drop_at_s.get(topic.name, 0.0):
+            self._drop_at_s[topic.name] = now_s + _DROP_EVERY_S
+            await self.drop_stays(topic.name)
 
     async def hold(self, hosted: HostedTopic) -> None:
         """Let all clusters have a copy, and record that they have."""

@@ -40,7 +40,8 @@ __all__ = ["GlobalGroup", "Here", "is_for_all"]
 
 #: Seconds in which the clusters must agree about where queues are.
 _AGREED_S: Final = 2.0
-_DONE_BELOW: Final = 300
+#: Statuses from here on are problems.
+_NOT_DONE: Final = 300
 _JSON: Final = (b"content-type", b"application/json")
 Json = dict[str, Any]
 
@@ -307,7 +308,7 @@ class GlobalGroup:
         answer = await self._copies.elsewhere(self._hosted.name, cluster, call, f"a part is in cluster {cluster}")
         if isinstance(answer, Unavailable):
             return answer
-        if answer.status >= _DONE_BELOW:
+        if answer.status >= _NOT_DONE:
             problem = Relayed.of(answer)
             if problem.code == "group_not_found":
                 raise NotFound(problem.detail, code=problem.code, field=problem.field)

@@ -312,10 +312,14 @@ class StateView(BaseModel):
 
 
 class ToldView(BaseModel):
-    """A cluster's copy of a global topic, and its state."""
+    """A cluster's copy of a global topic, and its state.
+
+    With `starts`, also the first of its own offsets that are stored, of queues with stays there that may be forgotten.
+    """
 
     held: CopyView
     state: StateView
+    starts: dict[str, int] = {}
 
 
 class NumbersView(BaseModel):
@@ -330,8 +334,8 @@ class NumbersView(BaseModel):
     response_model=None,
     responses={200: {"model": ToldView}, **problems(400, 404, 409, 500)},
 )
-async def show_copy(topic: TopicName, service: Running) -> Any:
-    return _json(await service.global_copies.told(topic))
+async def show_copy(topic: TopicName, service: Running, starts: bool = False) -> Any:
+    return _json(await service.global_copies.told(topic, starts=starts))
 
 
 @router.put(
