@@ -13,6 +13,8 @@ import secrets
 from collections.abc import Iterable
 from functools import partial
 
+import pyarrow as pa
+
 from api.audit import Audit
 from api.auth import Prover, Quotas, derived
 from api.host import (
@@ -210,7 +212,10 @@ class Service:
         def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
             uri = config.warehouse.uri
             warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
-            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
+            meta, keys = MetaLog(warehouse), handle_keys(warehouse.store, _handle_secret(config))
+            # Arrow keeps what reading the metadata took: with 10,000 access rules 21 MiB.
+            pa.default_memory_pool().release_unused()
+            return warehouse, meta, keys
 
         service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports, kafka)
         try:
