@@ -3,7 +3,7 @@
 header section     at most HEADER_SECTION_BYTES_MAX in HEADER_LINES_MAX lines         -> 431
                    complete within header_section_s                                   -> closed
 slow readers       take at least ANSWER_BYTES_S_MIN of an answer, over answer_look_s  -> closed
-connections        at most connections_max                                            -> closed
+connections        at most connections_max, TLS handshakes among them                 -> closed
 not HTTP at all    problem+json like every other refusal                              -> 400
 small answers      head and body in one write: two cost a tenth of a produce request
 cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or has

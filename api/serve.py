@@ -30,7 +30,7 @@ import uvicorn
 from api.app import App, create_app
 from api.http_protocol import HttpProtocol
 from api.sockets import BACKLOG, listening
-from api.tls import server_context
+from api.tls import TlsServer, server_context
 from api.wire import SECURITY_HEADERS
 from mq.errors import DeltaMQError, Refused
 from mq.limits import MIB
@@ -133,6 +133,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: App, config: Config, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
         self._tls = tls
+        self._connections_max = config.service.connections_max
         scheme = "http" if tls is None else "https"
         self._ready_line = f"serving {_url(listener, scheme)} warehouse {config.warehouse.uri}"
         app.address = _reachable(listener, scheme)
@@ -163,25 +164,26 @@ class Server(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the service, then listen: uvicorn's own version gives a TLS handshake a minute."""
+        """Start the service, then listen: uvicorn's own version counts no TLS handshake, and gives each a minute."""
         assert sockets is not None, "the port was taken before"
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(_NOT_STARTED)
-        loop, secured = asyncio.get_running_loop(), self._tls is not None
-        self.servers = [
-            await loop.create_server(
-                self._protocol,
-                sock=one,
-                ssl=self._tls,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=HANDSHAKE_S if secured else None,
-                ssl_shutdown_timeout=FAREWELL_S if secured else None,
-            )
-            for one in sockets
-        ]
+        # uvicorn closes them, and waits for that; it needs no more of a server.
+        self.servers = [await self._listen(one) for one in sockets]  # type: ignore[misc] # what it needs, both have
         self.started = True
         self.announce()
+
+    async def _listen(self, one: socket.socket) -> asyncio.AbstractServer | TlsServer:
+        if self._tls is None:
+            return await asyncio.get_running_loop().create_server(self._protocol, sock=one, backlog=BACKLOG)
+        server = TlsServer(one, self._tls, self._protocol, room=self._room, within_s=HANDSHAKE_S, farewell_s=FAREWELL_S)
+        server.start()
+        return server
+
+    def _room(self) -> int:
+        """Return how many connections there may be beside those that are made."""
+        return self._connections_max - len(self.server_state.connections)
 
     def _protocol(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from api.tls.contexts import peer_context, server_context
+from api.tls.handshakes import TlsServer
 from api.tls.subject import EXTENSION as TLS
 from api.tls.subject import TlsPeer, peer_of
 
-__all__ = ["TLS", "TlsPeer", "peer_context", "peer_of", "server_context"]
+__all__ = ["TLS", "TlsPeer", "TlsServer", "peer_context", "peer_of", "server_context"]
