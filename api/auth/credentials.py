@@ -26,8 +26,8 @@ class SignerUnknown(Unauthenticated):
     To the caller it looks like any other token that is not valid.
     """
 
-    def __init__(self) -> None:
-        super().__init__(_NOT_VALID, field="Authorization")
+    def __init__(self, detail: str = _NOT_VALID) -> None:
+        super().__init__(detail, field="Authorization")
 
 
 class Tokens(Protocol):

@@ -44,7 +44,8 @@ def _columns(rows) -> Records:
 
 def _rows(records: Records):
     headers = [[]] * records.count if records.headers is None else records.headers.to_pylist()
-    named = [[(name.decode(), value) for name, value in one] for one in headers]
+    # Whether a name is text is checked later, where rows are made.
+    named = [[(name.decode(errors="surrogateescape"), value) for name, value in one] for one in headers]
     return list(zip(records.time_ms.tolist(), records.key.to_pylist(), records.value.to_pylist(), named, strict=True))
 
 
