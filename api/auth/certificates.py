@@ -39,12 +39,14 @@ class Certificates:
     def __init__(self, principal: TlsPrincipal) -> None:
         """`principal` says which part of a certificate names the principal."""
         self._by = principal
+        #: Whether certificates name nobody; looking up a member of an enumeration takes as long as the rest of a check.
+        self.is_off = principal is TlsPrincipal.NONE
         self._logged: set[str] = set()
 
     def credential(self, scope: Scope) -> Credential | None:
         """Return whose certificate the client of a request has shown; None if it has shown none, or one of nobody."""
         shown = scope.get("extensions", {}).get(TLS)
-        if self._by is TlsPrincipal.NONE or shown is None or shown["client_cert_name"] is None:
+        if self.is_off or shown is None or shown["client_cert_name"] is None:
             return None
         name = self._principal(shown["client_cert_name"], shown["client_common_name"], shown["client_uris"])
         try:
@@ -64,7 +66,7 @@ class Certificates:
         """If the client of a refused request has shown a certificate, log once which principal that would be."""
         shown = scope.get("extensions", {}).get(TLS)
         subject = None if shown is None else shown["client_cert_name"]
-        if self._by is TlsPrincipal.NONE or subject is None or subject in self._logged:
+        if self.is_off or subject is None or subject in self._logged:
             return
         if len(self._logged) < _LOGGED_MAX:
             self._logged.add(subject)

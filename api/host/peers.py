@@ -29,7 +29,17 @@ from api.host.hosting import Hosting
 from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
 
-__all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "is_proved", "meta_offset_of"]
+__all__ = [
+    "FORWARDED",
+    "Call",
+    "Peer",
+    "Peers",
+    "as_response",
+    "is_forwarded",
+    "is_passed_on",
+    "is_proved",
+    "meta_offset_of",
+]
 
 FORWARDED: Final = b"mq-forwarded"
 #: The metadata offset up to which the sender has read: the receiver reads at least as far, to agree with the sender.
@@ -106,6 +116,14 @@ class Call(NamedTuple):
 def is_forwarded(headers: Collection[Header]) -> bool:
     """Whether another process forwarded the request."""
     return any(name == FORWARDED for name, _ in headers)
+
+
+def is_passed_on(headers: Collection[Header]) -> bool:
+    """Whether another process or another cluster forwarded the request."""
+    for name, _ in headers:  # noqa: SIM110 - a generator takes three times as long, and every request comes here
+        if name in (FORWARDED, CLUSTER):
+            return True
+    return False
 
 
 def meta_offset_of(headers: Collection[Header]) -> int:
