@@ -32,7 +32,6 @@ from api.auth import (
     Gate,
     Prover,
     Quotas,
-    SignerUnknown,
     called_by,
     caller_header,
 )
@@ -187,36 +186,41 @@ class Front:
         guard = None if self.calls is None else self.calls.guard
         if guard is None:
             raise Unavailable("the service is starting or stopping", code="starting")
-        if guard.certificates.is_off and not is_passed_on(scope["headers"]):
-            # The common case, in as few steps as there can be.
-            try:
-                caller = scope[CALLER] = guard.gate.admit(scope)
-            except SignerUnknown:
-                caller = scope[CALLER] = await guard.gate.admit_any(scope)
-            meter = guard.quotas.meter(caller.name)
-            return (receive, send) if meter is None else meter.enter(scope, receive, send)
+        if is_passed_on(scope["headers"]):
+            counted = await self._admit_passed_on(guard, scope, receive)
+            if counted is None:
+                return receive, send
+            receive = counted
+        else:
+            scope[CALLER] = await _admitted_client(guard, scope)
+        meter = guard.quotas.meter(scope[CALLER].name)
+        return (receive, send) if meter is None else meter.enter(scope, receive, send)
+
+    async def _admit_passed_on(self, guard: Guard, scope: Scope, receive: Receive) -> Receive | None:
+        """Find out who asks by what a process or another cluster forwarded, and whether it may.
+
+        Return the `receive` that checks what another cluster sent; None for what a process of this cluster forwarded,
+        which was counted where it came from.
+        """
         is_clusters = from_cluster(scope["headers"])
         if is_clusters and guard.clusters is None:
             raise guarded("Mq-Cluster is for other clusters, and a request of theirs", "Mq-Cluster")
-        if is_forwarded(scope["headers"]):
-            is_from_process = is_proved(guard.prover, scope)
-            if is_from_process:
-                # The process that forwarded it may know a key that is not read here yet.
-                await self._catch_up(scope)
-                scope[SHOWN] = called_by(scope["headers"])
-            elif is_clusters:
-                raise _unproved()
-            scope[CALLER] = await _admitted(guard.gate, scope)
-            if not is_from_process:
-                raise _unproved()
-            return receive, send  # it was counted where it came from
-        if is_clusters and guard.clusters is not None:
+        if not is_forwarded(scope["headers"]):
+            assert guard.clusters is not None, "another cluster forwarded it, and that was checked above"
             receive = guard.clusters.check(scope, receive)
-            caller = scope[CALLER] = await _admitted(guard.gate, scope)
-        else:
-            caller = scope[CALLER] = await _admitted_client(guard, scope)
-        meter = guard.quotas.meter(caller.name)
-        return (receive, send) if meter is None else meter.enter(scope, receive, send)
+            scope[CALLER] = await _admitted(guard.gate, scope)
+            return receive
+        is_from_process = is_proved(guard.prover, scope)
+        if is_from_process:
+            # The process that forwarded it may know a key that is not read here yet.
+            await self._catch_up(scope)
+            scope[SHOWN] = called_by(scope["headers"])
+        elif is_clusters:
+            raise _unproved()
+        scope[CALLER] = await _admitted(guard.gate, scope)
+        if not is_from_process:
+            raise _unproved()
+        return None
 
     async def _catch_up(self, scope: Scope) -> None:
         """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""

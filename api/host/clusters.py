@@ -15,7 +15,6 @@ clusters then, in either direction.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -23,8 +22,8 @@ import msgspec
 
 from api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterProofs
 from api.host.owners import Relayed
-from api.host.peers import CLUSTER, Call, NotConnected, Peers
-from api.wire import Answer, Client, ClientDisconnected, Header
+from api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
+from api.wire import Answer, Client, Header
 from mq.errors import Unavailable, Unprocessable
 
 __all__ = ["Clusters", "from_cluster", "global_epoch_of", "guarded", "has_newer_copy", "newer_copy", "unknown_here"]
@@ -159,18 +158,9 @@ class Clusters:
                 url, call.method, call.target, call.headers, call.body, call.timeout_s, in_cluster=False
             )
         )
-        if client is None:
-            return await asking
-        waiting: set[asyncio.Future[object]] = {asking, client.gone}  # type: ignore[arg-type] # of any result
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-        finally:
-            asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await asking
-        raise ClientDisconnected
+        found = await answer_before(asking, None, client)
+        assert found is not None, "nothing else ends the asking"
+        return found
 
     async def told(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
         """Return the body of another cluster's answer; raise the problem that it answered with."""

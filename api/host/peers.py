@@ -34,6 +34,7 @@ __all__ = [
     "Call",
     "Peer",
     "Peers",
+    "answer_before",
     "as_response",
     "is_forwarded",
     "is_passed_on",
@@ -147,6 +148,34 @@ def _proved_parts(call: Call) -> tuple[bytes, ...]:
     return (call.method.encode(), call.target, *named, *caller)
 
 
+async def answer_before(
+    asking: asyncio.Future[Answer], departure: asyncio.Future[None] | None, client: Client | None
+) -> Answer | None:
+    """Return the answer of another process; None if `departure` is done first, which ends the asking.
+
+    Raises
+    ------
+    ClientDisconnected
+        The client went before there was an answer.
+    """
+    waiting: set[asyncio.Future[object]] = {asking}  # type: ignore[arg-type] # of any result
+    if departure is not None:
+        waiting.add(departure)  # type: ignore[arg-type] # of any result
+    if client is not None:
+        waiting.add(client.gone)  # type: ignore[arg-type] # of any result
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return asking.result()
+    finally:
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await asking
+    if client is not None and client.gone.done():
+        raise ClientDisconnected
+    return None
+
+
 def as_response(answer: Answer) -> Response:
     """Return the answer of another process as a response for FastAPI's routes."""
     body = answer.body
@@ -224,19 +253,9 @@ class Peers:
             self.forward(address, call.method, call.target, headers, call.body, call.timeout_s)
         )
         departure = self._hosting.departure(host)
-        waiting: set[asyncio.Future[object]] = {asking, departure}  # type: ignore[arg-type] # of any result
-        if client is not None:
-            waiting.add(client.gone)  # type: ignore[arg-type] # of any result
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-        finally:
-            asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await asking
-        if client is not None and client.gone.done():
-            raise ClientDisconnected
+        found = await answer_before(asking, departure, client)
+        if found is not None:
+            return found
         raise Unavailable("the process that should answer is gone; ask again", code="broker_unavailable")
 
     async def forward(

@@ -99,8 +99,9 @@ async def list_acts(
     def wanted(begun: ActBegun) -> bool:
         return principal in (None, begun.principal) and begun.time_ms >= since_ms
 
-    since_ms = 0 if since is None else parse_time(since, "since") // 1_000
-    found, following = await _read(service, since, after, partial(read_acts, wanted=wanted, limit=limit))
+    since_us = _since_us(since)
+    since_ms = 0 if since_us is None else since_us // 1_000
+    found, following = await _read(service, since_us, after, partial(read_acts, wanted=wanted, limit=limit))
     return {"acts": [_act(one) for one in found], "next": following}
 
 
@@ -120,18 +121,21 @@ async def list_refusals(
     def wanted(one: Refused) -> bool:
         return principal in (None, one.principal)
 
-    found, following = await _read(service, since, after, partial(read_refusals, wanted=wanted, limit=limit))
+    found, following = await _read(service, _since_us(since), after, partial(read_refusals, wanted=wanted, limit=limit))
     return {"refusals": [_refusal(one) for one in found], "next": following}
+
+
+def _since_us(since: str | None) -> int | None:
+    return None if since is None else parse_time(since, "since")
 
 
 async def _read(
     service: Service,
-    since: str | None,
+    since_us: int | None,
     after: int | None,
     read: Callable[[PartitionLog, int], tuple[list[R], int | None]],
 ) -> tuple[list[R], int | None]:
-    """Read a page that begins at `after`, or else at `since`."""
-    since_us = None if since is None else parse_time(since, "since")
+    """Read a page that begins at `after`, or else at `since_us`."""
     if service.audit is None:
         raise Conflict("this service records no acts: set service.audit", code="audit_off")
     opened = await service.audit.partition.look()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from mq.client.admin.access_admin import time_text
-from mq.client.http import Answer, Calls, path_of, read_answer
+from mq.client.http import Calls, path_of, read_answer
 
 __all__ = ["ActInfo", "AuditAdmin", "RefusalInfo"]
 
@@ -58,6 +58,22 @@ class RefusalInfo(msgspec.Struct, frozen=True, kw_only=True):
     process: str
 
 
+class _Page(msgspec.Struct, kw_only=True):
+    next: int | None = None
+
+
+class _Acts(_Page):
+    acts: list[ActInfo]
+
+
+class _Refusals(_Page):
+    refusals: list[RefusalInfo]
+
+
+P = TypeVar("P", bound=_Page)
+R = TypeVar("R")
+
+
 class AuditAdmin(Calls):
     """The part of `Admin` for the audit; each call needs `audit` on the cluster."""
 
@@ -65,42 +81,28 @@ class AuditAdmin(Calls):
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
     ) -> Iterator[ActInfo]:
         """Yield acts, the oldest first, page by page; at most `limit` of them."""
-        asked = _asked(since, principal)
-        while limit is None or limit > 0:
-            page = read_answer(self._audit_page("audit", asked, limit), _Acts)
-            yield from page.acts
-            limit = None if limit is None else limit - len(page.acts)
-            if page.next is None:
-                return
-            asked["after"] = str(page.next)
+        return self._rows("audit", _Acts, lambda page: page.acts, _asked(since, principal), limit)
 
     def audit_refusals(
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
     ) -> Iterator[RefusalInfo]:
         """Yield what was refused, by minute, the oldest first, page by page; at most `limit` rows."""
-        asked = _asked(since, principal)
+        return self._rows("audit/refusals", _Refusals, lambda page: page.refusals, _asked(since, principal), limit)
+
+    def _rows(
+        self, path: str, kind: type[P], rows_of: Callable[[P], Sequence[R]], asked: dict[str, str], limit: int | None
+    ) -> Iterator[R]:
         while limit is None or limit > 0:
-            page = read_answer(self._audit_page("audit/refusals", asked, limit), _Refusals)
-            yield from page.refusals
-            limit = None if limit is None else limit - len(page.refusals)
+            query = {**asked, "limit": str(min(_PAGE, limit or _PAGE))}
+            page = read_answer(self._call("GET", path_of(*path.split("/")), query=query), kind)
+            rows = rows_of(page)
+            yield from rows
+            limit = None if limit is None else limit - len(rows)
             if page.next is None:
                 return
             asked["after"] = str(page.next)
-
-    def _audit_page(self, path: str, asked: dict[str, str], limit: int | None) -> Answer:
-        return self._call("GET", path_of(*path.split("/")), query={**asked, "limit": str(min(_PAGE, limit or _PAGE))})
 
 
 def _asked(since: datetime | None, principal: str | None) -> dict[str, str]:
     asked = {"since": None if since is None else time_text(since), "principal": principal}
     return {name: value for name, value in asked.items() if value is not None}
-
-
-class _Acts(msgspec.Struct):
-    acts: list[ActInfo]
-    next: int | None = None
-
-
-class _Refusals(msgspec.Struct):
-    refusals: list[RefusalInfo]
-    next: int | None = None
