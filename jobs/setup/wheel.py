@@ -11,11 +11,11 @@ Standard library only.
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -27,20 +27,31 @@ __all__ = ["build", "without_spark"]
 #: Packages that a platform with Spark brings itself.
 BROUGHT: Final = ("pyspark", "delta-spark")
 _LABEL: Final = "databricks"
+#: What the build reads.
+_SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "conf", "api", "jobs", "mq", "tables")
 
 
 def build(target: Path) -> list[Path]:
     """Build all three into an empty folder; return their paths."""
     shutil.rmtree(target, ignore_errors=True)
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
-    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(target), str(PROJECT_FOLDER)]
-    with (PROJECT_FOLDER / ".setup.lock").open("w") as lock:  # the build leaves files in the project's folder
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # The build leaves files where it runs, and the next one would pack what they still have of deleted modules.
+    with tempfile.TemporaryDirectory() as folder:
+        for name in _SOURCES:
+            _copy(PROJECT_FOLDER / name, Path(folder) / name)
+        command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(target.resolve()), folder]
         subprocess.run(command, check=True)
     (wheel,) = target.glob("*.whl")
     name, version, _ = wheel.name.split("-", 2)
     packed = shutil.copy(wheel, target / f"{name}-{version}.zip")
     return [wheel, Path(packed), without_spark(wheel)]
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy2(source, target)
 
 
 def without_spark(wheel: Path) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jobs.setup.jars import PROJECT_FOLDER
 from jobs.setup.wheel import BROUGHT, build
 
 pytestmark = pytest.mark.timeout(400)
@@ -18,7 +19,10 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
-    return build(tmp_path_factory.mktemp("wheel") / "dist")
+    left = {"build", "deltamq.egg-info"}.difference(path.name for path in PROJECT_FOLDER.iterdir())
+    built = build(tmp_path_factory.mktemp("wheel") / "dist")
+    assert not any((PROJECT_FOLDER / name).exists() for name in left), "the build leaves files in the project's folder"
+    return built
 
 
 def _needs(wheel: Path) -> set[str]:
@@ -35,6 +39,17 @@ def test_spark_06_the_wheel_for_databricks_needs_all_but_spark(built: Sequence[P
     assert packed.read_bytes() == wheel.read_bytes()
     assert _needs(wheel) - _needs(databricks) == set(BROUGHT)
     assert {"pyarrow", "obstore", "msgspec"} <= _needs(databricks)
+
+
+def test_a_wheel_has_the_modules_that_are_there(built: Sequence[Path]) -> None:
+    with zipfile.ZipFile(built[0]) as read:
+        packed = {name for name in read.namelist() if name.endswith(".py")}
+    there = {
+        path.relative_to(PROJECT_FOLDER).as_posix()
+        for layer in ("api", "jobs", "mq", "tables")
+        for path in (PROJECT_FOLDER / layer).rglob("*.py")
+    }
+    assert packed == there
 
 
 def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[Path], tmp_path: Path) -> None:
