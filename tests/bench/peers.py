@@ -138,7 +138,9 @@ class Peers:
         self._options = ["--warm", f"{effort.peer_warmup_s:g}", "--secs", f"{effort.peer_window_s:g}"]
         self._options += ["--reps", str(effort.peer_repeats), "--quiet", f"{effort.quiet_s:g}"]
         state = os.environ.get("MQ_PEERS_STATE")
-        self.environment = {**os.environ, **({"PEERS": state} if state else {})}
+        # Make hands its own PEERS=DIR on, which the scripts would take for the folder of their state.
+        self.environment = {name: value for name, value in os.environ.items() if name != "PEERS"}
+        self.environment |= {"PEERS": state} if state else {}
         lines = self._shell("env").splitlines()
         self.environment |= dict(line.split("=", 1) for line in lines if "=" in line)
         self._state = Path(self.environment["PEERS"])
