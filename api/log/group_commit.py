@@ -29,7 +29,7 @@ from tables.failpoints import failpoint
 from tables.log import Appended, PartitionLog, one_batch
 from tables.settings import Flush
 
-__all__ = ["CommitQueue", "Pending", "RecordRows", "RequestPart"]
+__all__ = ["CommitQueue", "Pending", "RecordRows", "RequestPart", "Waiting"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -60,6 +60,13 @@ class RecordRows(Generic[Record]):
         self.encode = encode
         self.count = len(records) if count is None else count
         self.nbytes = self.count * _RECORD_BYTES if nbytes is None else nbytes
+
+
+class Waiting(Protocol):
+    """Who waits for the outcome of a part."""
+
+    def part_done(self) -> None:
+        """Take note that the part has its outcome; called on the event loop, in the order of the parts."""
 
 
 class Pending:
@@ -99,7 +106,7 @@ class RequestPart:
     def __init__(
         self,
         messages: Rows | ArrowRows | RecordRows[Any],
-        pending: Pending,
+        pending: Waiting,
         flush: Flush,
         *,
         indexes: Indexes | None = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from api.sending.global_sender import GlobalSender, local_name
-from api.sending.partition_appender import PartitionAppender, Placed
-from api.sending.queue_appender import QueueAppender
+from api.sending.line import InLine
+from api.sending.partition_appender import PartitionAppender
+from api.sending.queue_appender import InQueue, QueueAppender
 from api.sending.replay import Replayer
 from api.sending.request_appender import INLINE_BYTES, RequestAppender
 from api.sending.store_request import StoreRequest, check_new
@@ -12,8 +13,9 @@ from api.sending.store_request import StoreRequest, check_new
 __all__ = [
     "INLINE_BYTES",
     "GlobalSender",
+    "InLine",
+    "InQueue",
     "PartitionAppender",
-    "Placed",
     "QueueAppender",
     "Replayer",
     "RequestAppender",

@@ -4,25 +4,24 @@
                  ^                      | refused by a fence: the queue has moved, so read the newest metadata
                  '----------------------'
 
-Requests of one queue are stored in the order in which they came, across a remapping, too: while one looks for its place
-anew, those behind it wait. A producer that counts its messages goes on counting in the next segment. What it has stored
-in earlier ones is looked at first, so a repeat is answered with its place there (SPEC STATIC-21).
+Requests of one queue are stored in the order in which they came, across a remapping, too (`api.sending.line`). A
+producer that counts its messages goes on counting in the next segment. What it has stored in earlier ones is looked at
+first, so a repeat is answered with its place there (SPEC STATIC-21).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
-from api.log import Partitions, Pending, RecordRows, RequestPart, fence_not_known
+from api.log import Partitions
+from api.sending.fence_causes import AGAIN_S, FenceCauses
+from api.sending.line import InLine, LineRequest, LineRows, Lines, Stored, Target
 from api.sending.logical_places import unserved
-from api.wire import ArrowRows
-from mq.backoff import Backoff
 from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.limits import OFFSET_MAX
 from mq.meta import not_writable
@@ -34,30 +33,7 @@ from tables.log import REMEMBERED_MS, PartitionLog
 from tables.queue import Placement
 from tables.settings import Flush
 
-__all__ = ["QueueAppender"]
-
-#: Seconds to wait for the cause of a fence in the metadata, and for the end of the segment before.
-_FENCED_S: Final = 15.0
-_AGAIN_S: Final = Backoff(0.005, 0.25)
-
-
-_Rows: TypeAlias = ArrowRows | RecordRows[Any]
-
-
-class _Request(NamedTuple):
-    """What one request appends."""
-
-    rows: _Rows
-    flush: Flush
-    stamp: ProducerStamp | None
-    now_ms: int
-
-
-class _Stored(NamedTuple):
-    """Where a request is: the physical partition and offset."""
-
-    partition: str
-    offset: int
+__all__ = ["InQueue", "QueueAppender"]
 
 
 class _Sealed(NamedTuple):
@@ -67,28 +43,23 @@ class _Sealed(NamedTuple):
     logs: dict[str, PartitionLog]
 
 
-@dataclass(slots=True)
-class _Line:
-    """The requests of one queue that are not stored yet."""
+class InQueue:
+    """One request in the line of a logical queue."""
 
-    #: Done when the last one is stored or has failed.
-    last: asyncio.Future[_Stored] | None = None
-    #: How many of them look for their place anew: nobody may overtake them.
-    looking: int = 0
+    __slots__ = ("_appender", "_in_line", "_topic", "_until")
 
+    def __init__(self, appender: QueueAppender, topic: HostedTopic, in_line: InLine, until: float) -> None:
+        self._appender = appender
+        self._topic = topic
+        self._in_line = in_line
+        self._until = until
 
-@dataclass(slots=True)
-class _Turn:
-    """One request's place in its line, behind an earlier one."""
+    async def offset(self) -> int:
+        """Return the logical offset of the first row; raise the error for which none is stored, or `Unknown`.
 
-    line: _Line
-    earlier: asyncio.Future[_Stored] | None
-    is_looking: bool = False
-
-    def look(self) -> None:
-        """Let those behind wait from now on."""
-        self.line.looking += not self.is_looking
-        self.is_looking = True
+        It is -1 if the rows are stored, and the queue's leader has no logical offsets in time (STATIC-10).
+        """
+        return await self._appender.told(self._topic, await self._in_line.stored(), self._until)
 
 
 class QueueAppender:
@@ -97,10 +68,9 @@ class QueueAppender:
     def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
         self._topics = topics
         self._meta = meta
-        self._partitions = partitions
-        self._sealer = sealer
+        self._causes = FenceCauses(meta, partitions, sealer)
         self._loop = partitions.loop
-        self._lines: dict[tuple[str, int], _Line] = {}
+        self._lines = Lines(partitions.loop)
         #: The logs of sealed segments that may remember a request, by topic and queue; for the queue's present chain.
         self._sealed: WeakKeyDictionary[HostedTopic, dict[int, _Sealed]] = WeakKeyDictionary()
 
@@ -108,38 +78,28 @@ class QueueAppender:
         self,
         topic: HostedTopic,
         index: int,
-        rows: _Rows,
+        rows: LineRows,
         flush: Flush,
         stamp: ProducerStamp | None,
         *,
         now_ms: int,
         wait_s: float,
-    ) -> Awaitable[int]:
-        """Queue the rows now, behind those of earlier calls; return what waits for the logical offset of the first one.
-
-        It is -1 if the rows are stored, and the queue's leader has no logical offsets after `wait_s` yet (STATIC-10).
+    ) -> InQueue:
+        """Queue the rows now, behind those of earlier calls; their logical offset is waited for `wait_s` at most.
 
         Raises
         ------
         DeltaMQError
             `not_writable`, `queue_unserved`, or what `TopicQueues.require` raises: nothing was stored.
         """
-        request = _Request(rows, flush, stamp, now_ms)
-        places, name = self._place(topic, index)
-        key = (topic.topic.id, index)
-        line = self._lines.get(key) or _Line()
-        part = None if line.looking else self._queued_now(topic, index, places, name, request)
-        earlier, self._lines[key] = line.last, line
-        turn = _Turn(line, earlier)
-        if part is None:
-            turn.look()
-        storing = asyncio.ensure_future(self._stored(topic, index, request, (name, part), turn))
-        line.last = storing
-        storing.add_done_callback(partial(self._settled, key, turn))
-        return self._told(topic, storing, wait_s)
+        placing = partial(_ByIndex, self, topic, index)
+        in_line = self._lines.begin((topic.topic.id, index), placing, LineRequest(rows, flush, stamp, now_ms))
+        return InQueue(self, topic, in_line, self._loop.time() + wait_s)
 
-    def _place(self, topic: HostedTopic, index: int) -> tuple[Placement, str]:
-        """Return where messages of the queue go now."""
+    # Places.
+
+    def place(self, topic: HostedTopic, index: int) -> tuple[Placement, str]:
+        """Return where messages of the queue go now; raises as `begin` does."""
         places = self._topics.placement(topic)
         assert places.queues is not None, "the topic is static"
         places.queues.require(queue_name(index), topic.name)
@@ -151,23 +111,52 @@ class QueueAppender:
             raise not_writable(f"topic {topic.name}: {queue_name(index)}", access)
         return places, places.partitions[number]
 
-    # Storing.
-
-    def _queued_now(
-        self, topic: HostedTopic, index: int, places: Placement, name: str, request: _Request
-    ) -> RequestPart | None:
-        """Queue the request if all that it needs is known; None if not."""
+    def target(self, topic: HostedTopic, index: int, request: LineRequest) -> Target | None:
+        """Return where a request goes if all that it needs is known; None if not. Raises as `begin` does."""
+        places, name = self.place(topic, index)
         stamp = request.stamp
         if stamp is not None and stamp.sequence is not None:
             earlier = self._earlier(topic, index, places, name, stamp.id)
             if earlier is None or repeat_of(stamp.sequence, request.rows.count, earlier.parts) is not None:
                 return None
             stamp = replace(stamp, earlier=earlier)
-        part = RequestPart(
-            request.rows, Pending(1, self._loop), request.flush, stamp=stamp, fence_epochs=places.fence_epochs[name]
-        )
-        topic.partition(name).queue.put(part)
-        return part
+        return Target(name, places.fence_epochs[name], topic.partition(name).queue, stamp)
+
+    async def looked(self, topic: HostedTopic, index: int, request: LineRequest, until: float) -> Target | Stored:
+        """Look where a request goes now, or where it is stored, if it repeats one in an earlier segment."""
+        failures = 0
+        while True:
+            places, name = self.place(topic, index)
+            assert places.queues is not None, "the topic is static"
+            queue = places.queues.served[index]
+            if request.stamp is not None and request.stamp.sequence is not None:
+                if not await self._known(topic, queue, name, request.now_ms):
+                    await self._again(topic, failures, until)
+                    failures += 1
+                    continue
+                if self._topics.placement(topic) is not places:
+                    continue
+                repeat = self._repeat(topic, index, request)
+                if repeat is not None:
+                    return repeat
+            target = self.target(topic, index, request)
+            if target is not None:
+                return target
+
+    async def caught_up(
+        self, topic: HostedTopic, partition: str, refused: Fenced | OutOfSequence, until: float
+    ) -> None:
+        """Read the metadata until it has what the refusal is about; raise `Unavailable` if it does not in time."""
+        if isinstance(refused, OutOfSequence):
+            # What comes before it may have been refused by another process, and be in the next segment.
+            await self._meta.refresh()
+            return
+        known = self._topics.placement
+
+        def left() -> tuple[str, Fenced] | None:
+            return None if passes(known(topic).fence_epochs[partition], refused) else (partition, refused)
+
+        await self._causes.known(topic, left, until)
 
     def _earlier(self, topic: HostedTopic, index: int, places: Placement, name: str, producer: str) -> Earlier | None:
         """Return what the segments before `name` remember of a producer; None if that is not known here yet."""
@@ -192,67 +181,7 @@ class QueueAppender:
         since_ms = max((log.producers_known_since_ms for log in known.logs.values()), default=0)
         return Earlier(parts, OFFSET_MAX if gone else since_ms)
 
-    def _settled(self, key: tuple[str, int], turn: _Turn, storing: asyncio.Future[_Stored]) -> None:
-        """Let those behind a request go on."""
-        turn.line.looking -= turn.is_looking
-        if turn.line.last is storing and self._lines.get(key) is turn.line:
-            del self._lines[key]
-
-    async def _stored(
-        self, topic: HostedTopic, index: int, request: _Request, queued: tuple[str, RequestPart | None], turn: _Turn
-    ) -> _Stored:
-        """Return where the request is, once it is stored."""
-        name, part = queued
-        until = self._loop.time() + _FENCED_S
-        while True:
-            if part is None:
-                if turn.earlier is not None:
-                    await asyncio.wait({turn.earlier})
-                found = await self._looked(topic, index, request, until)
-                if isinstance(found, _Stored):
-                    return found
-                name, part = found
-            await part.pending.wait()
-            if isinstance(part.error, Fenced):
-                turn.look()
-                await self._caught_up(topic, name, part.error, until)
-                part = None
-                continue
-            if isinstance(part.error, OutOfSequence) and not turn.is_looking:
-                # What comes before it was refused by a fence, and goes to the next segment, too.
-                turn.look()
-                await self._meta.refresh()
-                part = None
-                continue
-            if part.error is not None:
-                raise part.error
-            assert part.appended is not None, "a part without an error has its place"
-            return _Stored(name, part.appended.base_offset)
-
-    async def _looked(
-        self, topic: HostedTopic, index: int, request: _Request, until: float
-    ) -> _Stored | tuple[str, RequestPart]:
-        """Queue the request where it goes now; return its place if it is a repeat of one in an earlier segment."""
-        failures = 0
-        while True:
-            places, name = self._place(topic, index)
-            assert places.queues is not None, "the topic is static"
-            queue = places.queues.served[index]
-            if request.stamp is not None and request.stamp.sequence is not None:
-                if not await self._known(topic, queue, name, request.now_ms):
-                    await self._again(topic, failures, until)
-                    failures += 1
-                    continue
-                if self._topics.placement(topic) is not places:
-                    continue
-                repeat = self._repeat(topic, index, request)
-                if repeat is not None:
-                    return repeat
-            part = self._queued_now(topic, index, places, name, request)
-            if part is not None:
-                return name, part
-
-    def _repeat(self, topic: HostedTopic, index: int, request: _Request) -> _Stored | None:
+    def _repeat(self, topic: HostedTopic, index: int, request: LineRequest) -> Stored | None:
         """Return the place of the request that this one repeats, in a sealed segment."""
         stamp = request.stamp
         assert stamp is not None and stamp.sequence is not None
@@ -260,7 +189,7 @@ class QueueAppender:
             seen = log.known_producer(stamp.id)
             found = None if seen is None else repeat_of(stamp.sequence, request.rows.count, seen.parts)
             if found is not None:
-                return _Stored(name, found.base_offset)
+                return Stored(name, found.base_offset)
         return None
 
     async def _known(self, topic: HostedTopic, queue: LogicalQueue, name: str, now_ms: int) -> bool:
@@ -283,51 +212,50 @@ class QueueAppender:
 
     async def _again(self, topic: HostedTopic, failures: int, until: float) -> None:
         """Let a remapping that has begun come to its end; raise `Unavailable` if it does not in time."""
-        if self._loop.time() >= until or self._partitions.stopping:
+        if self._causes.is_over(until):
             raise Unavailable(
                 f"topic {topic.name}: a remapped queue's old leader is not sealed yet; ask again",
                 code="logic_offset_undecided",
             )
-        await self._sealed_soon(topic, until)
+        await self._causes.sealed(topic, until)
         await self._meta.refresh()
-        await asyncio.sleep(_AGAIN_S.after(failures + 1) if failures else 0)
-
-    async def _sealed_soon(self, topic: HostedTopic, until: float) -> None:
-        """Seal what waits in the topic, and wait for it until then; it goes on without us."""
-        sealing = asyncio.ensure_future(self._sealer.seal(topic))
-        await asyncio.wait({sealing}, timeout=max(0.0, until - self._loop.time()))
-
-    async def _caught_up(self, topic: HostedTopic, name: str, error: Fenced, until: float) -> None:
-        """Read the metadata until it has the fence; raise `Unavailable` (`fenced`) if it does not come in time."""
-        failures = 0
-        while True:
-            await self._meta.refresh()
-            if passes(self._topics.placement(topic).fence_epochs[name], error):
-                return
-            if self._loop.time() >= until or self._partitions.stopping:
-                raise fence_not_known(name, error)
-            await self._sealed_soon(topic, until)
-            failures += 1
-            await asyncio.sleep(_AGAIN_S.after(failures))
+        await asyncio.sleep(AGAIN_S.after(failures + 1) if failures else 0)
 
     # Logical offsets.
 
-    async def _told(self, topic: HostedTopic, storing: Awaitable[_Stored], wait_s: float) -> int:
+    async def told(self, topic: HostedTopic, stored: Stored, until: float) -> int:
         """Return the logical offset of what is stored, once it has one; -1 if it does not get one in time."""
-        partition, offset = await storing
-        until = self._loop.time() + wait_s
+        partition, offset = stored
         failures = 0
         while True:
             queues = self._topics.queues(topic)
             place = None if queues is None else queues.of_partition(partition)
             if place is not None and place.segment.is_decided:
                 return place.segment.logical(offset)
-            if place is None or self._loop.time() >= until or self._partitions.stopping:
+            if place is None or self._causes.is_over(until):
                 return UNDECIDED
             try:
-                await self._sealed_soon(topic, until)
+                await self._causes.sealed(topic, until)
                 await self._meta.refresh()
             except DeltaMQError:
                 return UNDECIDED
             failures += 1
-            await asyncio.sleep(min(_AGAIN_S.after(failures), max(0.0, until - self._loop.time())))
+            await asyncio.sleep(min(AGAIN_S.after(failures), max(0.0, until - self._loop.time())))
+
+
+class _ByIndex:
+    """The line of one logical queue."""
+
+    def __init__(self, appender: QueueAppender, topic: HostedTopic, index: int) -> None:
+        self._appender = appender
+        self._topic = topic
+        self._index = index
+
+    def target(self, request: LineRequest) -> Target | None:
+        return self._appender.target(self._topic, self._index, request)
+
+    async def looked(self, request: LineRequest, until: float) -> Target | Stored:
+        return await self._appender.looked(self._topic, self._index, request, until)
+
+    async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:
+        await self._appender.caught_up(self._topic, partition, refused, until)

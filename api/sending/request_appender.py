@@ -25,8 +25,9 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
-from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
+from api.log import Partition, Partitions, Pending, RequestPart
 from api.queue import Delays, split_shares
+from api.sending.fence_causes import AGAIN_S, FENCED_S, FenceCauses
 from api.sending.logical_places import (
     LedElsewhere,
     expected_offset,
@@ -38,7 +39,6 @@ from api.sending.logical_places import (
 )
 from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
 from api.wire import Indexes, Share, bound_to
-from mq.backoff import Backoff
 from mq.errors import Conflict, Fenced, NotFound, Unavailable
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
@@ -54,10 +54,6 @@ __all__ = ["INLINE_BYTES", "RequestAppender"]
 INLINE_BYTES: Final = 64 * 1024
 _FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 _REUSED: Final = "producer_sequence_reused"
-#: Seconds to wait for the cause of a fence in the metadata: it follows within milliseconds, or within a lease if the
-#: process that fenced died in between.
-_FENCED_S: Final = 15.0
-_AGAIN_S: Final = Backoff(0.005, 0.25)
 
 
 class _Routed(NamedTuple):
@@ -92,6 +88,7 @@ class RequestAppender:
         self._hosting = hosting
         self._fencing = fencing
         self._sealer = sealer
+        self._causes = FenceCauses(meta, partitions, sealer)
         self._flush = flush
         self._loop = partitions.loop
 
@@ -155,7 +152,7 @@ class RequestAppender:
 
         `in_order` is as for `ProducerGate.stored_parts`.
         """
-        until = self._loop.time() + _FENCED_S
+        until = self._loop.time() + FENCED_S
         # A copy at another process may have come before messages were due: those wait there, and must not go elsewhere.
         look = request.body.times is not None and not self._hosting.alone
         while True:
@@ -195,7 +192,7 @@ class RequestAppender:
                     code="logic_offset_undecided",
                 )
             failures += 1
-            await asyncio.sleep(_AGAIN_S.after(failures))
+            await asyncio.sleep(AGAIN_S.after(failures))
             await self._meta.refresh()
 
     async def _split(
@@ -244,7 +241,7 @@ class RequestAppender:
                     stored.append((share, part))
             if not refused:
                 return await self._placed(topic, request, stored)
-            until = until or self._loop.time() + _FENCED_S
+            until = until or self._loop.time() + FENCED_S
             places = await self._caught_up(topic, refused, until)
             try:
                 by = await self._again(topic, request, places, refused, [share for share, _ in stored], draw)
@@ -320,19 +317,14 @@ class RequestAppender:
         Unavailable
             `fenced`: the metadata does not have them in time.
         """
-        failures = 0
-        while True:
-            await self._meta.refresh()
+
+        def left() -> tuple[str, Fenced] | None:
             places = self._topics.placement(topic)
-            left = [one for one in refused if not passes(self._fence_epochs(places, one[0]), one[1])]
-            if not left:
-                return places
-            if self._loop.time() >= until or self._partitions.stopping:
-                share, error = left[0]
-                raise fence_not_known(share.partition, error)
-            await self._sealer.seal(topic)
-            failures += 1
-            await asyncio.sleep(_AGAIN_S.after(failures))
+            unknown = (one for one in refused if not passes(self._fence_epochs(places, one[0]), one[1]))
+            return next(((share.partition, error) for share, error in unknown), None)
+
+        await self._causes.known(topic, left, until)
+        return self._topics.placement(topic)
 
     def _partition_of(self, topic: HostedTopic, share: Share) -> Partition:
         if share.delay_broker is None:

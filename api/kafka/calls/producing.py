@@ -10,7 +10,6 @@ The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` the
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from api.kafka.messages import (
 from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
 from api.kafka.rows import rows_of
 from api.log import RecordRows
-from api.sending import INLINE_BYTES, PartitionAppender, Placed, QueueAppender
+from api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
 from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Forbidden, Refused
 from mq.limits import REQUEST_BYTES_MAX
@@ -71,8 +70,7 @@ class _Queued:
     partition: str
     count: int
     nbytes: int
-    #: Of a logical queue the logical offset, -1 if the messages are stored and do not have one yet.
-    placed: Placed | asyncio.Future[int]
+    placed: InLine | InQueue
 
 
 class Producing:
@@ -85,7 +83,7 @@ class Producing:
         self._metrics = service.metrics
         self._now_ms = service.now_ms
         self._flush = service.config.log.flush
-        self._appender = PartitionAppender(service.topics, service.meta, service.partitions)
+        self._appender = PartitionAppender(service.topics, service.meta, service.partitions, service.sealer)
         self._queues = QueueAppender(service.topics, service.meta, service.partitions, service.sealer)
 
     async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
@@ -135,20 +133,20 @@ class Producing:
             # The client is told a logical offset, so it waits for one; its timeout is longer than what we wait.
             wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
             now_ms = self._now_ms()
-            decided = self._queues.begin(hosted, part.index, rows, flush, stamp, now_ms=now_ms, wait_s=wait_s)
-            return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, asyncio.ensure_future(decided))
+            queued = self._queues.begin(hosted, part.index, rows, flush, stamp, now_ms=now_ms, wait_s=wait_s)
+            return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, queued)
         placed = self._appender.begin(hosted, partition, rows, flush, stamp)
         return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, placed)
 
     async def _stored(self, queued: _Queued) -> ProducedPartition:
         topic, placed, log_start_offset = queued.topic, queued.placed, -1
         try:
-            if isinstance(placed, Placed):
-                offset = (await placed.stored()).base_offset
+            if isinstance(placed, InLine):
+                offset = (await placed.stored()).offset
                 log = topic.partition(queued.partition).log
                 log_start_offset = 0 if log is None else log.min_offset
             else:
-                offset = await placed
+                offset = await placed.offset()
         except GONE as error:
             return _refused(queued.index, await self._topics.explained(topic, error))
         except DeltaMQError as error:

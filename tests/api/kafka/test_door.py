@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import google_crc32c
@@ -16,10 +17,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
-from api.kafka.messages import ErrorCode
+from api.kafka.messages import ErrorCode, Frame, InitProducerIdRequest, ProducePartition, ProduceRequest
+from api.kafka.messages.log_messages import ProduceTopic
 from api.kafka.records import Records, encode_records
-from tests.api.kafka.door import KafkaApi, kafka_running
-from tests.api.running import until
+from api.ports import Ports
+from tables.log import ROUTE_FENCE
+from tests.api.kafka.door import KafkaApi, free_port, kafka_running
+from tests.api.kafka.raw_client import RawClient
+from tests.api.running import config_for, running, until
+from tests.faulty_store import faulty_disk
 
 TIMEOUT_S = 30
 HEADERS = [("trace", b"1"), ("trace", b"\xff"), ("empty", b""), ("none", None)]
@@ -260,6 +266,44 @@ def test_kafka_03_everything_is_there_after_a_restart(tmp_path, topic) -> None:
     with kafka_running(tmp_path) as kafka:
         assert _send(kafka, topic, [{"value": "later"}]) == [(0, 50)]
         assert [m.value() for m in _read(kafka, topic, 51)] == [*(b"v%d" % i for i in range(50)), b"later"]
+
+
+@pytest.mark.promise("KAFKA-1")
+def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic) -> None:
+    port, store, held = free_port(), faulty_disk(tmp_path), threading.Event()
+    with running(config_for(tmp_path, kafka_port=port), Ports(store=store)) as api, RawClient(port) as client:
+        api.put_topic(topic, partitions=1, order_strategy="strict")
+        producer = client.ask(InitProducerIdRequest(None, 1_000)).producer_id
+        log = api.hosted(topic, f"{topic}@broker-a").open()
+
+        def hold(key: str) -> None:
+            if key.startswith("sys/meta") and log.fences.get(ROUTE_FENCE):
+                assert held.wait(TIMEOUT_S)
+
+        def sent(number: int) -> Frame:
+            batch = encode_records(_records([b"v%d" % number]), base_offset=0, producer=(producer, 0, number))
+            return client.send(ProduceRequest(None, -1, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])]))
+
+        frames = [sent(0)]
+        until(lambda: log.end_offset == 1)
+        store.before["put_if_absent"] = hold
+        growing = threading.Thread(target=api.put_topic, args=(topic,), kwargs={"partitions": 2})
+        growing.start()
+        until(lambda: log.fences.get(ROUTE_FENCE))
+        tries = len(store.calls)
+        frames += [sent(1), sent(2)]
+        # Each try looks for commits of others; three are those of both together, or of each alone and once more.
+        until(lambda: sum(name == "exists" and topic in key for name, key in store.calls[tries:]) >= 2)
+        held.set()
+        frames += [sent(3), sent(4)]
+        answers = [client.receive(frame).topics[0].partitions[0] for frame in frames]
+        growing.join(TIMEOUT_S)
+    assert [(one.error_code, one.base_offset) for one in answers] == [(0, at) for at in range(5)]
+
+
+def _records(values: list[bytes]) -> Records:
+    times = np.full(len(values), 1_700_000_000_000)
+    return Records(key=pa.nulls(len(values), pa.binary()), value=pa.array(values), headers=None, time_ms=times)
 
 
 # Bad input.

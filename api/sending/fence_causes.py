@@ -1,0 +1,64 @@
+"""Waiting until this process knows why a fence refused an append: who has the broker now, or what has moved.
+
+A process puts the fence up before it stores the cause in the metadata, so the cause follows within milliseconds; or
+within a lease, by another process, if the one that fenced died in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from api.host import HostedMeta, HostedTopic, Sealer
+from api.log import Partitions, fence_not_known
+from mq.backoff import Backoff
+from mq.errors import Fenced
+
+__all__ = ["AGAIN_S", "FENCED_S", "FenceCauses"]
+
+#: Seconds to wait for the cause of a fence in the metadata.
+FENCED_S: Final = 15.0
+AGAIN_S: Final = Backoff(0.005, 0.25)
+
+
+class FenceCauses:
+    """The causes of the fences that refuse this process's appends; used on the event loop."""
+
+    def __init__(self, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
+        self._meta = meta
+        self._partitions = partitions
+        self._sealer = sealer
+        self._loop = partitions.loop
+
+    async def known(self, topic: HostedTopic, left: Callable[[], tuple[str, Fenced] | None], until: float) -> None:
+        """Read the metadata until it has the cause of each fence that refused an append to partitions of the topic.
+
+        `left` returns a partition and its refusal of which the cause is not known yet, None if there is none; `until`
+        is on the loop's clock.
+
+        Raises
+        ------
+        Unavailable
+            `fenced`: the metadata does not have it in time.
+        """
+        failures = 0
+        while True:
+            await self._meta.refresh()
+            refused = left()
+            if refused is None:
+                return
+            if self.is_over(until):
+                raise fence_not_known(*refused)
+            await self.sealed(topic, until)
+            failures += 1
+            await asyncio.sleep(AGAIN_S.after(failures))
+
+    async def sealed(self, topic: HostedTopic, until: float) -> None:
+        """Seal what waits in the topic, and wait for it until then; it goes on without us."""
+        sealing = asyncio.ensure_future(self._sealer.seal(topic))
+        await asyncio.wait({sealing}, timeout=max(0.0, until - self._loop.time()))
+
+    def is_over(self, until: float) -> bool:
+        """Whether nothing should be waited for any more."""
+        return self._loop.time() >= until or self._partitions.stopping
