@@ -44,6 +44,7 @@ from api.host import (
     is_passed_on,
     is_proved,
     meta_offset_of,
+    only_authorization,
     principal_of,
 )
 from api.log import Metrics
@@ -127,15 +128,10 @@ class Front:
             return
         if self._is_guarded:
             try:
-                receive, send = await self._admit(scope, receive, send)
+                if not self._admit_remembered(scope):
+                    receive, send = await self._admit(scope, receive, send)
             except DeltaMQError as error:
-                answer = answer_of(error)
-                if self.calls is not None:
-                    self.calls.metrics.requests["access", error.status] += 1
-                    self._note_refusal(self.calls, scope, answer)
-                asked = scope["method"], scope["raw_path"]
-                is_console = isinstance(error, Unauthenticated) and asked == ("GET", b"/")
-                await send_answer(scope, send, asking_console(answer) if is_console else answer)
+                await self._refuse(scope, send, error)
                 return
         else:
             scope[CALLER] = EVERYBODY
@@ -169,11 +165,29 @@ class Front:
                 watched = send if is_forwarded(scope["headers"]) else audit.watched(scope, send)
                 await audit.calls.run(scope, receive, watched, self._others)
 
-    def _note_refusal(self, calls: HotCalls, scope: Scope, answer: Answer) -> None:
-        """Count a refusal of the check."""
-        if calls.audit is not None:
-            principal = "" if calls.guard is None else calls.guard.gate.principal_of(scope)
-            calls.audit.answered(scope, answer.status, answer.body, principal)
+    async def _refuse(self, scope: Scope, send: Send, error: DeltaMQError) -> None:
+        """Answer with a refusal of the check, and count it."""
+        answer, calls = answer_of(error), self.calls
+        if calls is not None:
+            calls.metrics.requests["access", error.status] += 1
+            if calls.audit is not None:
+                principal = "" if calls.guard is None else calls.guard.gate.principal_of(scope)
+                calls.audit.answered(scope, answer.status, answer.body, principal)
+        asked = scope["method"], scope["raw_path"]
+        is_console = isinstance(error, Unauthenticated) and asked == ("GET", b"/")
+        await send_answer(scope, send, asking_console(answer) if is_console else answer)
+
+    def _admit_remembered(self, scope: Scope) -> bool:
+        """Admit a request like an earlier one, of a principal without a quota; most are, and need no more than this."""
+        guard = None if self.calls is None else self.calls.guard
+        sent = only_authorization(scope["headers"])
+        if guard is None or sent is None:
+            return False
+        admitted = guard.gate.remembered(sent, scope)
+        if admitted is None or admitted.is_metered:
+            return False
+        scope[CALLER] = admitted.caller
+        return True
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).

@@ -3,8 +3,8 @@
     Authorization: Bearer ...            -> credential -> principal -> what the path needs -> 401 | 403 | a Caller
     Mq-Principal: ..., with another cluster's proof -> ^
 
-What was found for a credential, method and path is remembered until the rules change. A request that waits is watched:
-it ends when its credential or its access does.
+What was found for a credential, method and path is remembered until the rules or quotas change. A request that waits
+is watched: it ends when its credential or its access does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mq.auth_limits import (
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from mq.meta import Meta
 
-__all__ = ["SHOWN", "Gate"]
+__all__ = ["SHOWN", "Admitted", "Gate"]
 
 #: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.
 SHOWN: Final = "deltamq.shown"
@@ -37,7 +37,7 @@ _AUTHORIZATION: Final = b"authorization"
 
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
+class Admitted:
     """A request that may be answered."""
 
     caller: Caller
@@ -48,9 +48,11 @@ class _Admitted:
     is_timed: bool = False
     #: Whether another cluster named the principal.
     is_named: bool = False
+    #: Whether the principal has a quota.
+    is_metered: bool = False
 
 
-_OPEN: Final = _Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
+_OPEN: Final = Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class _Known:
     """What a header showed that was right, and the requests that it was admitted for, by method and path."""
 
     credential: Credential
-    admitted: dict[tuple[str, bytes], _Admitted] = field(default_factory=dict)
+    admitted: dict[tuple[str, bytes], Admitted] = field(default_factory=dict)
 
 
 class Gate:
@@ -79,7 +81,7 @@ class Gate:
         self._known: dict[bytes, _Known] = {}
         self._known_bytes = self._admitted = 0
         #: The requests that wait, with what each was admitted for.
-        self._waiting: dict[Client, _Admitted] = {}
+        self._waiting: dict[Client, Admitted] = {}
         #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
         self.followers: list[Callable[[], None]] = []
 
@@ -100,17 +102,28 @@ class Gate:
         Forbidden
             The principal may not do this.
         """
+        sent, shown = _sent(scope)
+        found = self.remembered(sent, scope)
+        if found is None:
+            found = self._decide(sent, shown, scope["method"], scope["raw_path"])
+            scope[WATCH] = partial(self._watch, found)
+        return found.caller
+
+    def remembered(self, sent: bytes, scope: Scope) -> Admitted | None:
+        """Return what was found for this `Authorization`, method and path; None if that is not known or not good now.
+
+        Nearly all requests are answered by it, so it takes as few steps as there can be.
+        """
         if self._newest() is not self._state:
             self._follow()
-        sent, shown = _sent(scope)
         known = self._known.get(sent)
-        found = None if known is None else known.admitted.get((scope["method"], scope["raw_path"]))
-        if found is None:
-            found = self._decide(sent, shown, known, scope["method"], scope["raw_path"])
-        elif found.is_timed and found.credential is not None:
-            self._check_time(found.credential)
+        if known is None:
+            return None
+        found = known.admitted.get((scope["method"], scope["raw_path"]))
+        if found is None or (found.is_timed and not known.credential.is_live(self._now_ms())):
+            return None
         scope[WATCH] = partial(self._watch, found)
-        return found.caller
+        return found
 
     async def admit_any(self, scope: Scope) -> Caller:
         """Return who asks, also if the identity provider's keys must be read for it; raise as `admit`."""
@@ -135,9 +148,9 @@ class Gate:
             if not self.credentials.is_good(credential):
                 raise _unknown_here(principal)
             self._check(credential, required)
-            admitted = _Admitted(self.caller(credential), credential, required, is_named=True)
+            admitted = Admitted(self.caller(credential), credential, required, is_named=True)
         elif required.call.is_clusters:
-            admitted = _Admitted(OTHER_CLUSTER, None, required)
+            admitted = Admitted(OTHER_CLUSTER, None, required)
         else:
             raise Forbidden("the cluster that forwarded this named no principal: it needs service.auth, too")
         scope[WATCH] = partial(self._watch, admitted)
@@ -192,7 +205,7 @@ class Gate:
         self._known.clear()
         self._known_bytes = self._admitted = 0
 
-    def _end(self, waiting: Sequence[tuple[Client, _Admitted]]) -> None:
+    def _end(self, waiting: Sequence[tuple[Client, Admitted]]) -> None:
         self._follow()
         for client, admitted in waiting:
             refusal = self._refusal(client, admitted)
@@ -208,18 +221,19 @@ class Gate:
             self._callers.clear()
             self._forget()
 
-    def _decide(
-        self, sent: bytes, shown: Credential | None, known: _Known | None, method: str, path: bytes
-    ) -> _Admitted:
+    def _decide(self, sent: bytes, shown: Credential | None, method: str, path: bytes) -> Admitted:
         required = required_by(method, path)
         if required.call.is_open:
             return _OPEN  # anybody may send any header to it, so nothing is remembered
-        if known is None:
-            known = self._found(sent, shown)
-        self._check_time(known.credential)
+        known = self._known.get(sent) or self._found(sent, shown)
         credential = known.credential
-        admitted = _Admitted(self.caller(credential), credential, required, credential.is_timed)
-        self._check(known.credential, required)
+        if not credential.is_live(self._now_ms()):
+            raise not_valid()
+        is_metered = credential.principal in self._state.quotas
+        admitted = Admitted(
+            self.caller(credential), credential, required, is_timed=credential.is_timed, is_metered=is_metered
+        )
+        self._check(credential, required)
         # Callers choose their paths.
         if len(path) <= REMEMBERED_BYTES_MAX:
             if self._admitted >= DECISIONS_CACHED_MAX:
@@ -242,10 +256,6 @@ class Gate:
         self._known_bytes += len(sent)
         return known
 
-    def _check_time(self, credential: Credential) -> None:
-        if not credential.is_live(self._now_ms()):
-            raise not_valid()
-
     def _check(self, credential: Credential, required: Required) -> None:
         who, groups, needs = credential.principal, credential.groups, required.call.needs
         if not needs and not self._decisions.has_grants(who, groups):
@@ -260,7 +270,7 @@ class Gate:
 
     # Requests that wait.
 
-    def _watch(self, admitted: _Admitted, client: Client) -> Callable[[], None]:
+    def _watch(self, admitted: Admitted, client: Client) -> Callable[[], None]:
         """Watch a request that may wait; return the function that ends this."""
         self._waiting[client] = admitted
 
@@ -269,7 +279,7 @@ class Gate:
 
         return unwatch
 
-    def _refusal(self, client: Client, admitted: _Admitted) -> DeltaMQError | None:
+    def _refusal(self, client: Client, admitted: Admitted) -> DeltaMQError | None:
         """Return why a request that was admitted is not any more."""
         credential = admitted.credential
         if credential is None:

@@ -12,7 +12,17 @@ from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
 from api.host.hosting import Hosting, LeaseTimes
 from api.host.owners import Owners, Relayed, failed_of, together
-from api.host.peers import Call, Peer, Peers, as_response, is_forwarded, is_passed_on, is_proved, meta_offset_of
+from api.host.peers import (
+    Call,
+    Peer,
+    Peers,
+    as_response,
+    is_forwarded,
+    is_passed_on,
+    is_proved,
+    meta_offset_of,
+    only_authorization,
+)
 from api.host.producers import draw_of
 from api.host.queue_states import QueueState, queue_states
 from api.host.sealing import Sealer
@@ -51,6 +61,7 @@ __all__ = [
     "is_passed_on",
     "is_proved",
     "meta_offset_of",
+    "only_authorization",
     "passes",
     "principal_of",
     "queue_states",

@@ -22,7 +22,7 @@ from api.host.peers import Call, Peer, Peers
 from api.wire import Answer
 from mq.errors import DeltaMQError, Forbidden, Unavailable
 from mq.names import broker_of
-from mq.queue import HandleKeys, open_handles
+from mq.queue import HandleKeys, claimed_topics, open_handles
 from mq.wire import FailedHandle
 
 __all__ = ["Owners", "Relayed", "Split", "failed_of"]
@@ -96,6 +96,8 @@ class Owners:
         """Return the handles that the caller may use, and the others: it may not consume their topics any more."""
         if caller is EVERYBODY or not handles:
             return handles, []
+        if all(caller.allows("topic", topic, "subscribe") for topic in claimed_topics(handles)):
+            return handles, []  # forged ones are refused where they are used
         opened, _ = open_handles(self._keys, group, handles)
         barred = {
             at for one in opened if not caller.allows("topic", one.lease.topic, "subscribe") for at in one.positions

@@ -40,6 +40,7 @@ __all__ = [
     "is_passed_on",
     "is_proved",
     "meta_offset_of",
+    "only_authorization",
 ]
 
 FORWARDED: Final = b"mq-forwarded"
@@ -53,7 +54,10 @@ _BETWEEN: Final = (FORWARDED, META_OFFSET, PROOF)
 #: Who asks: by a key, or, as another cluster says that forwarded the request, by name.
 CLUSTER: Final = b"mq-cluster"
 PRINCIPAL: Final = b"mq-principal"
-_WHO: Final = (b"authorization", CLUSTER, PRINCIPAL)
+_AUTHORIZATION: Final = b"authorization"
+_WHO: Final = (_AUTHORIZATION, CLUSTER, PRINCIPAL)
+#: The headers that count for who asks; beside an `Authorization`, a certificate and what says whose it is do not.
+_SAYING_WHO: Final = frozenset({_AUTHORIZATION, FORWARDED, CLUSTER})
 #: Seconds that a call without waiting may take at its owner.
 TIMEOUT_S: Final = 30.0
 #: Connections to all other processes together: each forwarded request has one. An idle one is closed before the
@@ -125,6 +129,17 @@ def is_passed_on(headers: Collection[Header]) -> bool:
         if name in (FORWARDED, CLUSTER):
             return True
     return False
+
+
+def only_authorization(headers: Collection[Header]) -> bytes | None:
+    """Return the `Authorization` of a request that says by this alone who asks; None for any other request."""
+    sent = None
+    for name, value in headers:
+        if name in _SAYING_WHO:
+            if sent is not None or name != _AUTHORIZATION:
+                return None
+            sent = value
+    return sent
 
 
 def meta_offset_of(headers: Collection[Header]) -> int:

@@ -1,9 +1,9 @@
 """What authentication costs: the same requests with keys and 100 rules beside those of a service without (SPEC SEC-2).
 
-`auth.beside` runs two services at once, one of which is asked at a time, in slices that alternate: what else the
-machine does meets both. Requests are as small as they get, since the check costs the same for each. `cpu` is the ratio
-of the services' CPU for one request, which does not mind others as much as the rate does; a check's time and that of a
-start are CPU time, too.
+`auth.beside` runs pairs of services at once, one of which is asked at a time, in slices that alternate: what else the
+machine does meets both. Slices are short and many, and each two of them give one ratio. Requests are as small as they
+get, since the check costs the same for each. `cpu` is the ratio of the services' CPU for one request, which does not
+mind others as much as the rate does; a check's time and that of a start are CPU time, too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
 
 from api.auth import Gate
 from mq.auth import AccessRule, AuthEvent, Key, Principal, new_key, rule_of
@@ -25,7 +27,7 @@ from mq.auth.state import AclPut, AuthState, KeyPut, PrincipalPut
 from tables.log import Warehouse
 from tables.queue import MetaLog
 from tests.bench.figure import Figure
-from tests.bench.load import Connection, checked, in_parallel, request
+from tests.bench.load import Answer, Connection, checked, request, together
 from tests.bench.payloads import arrow_stream, json_request, record_batch
 from tests.bench.produce import ARROW
 from tests.bench.registry import bench
@@ -39,8 +41,12 @@ _CLIENTS: Final = 4
 _RULES: Final = 100
 _PRINCIPALS: Final = 1_000
 _ALL_RULES: Final = 10_000
-#: Slices of a window for each service.
-_SLICES: Final = 4
+#: How long one service is asked before the other is: long beside a request, short beside what disturbs.
+_SLICE_S: Final = 0.1
+#: Two processes of the same code differ by up to 4 % of CPU for a request, so there are several pairs of services.
+_PAIRS: Final = 3
+#: A window is so many times longer than those of other benchmarks: a ratio near 1 is wanted to the percent.
+_LONGER: Final = 3
 _AUTH: Final = {"DELTAMQ_SERVICE_AUTH": "true"}
 _NOW_MS: Final = 1_700_000_000_000
 #: Checks in one measurement.
@@ -56,6 +62,9 @@ class _Side:
     partition: str = ""
     group: int = 0
     handles: dict[int, bytes] = field(default_factory=dict)
+    connections: list[Connection] = field(default_factory=list)
+    _produce: bytes = b""
+    _fetches: list[bytes] = field(default_factory=list)
 
     def ask(self, connection: Connection, method: str, path: str, body: bytes = b"", kind: str = _JSON) -> bytes:
         """Return the answer's body; raise if it is no success."""
@@ -74,24 +83,34 @@ class _Side:
         for _ in range(messages // 10_000):
             self.ask(connection, "POST", "/v1/topics/bench/messages", data, ARROW)
         connection.close()
+        self._produce = request(
+            "POST", "/v1/topics/bench/messages?flush=async", kind=_JSON, body=_ONE, accept="", **self.headers
+        )
+        paths = [fetch_path("bench", self.partition, offset=client, max_messages=1) for client in range(_CLIENTS)]
+        self._fetches = [request("GET", path, body=b"", **self.headers) for path in paths]
+        self.connections = [Connection(self.service.address) for _ in range(_CLIENTS)]
 
-    def produce(self, connection: Connection, client: int) -> int:
-        self.ask(connection, "POST", "/v1/topics/bench/messages?flush=async", _ONE)
-        return 1
+    def produce(self, client: int) -> bytes:
+        return self._produce
 
-    def fetch(self, connection: Connection, client: int) -> int:
-        self.ask(connection, "GET", fetch_path("bench", self.partition, offset=client, max_messages=1))
-        return 1
+    def fetch(self, client: int) -> bytes:
+        return self._fetches[client]
 
-    def pop(self, connection: Connection, client: int) -> int:
+    def pop(self, client: int) -> bytes:
         """Take one message, and acknowledge the last one."""
-        held = self.handles.get(client, b"")
-        body = b'{"max_messages":1,"invisible_ms":3600000,"ack":[%s]}' % held
-        answer = self.ask(connection, "POST", f"/v1/groups/group-{self.group}/topics/bench/pop", body)
-        start = answer.find(b'"handle":"')
-        assert start >= 0, answer
-        self.handles[client] = answer[start + 9 : answer.index(b'"', start + 10) + 1]
-        return 1
+        body = b'{"max_messages":1,"invisible_ms":3600000,"ack":[%s]}' % self.handles.get(client, b"")
+        path = f"/v1/groups/group-{self.group}/topics/bench/pop"
+        return request("POST", path, kind=_JSON, body=body, **self.headers)
+
+    def ignore(self, client: int, answer: Answer) -> None:
+        """What was produced or fetched."""
+
+    def popped(self, client: int, answer: Answer) -> None:
+        """Remember what is to be acknowledged."""
+        body = bytes(answer.body)
+        start = body.find(b'"handle":"')
+        assert start >= 0, body
+        self.handles[client] = body[start + 9 : body.index(b'"', start + 10) + 1]
 
     def begin(self) -> None:
         """Begin with another group."""
@@ -99,6 +118,9 @@ class _Side:
         self.handles.clear()
 
 
+_Pair = tuple[_Side, _Side]
+_Ask = Callable[[_Side, int], bytes]
+_Take = Callable[[_Side, int, Answer], None]
 _ONE: Final = json_request(1, 100)
 
 
@@ -144,50 +166,66 @@ def beside(session: Session) -> Iterator[Figure]:
     """Produce, fetch and pop with keys and 100 rules against none; what one check takes."""
     yield from _check(session)
     events, _, token = _principal("bench", _RULES)
-    guarded = session.fresh("auth-guarded")
-    _store(guarded, events)
-    with ExitStack() as both:
-        plain = _Side(both.enter_context(running_service(session.fresh("auth-open"))), {})
-        keyed = _Side(both.enter_context(running_service(guarded, _AUTH)), {"Authorization": f"Bearer {token}"})
-        messages = min(200_000, session.effort.history_messages)
-        for side in (plain, keyed):
-            side.fill(messages)
-        for name, step in (("produce", _Side.produce), ("fetch", _Side.fetch), ("pop", _Side.pop)):
-            windows = _paired(session, (plain, keyed), step)
+    with ExitStack() as all_of_them:
+        pairs = []
+        for _ in range(_PAIRS):
+            guarded = session.fresh("auth-guarded")
+            _store(guarded, events)
+            plain = _Side(all_of_them.enter_context(running_service(session.fresh("auth-open"))), {})
+            service = all_of_them.enter_context(running_service(guarded, _AUTH))
+            pairs.append((plain, _Side(service, {"Authorization": f"Bearer {token}"})))
+            for side in pairs[-1]:
+                side.fill(min(100_000, session.effort.history_messages))
+        for name, ask, take in (
+            ("produce", _Side.produce, _Side.ignore),
+            ("fetch", _Side.fetch, _Side.ignore),
+            ("pop", _Side.pop, _Side.popped),
+        ):
+            windows = _paired(session, pairs, ask, take)
             how = f"{name} of one message, {_CLIENTS} clients: a key and {_RULES} rules against none, rate"
             yield session.figure_of(f"auth.beside.{name}.ratio", how, "x", "ratio", windows)
             yield session.figure_of(f"auth.beside.{name}.cpu", f"{how} of CPU for each", "x", "cpu", windows)
 
 
-def _paired(
-    session: Session, sides: tuple[_Side, _Side], step: Callable[[_Side, Connection, int], int]
-) -> list[Window]:
-    """Measure both in slices that alternate, each service first in every other one."""
+class _Slice(NamedTuple):
+    """What one service did in one slice."""
+
+    rate: float
+    cpu_us: float
+
+
+def _slice(side: _Side, ask: _Ask, take: _Take) -> _Slice:
+    before = side.service.cpu_s()
+    took_ms, elapsed = together(side.connections, partial(ask, side), _SLICE_S, partial(take, side))
+    return _Slice(len(took_ms) / elapsed, (side.service.cpu_s() - before) / len(took_ms) * 1e6)
+
+
+def _paired(session: Session, pairs: Sequence[_Pair], ask: _Ask, take: _Take) -> list[Window]:
+    """Measure two services in short slices that alternate, each first in every other turn; the next window, other two.
+
+    A window's ratio is the median of those of its turns: what disturbs one slice disturbs one turn.
+    """
+    next_pair = cycle(pairs)
 
     def window(seconds: float) -> dict[str, float]:
-        done, elapsed, cpu_s = [0, 0], [0.0, 0.0], [0.0, 0.0]
+        sides = next(next_pair)
         for side in sides:
             side.begin()
-        for turn in range(2 * _SLICES):
-            at = (turn + turn // 2) % 2
-            side = sides[at]
-            before = side.service.cpu_s()
-            count, took = in_parallel(side.service.address, _CLIENTS, seconds / _SLICES, partial(step, side))
-            done[at] += count
-            elapsed[at] += took
-            cpu_s[at] += side.service.cpu_s() - before
-        rates = [done[at] / elapsed[at] for at in (0, 1)]
-        each_us = [cpu_s[at] / done[at] * 1e6 for at in (0, 1)]
+        turns: list[tuple[_Slice, _Slice]] = []
+        for turn in range(max(1, round(_LONGER * seconds / (2 * _SLICE_S)))):
+            first, second = sides if turn % 2 == 0 else sides[::-1]
+            found = {id(side): _slice(side, ask, take) for side in (first, second)}
+            turns.append((found[id(sides[0])], found[id(sides[1])]))
         return {
-            "ratio": rates[1] / rates[0],
-            "cpu": each_us[1] / max(each_us[0], 1e-9),
-            "open_rate": rates[0],
-            "guarded_rate": rates[1],
-            "open_cpu_us": each_us[0],
-            "guarded_cpu_us": each_us[1],
+            "ratio": median(guarded.rate / plain.rate for plain, guarded in turns),
+            "cpu": median(guarded.cpu_us / plain.cpu_us for plain, guarded in turns),
+            "open_rate": median(plain.rate for plain, _ in turns),
+            "guarded_rate": median(guarded.rate for _, guarded in turns),
+            "open_cpu_us": median(plain.cpu_us for plain, _ in turns),
+            "guarded_cpu_us": median(guarded.cpu_us for _, guarded in turns),
         }
 
-    return session.windows(window)
+    return session.windows(window, warmups=len(pairs))
 
 
 def _check(session: Session) -> Iterator[Figure]:

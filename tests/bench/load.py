@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Address", "Answer", "Connection", "LoadError", "in_parallel", "request", "synchronous"]
+__all__ = ["Address", "Answer", "Connection", "LoadError", "in_parallel", "request", "synchronous", "together"]
 
 _BUFFER_BYTES: Final = 256 * 1024
 _TIMEOUT_S: Final = 60.0
@@ -127,7 +127,9 @@ def synchronous(address: Address, data: bytes, clients: int, seconds: float) -> 
     """
     connections = [Connection(address) for _ in range(clients)]
     try:
-        return (_alone if clients == 1 else _together)(connections, data, seconds)
+        if clients == 1:
+            return _alone(connections, data, seconds)
+        return together(connections, lambda _: data, seconds, lambda _client, _answer: None)
     finally:
         for connection in connections:
             connection.close()
@@ -144,25 +146,35 @@ def _alone(connections: Sequence[Connection], data: bytes, seconds: float) -> tu
     return took, now - began
 
 
-def _together(connections: Sequence[Connection], data: bytes, seconds: float) -> tuple[list[float], float]:
+def together(
+    connections: Sequence[Connection],
+    ask: Callable[[int], bytes],
+    seconds: float,
+    take: Callable[[int, Answer], None],
+) -> tuple[list[float], float]:
+    """Send on each connection what `ask(its number)` returns, hand the answer to `take`, and so on, in one thread.
+
+    Returns as `synchronous` does.
+    """
     took = []
     selector = selectors.DefaultSelector()
     began = now = time.perf_counter()
-    sent = {}
-    for connection in connections:
-        selector.register(connection.socket, selectors.EVENT_READ, connection)
-        sent[connection] = time.perf_counter()
-        connection.socket.sendall(data)
+    sent = []
+    for number, connection in enumerate(connections):
+        selector.register(connection.socket, selectors.EVENT_READ, number)
+        sent.append(time.perf_counter())
+        connection.socket.sendall(ask(number))
     waiting = len(connections)
     while waiting:
         for key, _ in selector.select():
-            connection = key.data
-            checked(connection.answer())
+            number = key.data
+            connection = connections[number]
+            take(number, checked(connection.answer()))
             now = time.perf_counter()
-            took.append((now - sent[connection]) * 1e3)
+            took.append((now - sent[number]) * 1e3)
             if now - began < seconds:
-                sent[connection] = now
-                connection.socket.sendall(data)
+                sent[number] = now
+                connection.socket.sendall(ask(number))
             else:
                 waiting -= 1
     selector.close()

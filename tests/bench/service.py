@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -58,7 +59,9 @@ class Service:
         return {p["partition"]: p["max_offset"] for p in view["partitions"]}
 
     def cpu_s(self) -> float:
-        """Seconds of CPU used so far."""
+        """Seconds of CPU used so far; on Linux to the microsecond, elsewhere to its clock's tick."""
+        if platform.system() == "Linux":
+            return time.clock_gettime(~self.pid << 3 | 2)  # clock_getcpuclockid(3), which Python does not have
         times = self._about.cpu_times()
         return float(times.user + times.system)
 

@@ -8,10 +8,12 @@ import pytest
 
 from api.auth.calls import CALLS
 from api.auth.gate import Gate
-from mq.auth import AuthState, new_key, rule_of
+from mq.auth import AuthState, new_key, quota_of, rule_of
 from mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
-from mq.auth.state import KeyRevoked
+from mq.auth.state import KeyRevoked, QuotaPut
 from mq.errors import Forbidden, Unauthenticated
+
+QUOTA = QuotaPut(quota=quota_of("reports", requests_per_s=1))
 
 
 class World:
@@ -99,3 +101,17 @@ def test_sec_07_an_administrator_may_call_everything(world: World, name: str) ->
     method, _, path = name.partition(" ")
     path = path.replace("{", "").replace("}", "").replace(":path", "")
     assert world.ask(path, method=method, header=f"Bearer {world.root}") in ("root", "")
+
+
+def test_sec_09_a_quota_counts_also_for_requests_that_are_remembered(world: World) -> None:
+    sent = f"Bearer {world.token}".encode()
+    scope = {"method": "POST", "raw_path": b"/v1/topics/orders/messages"}
+    before = world.state
+    for state, is_metered in ((before, False), (before.apply_all([QUOTA]), True), (before, False)):
+        world.state = state
+        assert world.gate.remembered(sent, scope) is None, "who has a quota is part of what the check knows"
+        assert world.ask() == "reports"
+        found = world.gate.remembered(sent, scope)
+        assert found is not None and found.is_metered == is_metered
+    world.now_ms = 100
+    assert world.gate.remembered(sent, scope) is None, "the key has ended"

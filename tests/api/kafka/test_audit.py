@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from api.audit import read_refusals
 from tests.api.guarded import guarded
+from tests.api.kafka.access.callers import TIMEOUT_S, Caller, Door, consume, everything, send
 from tests.api.kafka.door import free_port
-from tests.api.kafka.test_access import TIMEOUT_S, Caller, Door, consume, everything, send
 from tests.certificates import Authority
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mq.errors import Conflict, Refused
 from mq.queue.checkpoint import Checkpoint, Pop, Span, spans_of
-from mq.queue.handle import Handle, HandleKeys, check_live, life_digest, mint, open_handle, open_handles
+from mq.queue.handle import Handle, HandleKeys, check_live, claimed_topics, life_digest, mint, open_handle, open_handles
 from tests.unit.mq.checkpoints import pops, spans
 from tests.unit.mq.queue.test_checkpoint import FILTERED, POP
 
@@ -35,6 +35,14 @@ def test_pop_05_a_handle_says_what_its_checkpoint_is(pop: Pop, span: Span) -> No
         assert handle.lease.topic == pop.topic
         assert handle.lease.revive_time_ms == pop.revive_time_ms
         assert handle.lease.life == life_digest(pop.topic_id)
+
+
+def test_sec_04_the_topics_that_handles_claim_are_those_that_genuine_ones_have() -> None:
+    other = mint(KEYS, replace(POP, topic="other"), [FILTERED])
+    forged = other[0][:-1] + ("A" if other[0][-1] != "A" else "B")
+    assert claimed_topics(mint(KEYS, POP, [FILTERED])) == {POP.topic}
+    assert claimed_topics([one(), forged, "", "x", "1!" + "A" * 17]) == {POP.topic, "other"}
+    assert open_handles(KEYS, POP.group, [forged]) == ([], [0]), "what it claims is not believed"
 
 
 def test_sec_36_handles_that_are_joined_wrongly_are_refused() -> None:

@@ -1,0 +1,100 @@
+"""One request of every call of Kafka, and what its answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from api.kafka.messages import (
+    CreatePartitionsRequest,
+    CreateTopic,
+    CreateTopicsRequest,
+    DeleteGroupsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    ErrorCode,
+    FetchPartition,
+    FetchRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    Message,
+    MetadataRequest,
+    NewPartitions,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    ProducePartition,
+    ProduceRequest,
+    SyncGroupRequest,
+)
+from api.kafka.messages.cluster_messages import ConfigResource, MetadataRequestTopic
+from api.kafka.messages.group_messages import CommitPartition, CommitTopic, GroupProtocol, OffsetFetchTopic
+from api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, ProduceTopic
+
+ANYTHING: dict[type[Message], Callable[[str], Message]] = {
+    ProduceRequest: lambda name: ProduceRequest(None, 1, 1_000, [ProduceTopic(name, [ProducePartition(0, b"")])]),
+    FetchRequest: lambda name: FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1_000,
+        topics=[FetchTopic(name, [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)])],
+    ),
+    ListOffsetsRequest: lambda name: ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name, [ListOffsetsPartition(index=0, timestamp=-1)])]
+    ),
+    MetadataRequest: lambda name: MetadataRequest([MetadataRequestTopic(name)], False),
+    DescribeClusterRequest: lambda name: DescribeClusterRequest(),
+    InitProducerIdRequest: lambda name: InitProducerIdRequest(None, 1_000),
+    CreateTopicsRequest: lambda name: CreateTopicsRequest([CreateTopic(name, 1, 1, [], [])], 1_000, True),
+    DeleteTopicsRequest: lambda name: DeleteTopicsRequest([name], 1_000),
+    CreatePartitionsRequest: lambda name: CreatePartitionsRequest([NewPartitions(name, 9, None)], 1_000, True),
+    DescribeConfigsRequest: lambda name: DescribeConfigsRequest([ConfigResource(2, name, None)]),
+    FindCoordinatorRequest: lambda name: FindCoordinatorRequest(name),
+    JoinGroupRequest: lambda name: JoinGroupRequest(
+        group_id=name,
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=6_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[GroupProtocol("range", b"")],
+    ),
+    SyncGroupRequest: lambda name: SyncGroupRequest(group_id=name, generation_id=1, member_id="m", assignments=[]),
+    HeartbeatRequest: lambda name: HeartbeatRequest(name, 1, "m"),
+    LeaveGroupRequest: lambda name: LeaveGroupRequest(name, "m"),
+    OffsetCommitRequest: lambda name: OffsetCommitRequest(
+        group_id=name,
+        generation_id=-1,
+        member_id="",
+        topics=[CommitTopic(name, [CommitPartition(index=0, offset=0)])],
+    ),
+    OffsetFetchRequest: lambda name: OffsetFetchRequest(name, [OffsetFetchTopic(name, [0])]),
+    ListGroupsRequest: lambda name: ListGroupsRequest(),
+    DescribeGroupsRequest: lambda name: DescribeGroupsRequest([name]),
+    DeleteGroupsRequest: lambda name: DeleteGroupsRequest([name]),
+}
+REFUSED = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+def errors_in(answer: object) -> set[int]:
+    """Return all error codes of an answer, also of its parts."""
+    if isinstance(answer, list):
+        return set().union(*map(errors_in, answer)) if answer else set()
+    if not isinstance(answer, Message):
+        return set()
+    found = {answer.error_code} if hasattr(answer, "error_code") else set()
+    return found.union(*(errors_in(getattr(answer, name)) for name in answer.__struct_fields__))
+
+
+def waiting_fetch(name: str) -> Message:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+    return FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1_000, topics=[FetchTopic(name, [wanted])])

@@ -1,0 +1,108 @@
+"""Clients of Kafka over TLS, and through several processes (SPEC KAFKA-11)."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from api.kafka.messages import (
+    ApiVersionsRequest,
+)
+from tables.config_sections import Secret, TlsClientAuth
+from tests.api.guarded import SECRET, guarded
+from tests.api.kafka.access.callers import Door, consume, everything, send
+from tests.api.kafka.door import free_port
+from tests.api.kafka.raw_client import RawClient
+from tests.api.running import until
+from tests.certificates import Authority
+
+
+def test_kafka_11_without_tls_a_client_is_not_spoken_to(door) -> None:
+    with RawClient(door.port) as client:
+        client.send(ApiVersionsRequest())
+        assert client.is_closed(5)
+
+
+def test_kafka_11_a_slow_handshake_holds_nobody_else(door) -> None:
+    with socket.create_connection(("127.0.0.1", door.port)) as silent, door.raw() as client:
+        assert client.ask(ApiVersionsRequest()).error_code == 0
+        silent.close()
+
+
+def test_kafka_11_certificates_of_clients_may_be_asked_for_and_the_services_own_replaced(tmp_path, topic) -> None:
+    authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "two")
+    pair, client = authority.server(), authority.client("billing")
+    port = free_port()
+    with guarded(
+        tmp_path / "warehouse",
+        ca=authority.ca,
+        kafka_port=port,
+        tls_cert=pair.cert,
+        tls_key=pair.key,
+        tls_client_ca=authority.ca,
+        tls_client_auth=TlsClientAuth.OPTIONAL,
+    ) as admin:
+        door = Door(admin, port, authority.ca)
+        admin.put_topic(topic, partitions=1)
+        caller = door.caller(topic, *everything(topic))
+        shown = {"ssl.certificate.location": client.cert, "ssl.key.location": client.key}
+        send(caller.settings(**shown), topic, "one")
+        stranger = other.client("billing")
+        wrong = {"ssl.certificate.location": stranger.cert, "ssl.key.location": stranger.key}
+        with pytest.raises(KafkaException):
+            send(caller.settings(**wrong, **{"message.timeout.ms": 1_000, "log_level": 0}), topic, "two")
+        replaced = authority.server("again")
+        for now, then in ((pair.cert, replaced.cert), (pair.key, replaced.key)):
+            shutil.copyfile(then, now)
+        serial = ssl.PEM_cert_to_DER_cert(Path(replaced.cert).read_text())
+
+        def shown_now() -> bytes | None:
+            with door.raw() as raw:
+                return raw.socket.getpeercert(True)
+
+        until(lambda: shown_now() == serial)
+        send(caller.settings(**shown), topic, "three")
+        assert admin.stored(topic) == {f"{topic}@broker-a": 2}
+
+
+@pytest.mark.promise("KAFKA-4")
+def test_kafka_11_what_one_process_stores_for_another_is_by_its_caller(tmp_path, topic) -> None:
+    ports = [free_port(), free_port()]
+    secret = Secret(SECRET)
+    with (
+        guarded(tmp_path / "w", brokers=("broker-a",), cluster_secret=secret, kafka_port=ports[0]) as a,
+        guarded(tmp_path / "w", token=a.token, brokers=("broker-b",), cluster_secret=secret, kafka_port=ports[1]) as b,
+    ):
+        until(lambda: all(one.service.meta.now.brokers.available == ("broker-a", "broker-b") for one in (a, b)))
+        until(lambda: b.service.hosting.hosts("broker-b"))
+        a.put_topic(topic, partitions=2)
+        a.put_principal(topic)
+        for rule in everything(topic):
+            a.rule(topic, *rule)
+        made = a.key(topic)
+        settings = {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": topic,
+            "sasl.password": made["key"],
+            "partitioner": "random",
+            "sticky.partitioning.linger.ms": 0,
+        }
+        send(settings, topic, *(f"m{number}" for number in range(40)))
+        assert len(consume(settings, topic, topic, 40)) == 40
+        ends = a.stored(topic)
+        assert len(ends) == 2 and all(ends.values())
+        for one in (a, b):
+            offsets = one.call("GET", f"/v1/groups/{topic}/topics/{topic}/offsets").json["offsets"]
+            assert offsets == ends
+        # Only a process can name a principal: what says so itself is no key, proved or not.
+        path = f"/v1/groups/{topic}/topics/{topic}/offsets"
+        for more in ({}, {"Mq_Forwarded": a.service.hosting.id, "Mq_Proof": "1.00"}):
+            forged = b.by(None).call("PUT", path, {"offsets": ends}, Mq_Caller=topic, **more)
+            assert forged.status in (401, 403), forged
