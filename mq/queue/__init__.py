@@ -20,7 +20,19 @@ from mq.queue.delay import (
 )
 from mq.queue.delay_mark import Cancelled, DelayMark, Ended, mark_from_json, mark_to_json
 from mq.queue.due_times import DueTimes
-from mq.queue.handle import Handle, HandleKeys, Lease, Opened, check_live, index_of, mint, open_handle, open_handles
+from mq.queue.handle import (
+    Handle,
+    HandleKeys,
+    Lease,
+    Opened,
+    check_live,
+    cluster_of_handle,
+    handle_of_cluster,
+    index_of,
+    mint,
+    open_handle,
+    open_handles,
+)
 from mq.queue.keyed_pop import KeyedPop
 from mq.queue.lane import Held, Lane
 from mq.queue.lost import LostRecord
@@ -156,6 +168,7 @@ __all__ = [
     "check_epoch",
     "check_live",
     "check_reason",
+    "cluster_of_handle",
     "committed_of",
     "confirm_cancel",
     "dead_producer_id",
@@ -166,6 +179,7 @@ __all__ = [
     "due",
     "first_position",
     "fold",
+    "handle_of_cluster",
     "index_of",
     "indexes",
     "is_due",

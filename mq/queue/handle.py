@@ -15,6 +15,9 @@ message: two hashes for 32 messages. (OpenSSL's HMAC releases the interpreter's 
 the wait to get it back is longer than the computation.) So a tag covers topic id, group, epoch, partition, offset,
 attempt and expiry; a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
 numbered, so that they can be rotated.
+
+A handle of a global topic's message has the name of the cluster that gave it before it, `west~1AAGL...`: clusters have
+secrets of their own, and only that one can read the rest (SPEC STATIC-19).
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ __all__ = [
     "Lease",
     "Opened",
     "check_live",
+    "cluster_of_handle",
+    "handle_of_cluster",
     "index_of",
     "life_digest",
     "mint",
@@ -47,6 +52,8 @@ __all__ = [
 ]
 
 _VERSION: Final = "1"
+#: Ends the cluster's name; neither such a name nor a handle contains it.
+_CLUSTER_END: Final = "~"
 _LIFE_BYTES: Final = 8
 _TAG_BYTES: Final = 12
 _TAG_CHARS: Final = 16
@@ -221,6 +228,19 @@ def _tails(secret: bytes, group: str, head: str, num: int) -> tuple[str, ...]:
     )
 
 
+# The cluster.
+
+
+def handle_of_cluster(cluster: str, handle: str) -> str:
+    """Return a handle of this cluster as clients of a global topic get it: it says where it belongs."""
+    return f"{cluster}{_CLUSTER_END}{handle}"
+
+
+def cluster_of_handle(handle: str) -> str:
+    """Return the cluster that a handle says it belongs to; empty if it does not say one."""
+    return handle.partition(_CLUSTER_END)[0] if _CLUSTER_END in handle else ""
+
+
 # Opening handles.
 
 
@@ -241,8 +261,11 @@ def open_handle(keys: HandleKeys, group: str, handle: str) -> Handle:
 def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[list[Opened], list[int]]:
     """Verify handles; return the genuine ones by lease, and the positions of those that are not genuine.
 
-    A batch that comes back whole and in order costs one comparison for 32 messages.
+    A batch that comes back whole and in order costs one comparison for 32 messages. A cluster's name before a handle is
+    passed over: who calls this has looked at it.
     """
+    if _CLUSTER_END in "".join(handles):
+        handles = [handle.rpartition(_CLUSTER_END)[2] for handle in handles]
     opened: list[Opened] = []
     invalid: list[int] = []
     apart: dict[str, list[int]] = {}
