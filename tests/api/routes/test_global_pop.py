@@ -289,3 +289,29 @@ def test_static_20_each_cluster_revives_its_own_messages_and_either_one_delivers
     assert sorted(one["handle"].partition("~")[0] for one in again) == ["east", "west"]
     assert call(api, "ack", [one["handle"] for one in again], group).json["acked"] == 2
     assert left(other, topic.name, group) == [(0, 0), (0, 0)]
+
+
+def test_retry_03_a_dead_letter_never_goes_to_a_queue_that_has_left_its_cluster(clusters: TwoClusters) -> None:
+    topic, group = made(clusters, "dead"), "dying"
+    east, west = clusters.east, clusters.west
+    topic.send_to(0, "a", "b")
+    assert call(west, "dead", [one["handle"] for one in popped(west, "dead", 2, group)], group, reason="no").json == {
+        "dead": 2,
+        "failed": [],
+    }
+    revived(clusters)
+    letters = east.call("GET", f"/v1/groups/{group}/dead-letters").json["messages"]
+    assert places([{**one, **one["origin"]} for one in letters]) == {"a": (name_of(0), 0), "b": (name_of(0), 1)}
+    assert topic.remap("west").status == 200
+    replay = f"/v1/groups/{group}/dead-letters/replay"
+    first, second = ({one["partition"]: [one["offset"]]} for one in letters)
+    refused = east.call("POST", replay, {"offsets": first})
+    assert (refused.status, refused.json["replayed"]) == (200, 0)
+    assert [one["code"] for one in refused.json["failed"]] == ["queue_unserved"]
+    assert east.call("POST", replay, {"offsets": second, "to": "retry"}).json["replayed"] == 1
+    (again,) = popped(west, "dead", 1, group)
+    assert again["body"] == letters[1]["body"] and again["handle"].startswith("east~")
+    assert topic.send_to(0, "c") == [2], "the queue has nothing of it"
+    assert topic.remap("east").status == 200
+    assert east.call("POST", replay, {"offsets": first}).json["replayed"] == 1
+    assert topic.read(0) == [(0, "a"), (1, "b"), (2, "c"), (3, letters[0]["body"])]
