@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from api.auth import Caller
-from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, is_forwarded
+from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, from_cluster, is_forwarded
 from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
 from api.wire import Answer, Client
 from mq.errors import DeltaMQError, Unavailable, Unknown
@@ -122,11 +123,24 @@ class PopForwarder:
             return Way((), self._owners.of_any(brokers, call))
         if queue is not None:
             return await self._way_of(queue, wanted, queues, call)
+        if from_cluster(call.headers):
+            return self._way_through(brokers, call)
         # Who serves closed segments alone gives what is left there, and then what the leaders have.
         leading = list(dict.fromkeys(one.leader.broker for one in queues.served.values())) or brokers
         last = self._owners.of_any(leading, call)
         is_here = last is not None and any(map(self._hosting.hosts, brokers))
         return Way((None,) if is_here else (), last)
+
+    def _way_through(self, brokers: Sequence[str], call: Call) -> Way:
+        """Return a way through all processes that serve these brokers: another cluster asks one for all of them."""
+        places: dict[Peer | None, None] = {}
+        for broker in brokers:
+            with contextlib.suppress(DeltaMQError):
+                places[self._owners.of(broker, call)] = None
+        if not places:
+            return Way((), self._owners.of_any(brokers, call))
+        *stations, last = random.sample(list(places), len(places))
+        return Way(tuple(stations), last)
 
     async def _way_of(self, queue: LogicalQueue, wanted: TopicPopRequest, queues: TopicQueues, call: Call) -> Way:
         last = self._owners.of(queue.leader.broker, call)

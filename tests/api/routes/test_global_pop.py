@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ import pytest
 from mq import PopConsumer
 from mq.meta import decide_move
 from tables.log import Warehouse
-from tests.api.running import Api, Reply
-from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
+from tests.api.running import Api, Reply, running
+from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, free_port, name_of
 from tests.queue_engines import revive_job
 
 GROUP = "workers"
@@ -315,3 +316,31 @@ def test_retry_03_a_dead_letter_never_goes_to_a_queue_that_has_left_its_cluster(
     assert topic.remap("east").status == 200
     assert east.call("POST", replay, {"offsets": first}).json["replayed"] == 1
     assert topic.read(0) == [(0, "a"), (1, "b"), (2, "c"), (3, letters[0]["body"])]
+
+
+def test_static_19_pops_and_acks_find_the_process_that_serves_a_queue_in_either_cluster(tmp_path: Path) -> None:
+    """East has two processes, with one broker each, and every queue is in east."""
+    clusters = TwoClusters(tmp_path)
+    whole = clusters.config("east")
+    first, second = (
+        replace(whole, service=replace(whole.service, brokers=(broker,), port=port))
+        for broker, port in (("broker-a", clusters.ports["east"]), ("broker-b", free_port()))
+    )
+    with running(first) as east, running(second) as beside, running(clusters.config("west")) as west:
+        topic = GlobalTopic(east, "orders")
+        assert topic.create(4).status == 201 and topic.remap("east").status == 200
+        bodies = [f"{queue}-{at}" for queue in range(4) for at in range(3)]
+        for body in bodies:
+            topic.send_to(int(body[0]), body)
+        for nth, (asked, other) in enumerate(((west, beside), (west, east))):
+            messages = popped(asked, "orders", 12, f"g{nth}")
+            assert places(messages) == {body: (name_of(int(body[0])), int(body[2])) for body in bodies}
+            handles = [one["handle"] for one in messages]
+            renewed = other.call("POST", f"/v1/groups/g{nth}/invisible", {"handle": handles[0], "invisible_ms": 90_000})
+            assert renewed.status == 200 and renewed.json["handle"].startswith("east~"), renewed
+            handles[0] = renewed.json["handle"]
+            assert call(other, "ack", handles[:6], f"g{nth}").json == {"acked": 6, "failed": []}
+            last = pop(other, "orders", f"g{nth}", ack=[*handles[6:], "east~1forged"])
+            assert (last.status, last.json["messages"]) == (200, [])
+            assert last.json["failed_acks"] == [{"handle": "east~1forged", "code": "handle_invalid"}]
+            assert left(asked, "orders", f"g{nth}") == [(0, 0)] * 4
