@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from api.auth import Certificates, check_complete
 from api.front import HOT_CALLS, Front, Guard, HotCalls
+from api.host import ClusterHandles
 from api.kafka.server import KafkaServer, bind_kafka
 from api.openapi import describe
 from api.order import Gates
@@ -169,7 +170,9 @@ def _hot_calls(service: Service) -> HotCalls:
             hosting=service.hosting,
             lanes=service.lanes,
             progress=service.moved,
+            clusters=ClusterHandles(service.global_copies.clusters),
         ),
+        copies=service.global_copies,
         seen=service.seen,
         partitions=service.partitions,
         metrics=service.metrics,
@@ -185,6 +188,7 @@ def _hot_calls(service: Service) -> HotCalls:
         service.handles,
         service.owners,
         service.lanes,
+        service.global_copies.clusters,
         service.metrics,
         admission=service.pops,
         invisible=service.invisible,

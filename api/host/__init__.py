@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.host.cluster_handles import ClusterHandles
 from api.host.cluster_proof import ClusterProofs, principal_of
 from api.host.clusters import Clusters, from_cluster, global_epoch_of, guarded, unknown_here
 from api.host.fencing import Fencing, passes
@@ -31,6 +32,7 @@ from api.host.static_topics import StaticTopics
 __all__ = [
     "GONE",
     "Call",
+    "ClusterHandles",
     "ClusterProofs",
     "Clusters",
     "Fencing",

@@ -37,7 +37,7 @@ from mq.meta import (
 )
 from mq.names import broker_of, check_topic
 from mq.routing import Route
-from mq.static import LogicalQueue, SegmentOf, TopicMappings, TopicQueues
+from mq.static import GlobalPlace, LogicalQueue, ShownPlace, TopicMappings, TopicQueues
 from tables.delta import PartitionNotFound
 from tables.log import REMEMBERED_MS, PartitionLog
 from tables.paths import Space
@@ -294,11 +294,13 @@ class Topics:
         queues = self.queues_of(topic, meta)
         return broker_of(partition) if queues is None else queues.require(partition, topic.name).leader.broker
 
-    def place_of(self, topic: str, partition: str) -> SegmentOf | None:
-        """Return the place of a partition in a static topic's logical queues, as far as this process knows."""
+    def place_of(self, topic: str, partition: str) -> ShownPlace | None:
+        """Return the place of a partition in a static or global topic's queues, as far as this process knows."""
         present = self.state.topics.get(topic)
         queues = None if present is None else self.queues_of(present)
-        return None if queues is None else queues.of_partition(partition)
+        place = None if queues is None else queues.of_partition(partition)
+        world = None if present is None else present.world
+        return place if place is None or world is None else GlobalPlace(world, place)
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)

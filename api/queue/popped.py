@@ -1,7 +1,7 @@
 """A pop's answer: the rows of each lane with their handles, as JSON messages or as Arrow columns.
 
 Of a static topic, a message is shown in its logical queue with its logical offset, while its handle names the partition
-that has it.
+that has it; of a global topic also the cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from api.queue.pop_requests import Taken
 from api.wire import Answer, ArrowPieces, json_columns, shown_offsets, shown_origins
-from mq.static import TopicQueues
+from mq.queue import handle_of_cluster
+from mq.static import GlobalPlace, GlobalQueues, ShownPlace, TopicQueues
 from mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
 from tables.schema import MESSAGE_SCHEMA
 
@@ -41,16 +42,22 @@ def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def shown(taken: Sequence[Taken], queues: TopicQueues | None) -> Sequence[Taken]:
-    """Return what was taken as a client sees it; `queues` are those of a static topic."""
-    return taken if queues is None else [_shown(one, queues) for one in taken]
+def shown(taken: Sequence[Taken], queues: TopicQueues | None, world: GlobalQueues | None = None) -> Sequence[Taken]:
+    """Return what was taken as a client sees it: in `queues` of a static topic, or in `world` of a global one."""
+    return taken if queues is None else [_shown(one, queues, world) for one in taken]
 
 
-def _shown(one: Taken, queues: TopicQueues) -> Taken:
-    place = queues.of_partition(one.pop.partition)
+def _shown(one: Taken, queues: TopicQueues, world: GlobalQueues | None) -> Taken:
+    def place_of(partition: str) -> ShownPlace | None:
+        local = queues.of_partition(partition)
+        return local if local is None or world is None else GlobalPlace(world, local)
+
+    place = place_of(one.pop.partition)
+    if world is not None:
+        one = one._replace(handles=[handle_of_cluster(world.here, handle) for handle in one.handles])
     if place is None:  # a retry partition
-        return one._replace(rows=shown_origins(one.rows, lambda _, partition: queues.of_partition(partition)))
-    return one._replace(rows=shown_offsets(one.rows, place), shown_in=place.queue.name)
+        return one._replace(rows=shown_origins(one.rows, lambda _, partition: place_of(partition)))
+    return one._replace(rows=shown_offsets(one.rows, place), shown_in=place.name)
 
 
 def json_answer(

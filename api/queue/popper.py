@@ -126,10 +126,17 @@ class Popper:
             visits = group_topic.segment_lanes(queues, request.partition)
         taking = self._hosting.taking()
         mine = [visit for visit in visits if visit.broker in taking and (visit.key.retry or not request.retries_only)]
-        return sum(map(self._lanes.left, self._readable(mine)))
+        return sum(map(self._lanes.left, self._readable(mine, request.topic, queues)))
 
-    def _readable(self, visits: list[LanePartition]) -> list[LanePartition]:
-        """Return the lanes that may be read now; the group goes on in the others later (SPEC ROUTE-9)."""
+    def _readable(self, visits: list[LanePartition], topic: Topic, queues: TopicQueues | None) -> list[LanePartition]:
+        """Return the lanes that may be read now; the group goes on in the others later (SPEC ROUTE-9).
+
+        Left out are also queues of a global topic whose newest messages here have no offsets yet (SPEC STATIC-10).
+        """
+        unseen = frozenset[int]() if topic.world is None else topic.world.unseen
+        if unseen and queues is not None:
+            places = [(visit, queues.of_partition(visit.key.partition)) for visit in visits]
+            visits = [visit for visit, place in places if place is None or place.queue.index not in unseen]
         access = self._access()
         if not access:
             return visits
@@ -156,7 +163,11 @@ class Popper:
             )
         if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
-        return [visit for visit in self._readable(here) if visit.key.retry or not request.retries_only]
+        return [
+            visit
+            for visit in self._readable(here, request.topic, queues)
+            if visit.key.retry or not request.retries_only
+        ]
 
     async def _round(self, request: TopicPopRequest) -> Popped:
         queues = self._queues(request.topic)

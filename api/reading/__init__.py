@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from api.reading.global_pops import GlobalPops
 from api.reading.global_reader import GlobalReader
 from api.reading.partition_reader import FetchQuery, PartitionReader
 from api.reading.queue_reader import QueueReader
 from api.reading.sse import EVENTS_TYPE, stream_events
 
-__all__ = ["EVENTS_TYPE", "FetchQuery", "GlobalReader", "PartitionReader", "QueueReader", "stream_events"]
+__all__ = ["EVENTS_TYPE", "FetchQuery", "GlobalPops", "GlobalReader", "PartitionReader", "QueueReader", "stream_events"]

@@ -1,7 +1,8 @@
 """`POST /v1/groups/{group}/ack`, `/invisible`, `/nack`, `/dead`: what becomes of messages that a group holds.
 
 Each handle of a call has its own outcome; handles of other processes' brokers are forwarded there (see
-`api.host.owners`). The answer comes when everything is stored that must be.
+`api.host.owners`), and so are those that another cluster gave (`api.host.cluster_handles`). The answer comes when
+everything is stored that must be.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from api.auth import Caller, caller_of
-from api.host import Call, Groups, Owners, failed_of, together
+from api.host import Call, ClusterHandles, Clusters, Groups, Owners, failed_of, together
 from api.log import Metrics
 from api.queue import Disposition, HandleCalls, Lanes
 from api.statistics import Outcome
@@ -32,7 +33,7 @@ from api.wire import (
 )
 from mq.errors import Conflict, Forbidden, Refused
 from mq.meta import Group, InvisibleBounds, Topic
-from mq.queue import Dead, Handle, after_failure, check_reason, wait_ms
+from mq.queue import Dead, Handle, after_failure, check_reason, cluster_of_handle, handle_of_cluster, wait_ms
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.wire import (
     AckAnswer,
@@ -60,7 +61,7 @@ _dead: Final = msgspec.json.Decoder(DeadRequest)
 class Asked(NamedTuple):
     """One request."""
 
-    group: Group
+    group: str
     headers: Headers
     call: Call
     caller: Caller
@@ -75,17 +76,23 @@ class HandlesEndpoint:
         handles: HandleCalls,
         owners: Owners,
         lanes: Lanes,
+        clusters: Clusters,
         metrics: Metrics,
         *,
         admission: Admission,
         invisible: InvisibleBounds,
         within_ms: int,
     ) -> None:
-        """`admission` bounds bodies, which must be there `within_ms`; `lanes` knows the topics of handles."""
+        """`admission` bounds bodies, which must be there `within_ms`; `lanes` knows the topics of handles.
+
+        `clusters` are asked about handles that they gave.
+        """
         self._groups = groups
         self._handles = handles
         self._owners = owners
         self._lanes = lanes
+        self._elsewhere = ClusterHandles(clusters)
+        self._here = clusters.here
         self._metrics = metrics
         self._admission = admission
         self._invisible = invisible
@@ -98,16 +105,15 @@ class HandlesEndpoint:
         headers = headers_of(scope)
         with self._admission.enter() as reserved:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
-            group = self._groups.find(group_name) or await self._groups.require(group_name)
-            asked = Asked(group, headers, Call.of(scope, body), caller_of(scope))
+            asked = Asked(group_name, headers, Call.of(scope, body), caller_of(scope))
             answer = msgspec.json.encode(await CALLS[call](self, asked))
         return Answer.of_json(answer)
 
     async def ack(self, asked: Asked) -> AckAnswer:
         """Acknowledge messages."""
-        group, request = asked.group, decode(_ack, asked.headers, asked.call.body)
+        request = decode(_ack, asked.headers, asked.call.body)
 
-        async def here(handles: Sequence[str]) -> Mapping[int, str]:
+        async def here(group: Group, handles: Sequence[str]) -> Mapping[int, str]:
             failed = await self._handles.finish(self._handles.begin_ack(group.name, handles))
             self._metrics.acked_messages[group.name] += len(handles) - len(failed)
             return failed
@@ -117,8 +123,12 @@ class HandlesEndpoint:
 
     async def invisible(self, asked: Asked) -> InvisibleAnswer:
         """Change the invisible time of one message."""
-        group, request = asked.group, decode(_invisible, asked.headers, asked.call.body)
+        request = decode(_invisible, asked.headers, asked.call.body)
         disposition = Disposition(self._invisible.check(request.invisible_ms, zero=True))
+        for cluster in self._elsewhere.split([request.handle], asked.call)[1]:
+            body = msgspec.to_builtins(request)
+            return InvisibleAnswer((await self._elsewhere.ask(cluster, asked.call, body))["handle"])
+        group = await self._group(asked.group)
         _, barred = self._owners.allowed(group.name, [request.handle], asked.caller)
         if barred:
             raise Forbidden("handle: the topic of its message may not be consumed any more", field="handle")
@@ -127,18 +137,19 @@ class HandlesEndpoint:
         failed, renewed = await self._handles.change(group, [request.handle], lambda _: disposition)
         if failed:
             raise _refused(failed[0])
-        return InvisibleAnswer(renewed[0])
+        names_cluster = bool(cluster_of_handle(request.handle))
+        return InvisibleAnswer(handle_of_cluster(self._here, renewed[0]) if names_cluster else renewed[0])
 
     async def nack(self, asked: Asked) -> NackAnswer:
         """Give messages back as failed."""
-        group, request = asked.group, decode(_nack, asked.headers, asked.call.body)
+        request = decode(_nack, asked.headers, asked.call.body)
         if request.delay_ms is not None:
             self._invisible.check(request.delay_ms, field="delay_ms", zero=True)
 
-        def decide(handle: Handle) -> Disposition:
-            return _after_failure(group, self._lanes.topic(handle.lease.topic), handle, request.delay_ms)
+        async def here(group: Group, handles: Sequence[str]) -> Mapping[int, str]:
+            def decide(handle: Handle) -> Disposition:
+                return _after_failure(group, self._lanes.topic(handle.lease.topic), handle, request.delay_ms)
 
-        async def here(handles: Sequence[str]) -> Mapping[int, str]:
             failed, _ = await self._handles.change(group, handles, decide)
             self._metrics.nacked_messages[group.name] += len(handles) - len(failed)
             return failed
@@ -148,10 +159,10 @@ class HandlesEndpoint:
 
     async def dead(self, asked: Asked) -> DeadAnswer:
         """Send messages to the dead letters."""
-        group, request = asked.group, decode(_dead, asked.headers, asked.call.body)
+        request = decode(_dead, asked.headers, asked.call.body)
         disposition = Disposition(0, check_reason(request.reason), Outcome.DEAD)
 
-        async def here(handles: Sequence[str]) -> Mapping[int, str]:
+        async def here(group: Group, handles: Sequence[str]) -> Mapping[int, str]:
             failed, _ = await self._handles.change(group, handles, lambda _: disposition)
             self._metrics.condemned_messages[group.name] += len(handles) - len(failed)
             return failed
@@ -163,20 +174,41 @@ class HandlesEndpoint:
         self,
         asked: Asked,
         request: AckRequest | NackRequest | DeadRequest,
-        here: Callable[[Sequence[str]], Awaitable[Mapping[int, str]]],
+        here: Callable[[Group, Sequence[str]], Awaitable[Mapping[int, str]]],
     ) -> list[FailedHandle]:
-        """Run `here` for handles of our brokers, forward the others to their processes; return the refused handles.
+        """Run `here` for handles of our brokers, send the others to their processes and clusters; return the refused.
 
         `here` returns the codes of the handles that it refuses, by position.
         """
-        handles, barred = self._owners.allowed(asked.group.name, request.handles, asked.caller)
-        split = self._owners.split(asked.group.name, handles, asked.call)
+        ours, theirs = self._elsewhere.split(request.handles, asked.call)
+        if not theirs:
+            return await self._in_cluster(asked, request, ours, here)
+        # A group that only the other cluster has is none of ours.
+        mine = [self._in_cluster(asked, request, ours, here)] if ours else []
+        body = msgspec.to_builtins(request)
+        refused = await together([self._elsewhere.ask_all(theirs, asked.call, body), *mine])
+        return [one for part in refused for one in part]
+
+    async def _in_cluster(
+        self,
+        asked: Asked,
+        request: AckRequest | NackRequest | DeadRequest,
+        handles: list[str],
+        here: Callable[[Group, Sequence[str]], Awaitable[Mapping[int, str]]],
+    ) -> list[FailedHandle]:
+        """Do what `_everywhere` does, for handles that this cluster gave."""
+        group = await self._group(asked.group)
+        handles, barred = self._owners.allowed(group.name, handles, asked.caller)
+        split = self._owners.split(group.name, handles, asked.call)
         if not split.theirs:
-            return barred + _failed(handles, await here(handles))
+            return barred + _failed(handles, await here(group, handles))
         ours = [handles[at] for at in split.ours]
         body = {**msgspec.to_builtins(request), "handles": handles}
-        failed, answers = await together([here(ours), self._owners.ask_all(split.theirs, asked.call, body)])
+        failed, answers = await together([here(group, ours), self._owners.ask_all(split.theirs, asked.call, body)])
         return barred + _failed(ours, failed) + failed_of(answers)
+
+    async def _group(self, name: str) -> Group:
+        return self._groups.find(name) or await self._groups.require(name)
 
 
 def _refused(code: str) -> Refused | Conflict:

@@ -3,6 +3,7 @@
     body --decode, check--> acks begin --> pop (in memory, or from files) --> acks stored --> JSON or Arrow
                   '--> another process, when that serves the topic's brokers
                   '--> of a static topic, one process after another, as far as `PopForwarder.way` says
+                  '--> of a global topic, one cluster after another (`api.reading.GlobalPops`)
 
 It is a plain ASGI endpoint, as are produce and fetch. Acknowledgements of this call that must be stored are stored
 before the answer. Popped messages are the client's for their invisible time, even if the answer is lost. So a client
@@ -18,8 +19,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from api.auth import caller_of
-from api.host import GONE, Call, Groups, HostedTopic, Hosting, Peer, Topics, refuse_global
+from api.host import (
+    GONE,
+    Call,
+    GlobalCopies,
+    Groups,
+    HostedTopic,
+    Hosting,
+    Peer,
+    Relayed,
+    Topics,
+    from_cluster,
+    global_epoch_of,
+    is_forwarded,
+    refuse_global,
+    unknown_here,
+)
 from api.log import Metrics, Partitions
 from api.queue import (
     ARROW_TYPE,
@@ -33,7 +51,9 @@ from api.queue import (
     json_answer,
     shown,
 )
+from api.reading import GlobalPops
 from api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
+from api.sending import local_name
 from api.statistics import GroupStatistics
 from api.wire import (
     BODY_BYTES_MAX,
@@ -53,7 +73,7 @@ from api.wire import (
     unquoted,
 )
 from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.meta import Group, InvisibleBounds, Subscription, Topic
+from mq.meta import Group, InvisibleBounds, Subscription
 from mq.names import broker_of, check_topic
 from mq.queue import check_attempt_id
 from mq.static import TopicQueues
@@ -81,6 +101,7 @@ class PopEndpoint:
         *,
         hosting: Hosting,
         forwarder: PopForwarder,
+        copies: GlobalCopies,
         seen: SeenClients,
         partitions: Partitions,
         metrics: Metrics,
@@ -98,6 +119,8 @@ class PopEndpoint:
         self._handles = handles
         self._hosting = hosting
         self._forwarder = forwarder
+        self._copies = copies
+        self._global = GlobalPops(copies.clusters, _is_found, lambda: popper.stopping)
         self._seen = seen
         self._partitions = partitions
         self._metrics = metrics
@@ -121,54 +144,95 @@ class PopEndpoint:
         with self._admission.enter() as reserved:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
             request = decode_pop(headers, body)
-        topic = self._topics.find(topic_name) or await self._topics.require(check_topic(topic_name))
-        refuse_global(topic.topic, "pop")
+        topic = await self._topic(topic_name, scope)
         group = await self._groups.for_use(group_name)
         queues = self._topics.queues(topic)
-        wanted = _checked(topic.topic, queues, group, request, self._invisible)
+        wanted = _checked(topic, queues, group, request, self._invisible)
         if request.client_id is not None:
             subscription = Subscription(
                 order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
             )
             self._seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
-        acks, barred = self._forwarder.allowed(group_name, request.ack or [], caller_of(scope))
+        call = Call.of(scope, body, wait_ms=wanted.wait_ms)
+        request.ack, elsewhere = await self._forwarder.ack_in_clusters(request.ack or [], call)
+        acks, barred = self._forwarder.allowed(group_name, request.ack, caller_of(scope))
         request.ack = acks
-        handles, refused = acks, list[FailedHandle]()
-        popped: Popped | None = None
         client = Client(scope, receive)
         over = await self._repeated.begin(wanted.attempt, client)
         try:
-            if not self._hosting.alone:
-                call = Call.of(scope, body, wait_ms=wanted.wait_ms)
-                way = await self._forwarder.way(wanted, queues, call)
-                found: Popped | Answer | None
-                if way.stations:
-                    refused = await self._forwarder.ack_all(group_name, acks, call)
-                    handles = []
-                    found = await self._travel(way, topic, wanted, request, call, client)
-                else:
-                    found, handles, refused = await self._forwarder.forward(request, group_name, way.last, call, client)
-                if isinstance(found, Answer):
-                    answer = with_refused(found, barred + refused)
-                    ticket.grow(answer.size)
-                    return answer
-                popped = found
-            if popped is None:
-                acking = self._handles.begin_ack(group_name, handles)
-                try:
-                    popped = await self._pop_here(topic, wanted, client)
-                finally:
-                    failed = await self._handles.finish(acking)
-                refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
+            if topic.topic.world is None or is_forwarded(call.headers) or from_cluster(call.headers):
+                found, refused = await self._in_cluster(topic, wanted, request, call, client)
+            else:
+                refused = await self._forwarder.ack_all(group_name, acks, call)
+                found = await self._in_clusters(topic, wanted, request, call, client)
         finally:
             client.close()
             over()
-        answer = await self._encoded(wanted, popped, barred + refused, scope, ticket)
+        told = barred + elsewhere + refused
+        if isinstance(found, Answer):
+            answer = with_refused(found, told)
+            ticket.grow(answer.size)
+            return answer
+        popped = found
+        answer = await self._encoded(wanted, popped, told, scope, ticket)
         self._count(wanted, popped, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
         self._popper.check(popped)
         return answer
+
+    async def _topic(self, name: str, scope: Scope) -> HostedTopic:
+        """Return the topic; of a global one with a copy no older than that of a cluster that sent the pop on."""
+        topic = self._topics.find(name)
+        if topic is None and from_cluster(scope["headers"]):
+            raise unknown_here(name)
+        topic = topic or await self._topics.require(check_topic(name))
+        if topic.topic.world is not None:
+            self._copies.clusters.refuse_guarded(name)
+            if from_cluster(scope["headers"]):
+                await self._copies.caught_up(name, global_epoch_of(scope["headers"]))
+        return topic
+
+    async def _in_clusters(
+        self, topic: HostedTopic, wanted: TopicPopRequest, request: PopRequest, call: Call, client: Client
+    ) -> Popped | Answer:
+        """Pop from a global topic, in whichever cluster has messages; handles are acknowledged before."""
+
+        async def here(wait_ms: int) -> Popped | Answer:
+            found, _ = await self._in_cluster(
+                topic,
+                replace(wanted, topic=topic.topic, wait_ms=wait_ms),
+                msgspec.structs.replace(request, ack=[], wait_ms=wait_ms),
+                call,
+                client,
+            )
+            if isinstance(found, Answer) and found.status != _OK:
+                raise Relayed.of(found)
+            return found
+
+        return await self._global.pop(self._copies.world(topic), request, call, client, here)
+
+    async def _in_cluster(
+        self, topic: HostedTopic, wanted: TopicPopRequest, request: PopRequest, call: Call, client: Client
+    ) -> tuple[Popped | Answer, list[FailedHandle]]:
+        """Acknowledge handles of this cluster and pop in it; also return the handles that were refused."""
+        group, handles, refused = wanted.group.name, request.ack or [], list[FailedHandle]()
+        if not self._hosting.alone:
+            queues = self._topics.queues(topic)
+            way = await self._forwarder.way(wanted, queues, call)
+            found: Popped | Answer | None
+            if way.stations:
+                refused = await self._forwarder.ack_all(group, handles, call)
+                return await self._travel(way, topic, wanted, request, call, client), refused
+            found, handles, refused = await self._forwarder.forward(request, group, way.last, call, client)
+            if found is not None:
+                return found, refused
+        acking = self._handles.begin_ack(group, handles)
+        try:
+            popped = await self._pop_here(topic, wanted, client)
+        finally:
+            failed = await self._handles.finish(acking)
+        return popped, refused + [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
     def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int) -> None:
         """Count what was popped, but not once more what the lost answer of a repeated pop has counted."""
@@ -217,7 +281,8 @@ class PopEndpoint:
     async def _encoded(
         self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope, ticket: Ticket
     ) -> Answer:
-        taken = shown(popped.taken, popped.queues)
+        world = self._topics.state.topics.get(wanted.topic.name, wanted.topic).world
+        taken = shown(popped.taken, popped.queues, world)
         rest = self._popper.rest(wanted, popped.queues)
         if rest and taken:
             self._popper.wake_others(wanted)
@@ -239,11 +304,14 @@ def _is_found(found: Popped | Answer) -> bool:
 
 
 def _checked(
-    topic: Topic, queues: TopicQueues | None, group: Group, request: PopRequest, invisible: InvisibleBounds
+    hosted: HostedTopic, queues: TopicQueues | None, group: Group, request: PopRequest, invisible: InvisibleBounds
 ) -> TopicPopRequest:
-    """Return the checked request; the group's settings fill in what it leaves out."""
-    if request.partition is not None and queues is not None:
-        queues.require(request.partition, topic.name)
+    """Return the checked request, in this cluster's own names; the group's settings fill in what it leaves out."""
+    topic, partition = hosted.topic, request.partition
+    if partition is not None and topic.world is not None:
+        partition = local_name(hosted, partition)
+    if partition is not None and queues is not None:
+        queues.require(partition, topic.name)
     elif request.partition is not None and request.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
@@ -264,18 +332,21 @@ def _checked(
     # Retried messages have no order.
     in_order = False if retries_only else order
     invisible_ms, attempt_id = request.invisible_ms, request.attempt_id
-    return TopicPopRequest(
+    wanted = TopicPopRequest(
         topic=topic,
         group=group,
         max_messages=request.max_messages or POP_MESSAGES_DEFAULT,
         invisible_ms=group.settings.invisible_ms if invisible_ms is None else invisible.check(invisible_ms),
         wait_ms=request.wait_ms or 0,
         filter=message_filter(request.tags, request.filter),
-        partition=request.partition,
+        partition=partition,
         order=in_order,
         retries_only=retries_only,
         attempt_id=None if attempt_id is None else check_attempt_id(attempt_id, in_order=in_order is not False),
     )
+    if wanted.keeps_order and not retries_only:  # no cluster knows how far the group is in another one's stays
+        refuse_global(topic, "a pop in order, or of a topic with strict order,")
+    return wanted
 
 
 def _count(metrics: Metrics, wanted: TopicPopRequest, taken: Sequence[Taken], acked: int) -> None:

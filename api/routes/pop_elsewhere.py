@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -21,10 +22,10 @@ import msgspec
 import pyarrow as pa
 
 from api.auth import Caller
-from api.host import Call, Hosting, Owners, Peer, Peers, failed_of, is_forwarded
+from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, from_cluster, is_forwarded
 from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
 from api.wire import Answer, Client
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Unavailable, Unknown
 from mq.names import broker_of
 from mq.static import LogicalQueue, TopicQueues
 from mq.wire import FAILED_KEY, FailedHandle, PopRequest
@@ -34,6 +35,8 @@ __all__ = ["STATION_MS", "PopForwarder", "Way", "has_messages", "with_refused"]
 #: How long a pop waits at another process before it looks again: at its client, which may have gone, and at closed
 #: segments that other processes serve.
 STATION_MS: Final = 1_000
+#: Seconds for which a pop waits until another cluster has acknowledged what it gave.
+_ACK_S: Final = 5.0
 
 _OK: Final = 200
 _REFUSED: Final = msgspec.json.Decoder(list[FailedHandle])
@@ -69,8 +72,10 @@ class PopForwarder:
         hosting: Hosting,
         lanes: Lanes,
         progress: MovedProgress,
+        clusters: ClusterHandles,
     ) -> None:
         """`progress` knows how far groups are at brokers that other processes serve."""
+        self._clusters = clusters
         self._owners = owners
         self._peers = peers
         self._handles = handles
@@ -81,6 +86,23 @@ class PopForwarder:
     def allowed(self, group: str, handles: list[str], caller: Caller) -> tuple[list[str], list[FailedHandle]]:
         """Return the handles that the caller may acknowledge, and the others."""
         return self._owners.allowed(group, handles, caller)
+
+    async def ack_in_clusters(self, handles: list[str], call: Call) -> tuple[list[str], list[FailedHandle]]:
+        """Acknowledge the handles that other clusters gave; return those of this one, and those that were refused.
+
+        A cluster that is away holds up no pop: its handles are refused with the code `queue_unserved`, and their
+        messages are delivered again unless they are acknowledged later.
+        """
+        ours, theirs = self._clusters.split(handles, call)
+        refused: list[FailedHandle] = []
+        for cluster, its in theirs.items():
+            try:
+                ack = _ack_of(call)._replace(timeout_s=_ACK_S)
+                refused += await self._clusters.ask_all({cluster: its}, ack, {"handles": its})
+            except DeltaMQError as error:
+                is_away = isinstance(error, Unavailable | Unknown)
+                refused += [FailedHandle(handle, "queue_unserved" if is_away else error.code) for handle in its]
+        return ours, refused
 
     # The way.
 
@@ -101,11 +123,24 @@ class PopForwarder:
             return Way((), self._owners.of_any(brokers, call))
         if queue is not None:
             return await self._way_of(queue, wanted, queues, call)
+        if from_cluster(call.headers):
+            return self._way_through(brokers, call)
         # Who serves closed segments alone gives what is left there, and then what the leaders have.
         leading = list(dict.fromkeys(one.leader.broker for one in queues.served.values())) or brokers
         last = self._owners.of_any(leading, call)
         is_here = last is not None and any(map(self._hosting.hosts, brokers))
         return Way((None,) if is_here else (), last)
+
+    def _way_through(self, brokers: Sequence[str], call: Call) -> Way:
+        """Return a way through all processes that serve these brokers: another cluster asks one for all of them."""
+        places: dict[Peer | None, None] = {}
+        for broker in brokers:
+            with contextlib.suppress(DeltaMQError):
+                places[self._owners.of(broker, call)] = None
+        if not places:
+            return Way((), self._owners.of_any(brokers, call))
+        *stations, last = random.sample(list(places), len(places))
+        return Way(tuple(stations), last)
 
     async def _way_of(self, queue: LogicalQueue, wanted: TopicPopRequest, queues: TopicQueues, call: Call) -> Way:
         last = self._owners.of(queue.leader.broker, call)
@@ -171,10 +206,7 @@ class PopForwarder:
             failed = await self._handles.finish(self._handles.begin_ack(group, ours))
             refused += [FailedHandle(ours[at], code) for at, code in sorted(failed.items())]
         if split.theirs:
-            # A pop's path is that of its group, its topic and the call.
-            target = b"/".join([*call.target.split(b"/")[:4], b"ack"])
-            ack = Call.on_behalf("POST", target.decode("ascii"), call.headers)
-            refused += failed_of(await self._owners.ask_all(split.theirs, ack, {"handles": handles}))
+            refused += failed_of(await self._owners.ask_all(split.theirs, _ack_of(call), {"handles": handles}))
         return [handles[at] for at in left], refused
 
     async def _pop(self, peer: Peer, request: PopRequest, call: Call, client: Client) -> Answer:
@@ -195,6 +227,13 @@ class PopForwarder:
                 return answer
             request.ack = []
             left_ms = max(0, int((deadline - loop.time()) * 1000))
+
+
+def _ack_of(call: Call) -> Call:
+    """Return the call that acknowledges messages of a pop's group, for its client."""
+    # A pop's path is that of its group, its topic and the call.
+    target = b"/".join([*call.target.split(b"/")[:4], b"ack"])
+    return Call.on_behalf("POST", target.decode("ascii"), call.headers)._replace(principal=call.principal)
 
 
 def has_messages(answer: Answer) -> bool:

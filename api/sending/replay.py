@@ -3,7 +3,8 @@
     chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> counted
 
 Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated. In a
-static topic it goes to where its logical queue's messages go now, unless an earlier segment of that queue has it.
+static topic it goes to where its logical queue's messages go now, unless an earlier segment of that queue has it. If
+these go to another cluster, it stays a dead letter: the retry topic is there for it, in its own cluster.
 """
 
 from __future__ import annotations
@@ -230,6 +231,12 @@ class _Targets:
             return _Target(retry, self._fencing.epochs(retry.name))
         places = self._hosted.placement(topic)
         name = places.home_of(topic.name, origin["partition"], key, offset)
+        # A closed queue of a global topic must get nothing more here: its next stay has these offsets.
+        if any(places.partitions[number] == name for number in places.away):
+            detail = (
+                f"topic {topic.name}: the queue takes its messages in another cluster; send back to the retry topic"
+            )
+            raise Unavailable(detail, code=_UNSERVED)
         earlier = () if places.queues is None else await self._segments_before(name, topic, places)
         return _Target(topic.partition(name), places.fence_epochs[name], earlier)
 

@@ -1,6 +1,7 @@
 """Stored rows of static topics as clients see them: logical queues and logical offsets (SPEC STATIC-2).
 
     row at offset 7 of orders#3@broker-a    segment, from 400 on    --> 407 of 3@__logical_queue_broker__
+                                            of a global topic       --> 907 of 3@__global_logical_queue_broker__
 
 Rows are stored with the physical places, which never change; a column of offsets is shown with one addition.
 """
@@ -13,22 +14,23 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.static import SegmentOf
+from mq.static import ShownPlace
 
 __all__ = ["PlaceOf", "shown_offsets", "shown_origins"]
 
 #: Returns the place of a topic's partition in a logical queue. It is None for plain topics, and for a segment that was
 #: dropped: then the row is shown as it is stored.
-PlaceOf: TypeAlias = Callable[[str, str], SegmentOf | None]
+PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
 
 
-def shown_offsets(rows: pa.Table, place: SegmentOf) -> pa.Table:
-    """Return the rows of a segment with logical offsets; raises what `Segment.delta` does."""
-    delta = place.segment.delta
-    if not delta:
-        return rows
+def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
+    """Return the rows of a segment, which must have offsets for clients, with these."""
     at = rows.schema.get_field_index("offset")
-    return rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
+    if not rows.num_rows:
+        return rows
+    first: int = rows.column(at)[0].as_py()
+    delta = place.shown(first) - first
+    return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
 
 
 def shown_origins(rows: pa.Table, place_of: PlaceOf) -> pa.Table:
@@ -48,7 +50,7 @@ def _shown(origins: pa.StructArray, place_of: PlaceOf) -> pa.StructArray:
     found = [places.get(pair) for pair in pairs]
     if not any(found):
         return origins
-    names = [stored if place is None else place.queue.name for (_, stored), place in zip(pairs, found, strict=True)]
+    names = [stored if place is None else place.name for (_, stored), place in zip(pairs, found, strict=True)]
     moved = [
         at if place is None or at is None else place.shown(at)
         for at, place in zip(offsets.to_pylist(), found, strict=True)

@@ -15,6 +15,9 @@ message: two hashes for 32 messages. (OpenSSL's HMAC releases the interpreter's 
 the wait to get it back is longer than the computation.) So a tag covers topic id, group, epoch, partition, offset,
 attempt and expiry; a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
 numbered, so that they can be rotated.
+
+A handle of a global topic's message has the name of the cluster that gave it before it, `west~1AAGL...`: clusters have
+secrets of their own, and only that one can read the rest (SPEC STATIC-19).
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ __all__ = [
     "Opened",
     "check_live",
     "claimed_topics",
+    "cluster_of_handle",
+    "handle_of_cluster",
     "index_of",
     "life_digest",
     "mint",
@@ -48,6 +53,8 @@ __all__ = [
 ]
 
 _VERSION: Final = "1"
+#: Ends the cluster's name; neither such a name nor a handle contains it.
+_CLUSTER_END: Final = "~"
 _LIFE_BYTES: Final = 8
 _TAG_BYTES: Final = 12
 _TAG_CHARS: Final = 16
@@ -222,6 +229,19 @@ def _tails(secret: bytes, group: str, head: str, num: int) -> tuple[str, ...]:
     )
 
 
+# The cluster.
+
+
+def handle_of_cluster(cluster: str, handle: str) -> str:
+    """Return a handle of this cluster as clients of a global topic get it: it says where it belongs."""
+    return f"{cluster}{_CLUSTER_END}{handle}"
+
+
+def cluster_of_handle(handle: str) -> str:
+    """Return the cluster that a handle says it belongs to; empty if it does not say one."""
+    return handle.partition(_CLUSTER_END)[0] if _CLUSTER_END in handle else ""
+
+
 # Opening handles.
 
 
@@ -242,8 +262,11 @@ def open_handle(keys: HandleKeys, group: str, handle: str) -> Handle:
 def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[list[Opened], list[int]]:
     """Verify handles; return the genuine ones by lease, and the positions of those that are not genuine.
 
-    A batch that comes back whole and in order costs one comparison for 32 messages.
+    A batch that comes back whole and in order costs one comparison for 32 messages. A cluster's name before a handle is
+    passed over: who calls this has looked at it.
     """
+    if _CLUSTER_END in "".join(handles):
+        handles = [handle.rpartition(_CLUSTER_END)[2] for handle in handles]
     opened: list[Opened] = []
     invalid: list[int] = []
     apart: dict[str, list[int]] = {}
@@ -314,8 +337,11 @@ def _same(given: str, expected: str) -> bool:
 
 
 def claimed_topics(handles: Iterable[str]) -> set[str]:
-    """Return the topics that handles claim to be of: who forges one claims what it likes, so this grants nothing."""
-    found = map(_lease, {handle[:-_TAIL_CHARS] for handle in handles})
+    """Return the topics that handles claim to be of: who forges one claims what it likes, so this grants nothing.
+
+    Every handle that `open_handles` opens is read here, too, with and without a cluster's name before it.
+    """
+    found = map(_lease, {handle.rpartition(_CLUSTER_END)[2][:-_TAIL_CHARS] for handle in handles})
     return {one[0].topic for one in found if one is not None}
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
 from mq.static.global_progress import global_commit_parts, global_position, global_reset_parts, shown_in
-from mq.static.global_queues import GlobalQueues, Stay, global_queue_index, global_queue_name, global_queue_names
+from mq.static.global_queues import (
+    GlobalPlace,
+    GlobalQueues,
+    Stay,
+    global_queue_index,
+    global_queue_name,
+    global_queue_names,
+)
 from mq.static.logical_queue import (
     GLOBAL_BROKER,
     LOGICAL_BROKER,
@@ -21,7 +28,7 @@ from mq.static.reading import Place, next_after, place_of
 from mq.static.segment import UNDECIDED, Segment
 from mq.static.stored_offsets import StoredOffsets, Stretch
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
-from mq.static.topic_queues import SegmentOf, TopicQueues
+from mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
 
 __all__ = [
     "GLOBAL_BROKER",
@@ -29,6 +36,7 @@ __all__ = [
     "NO_MAPPINGS",
     "UNDECIDED",
     "Found",
+    "GlobalPlace",
     "GlobalQueues",
     "LogicalQueue",
     "MappingFault",
@@ -37,6 +45,7 @@ __all__ = [
     "Sealed",
     "Segment",
     "SegmentOf",
+    "ShownPlace",
     "Stay",
     "StoredOffsets",
     "Stretch",

@@ -17,14 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq.limits import PARTITIONS_MAX
 from mq.static.jump import jump_above
 from mq.static.logical_queue import GLOBAL_BROKER
 from mq.static.segment import UNDECIDED
+from mq.static.topic_queues import SegmentOf
 
-__all__ = ["GlobalQueues", "Stay", "global_queue_index", "global_queue_name", "global_queue_names"]
+__all__ = ["GlobalPlace", "GlobalQueues", "Stay", "global_queue_index", "global_queue_name", "global_queue_names"]
 
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
 
@@ -181,6 +182,14 @@ class GlobalQueues:
                 return stay.shown(local)
         return UNDECIDED
 
+    @property
+    def unseen(self) -> frozenset[int]:
+        """The queues that take messages here which have no global offsets yet: nobody may get these."""
+        newest = ((index, stays[-1]) for index, stays in enumerate(self.queues))
+        return frozenset(
+            index for index, stay in newest if stay.cluster == self.here and stay.takes and not stay.is_decided
+        )
+
     def earlier(self, queue: int, since_ms: int) -> tuple[str, ...]:
         """Return the other clusters in which the queue was since a time, newest first: they may remember requests."""
         was = [stay.cluster for stay in self.queues[queue][:-1] if not stay.is_ended or stay.end_ms >= since_ms]
@@ -270,3 +279,23 @@ class GlobalQueues:
                     yield f"queue {name} moves from {old.cluster} to itself"
             if unknown := {stay.cluster for stay in stays}.difference(self.clusters):
                 yield f"queue {name} is in {min(unknown)}, which is no cluster of the topic"
+
+
+class GlobalPlace(NamedTuple):
+    """A physical partition's place in a global topic: its place in this cluster's own queue, and where that is shown.
+
+    A segment belongs to one stay: a queue that leaves a cluster gets a new segment there.
+    """
+
+    world: GlobalQueues
+    local: SegmentOf
+
+    @property
+    def name(self) -> str:
+        """The global name of the queue."""
+        return global_queue_name(self.local.queue.index)
+
+    def shown(self, offset: int) -> int:
+        """Return the global offset of a message at an offset of the partition; -1 while it has none."""
+        local = self.local.shown(offset)
+        return local if local < 0 else self.world.shown(self.local.queue.index, local)

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mq.errors import NotFound, Unavailable, Unprocessable
 from mq.static.logical_queue import LogicalQueue, queue_index, queue_names
 from mq.static.segment import UNDECIDED, Segment
 
-__all__ = ["SegmentOf", "TopicQueues"]
+__all__ = ["SegmentOf", "ShownPlace", "TopicQueues"]
+
+
+class ShownPlace(Protocol):
+    """Where clients see the messages of a physical partition."""
+
+    @property
+    def name(self) -> str:
+        """The name of the queue as clients see it."""
+
+    def shown(self, offset: int) -> int:
+        """Return the offset that clients see; -1 while it is not decided (SPEC STATIC-10)."""
 
 
 class SegmentOf(NamedTuple):
@@ -19,6 +30,11 @@ class SegmentOf(NamedTuple):
 
     queue: LogicalQueue
     segment: Segment
+
+    @property
+    def name(self) -> str:
+        """The name of the queue as clients see it."""
+        return self.queue.name
 
     def shown(self, offset: int) -> int:
         """Return the offset that clients see: the logical one, or -1 while it is not decided (SPEC STATIC-10)."""

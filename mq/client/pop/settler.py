@@ -24,7 +24,7 @@ from mq.client.http import is_worth_retrying
 from mq.client.messages import Dead, FailedHandle, Retry
 from mq.client.pop.client import PopClient
 from mq.client.pop.lease import Lease, Release, Settlement
-from mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, failed_of
+from mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, QUEUE_UNSERVED, failed_of
 from mq.errors import Conflict, DeltaMQError, Unknown
 from mq.wire import AckRequest, DeadRequest, NackRequest
 
@@ -91,12 +91,19 @@ class Settler:
         return taken
 
     def carried(self, leases: Sequence[Lease], failed: Sequence[FailedHandle]) -> None:
-        """Note that the service has these acknowledgements, except the failed ones."""
+        """Note that the service has these acknowledgements, except the failed ones.
+
+        Those of a cluster that is away are queued again, as long as their leases last: nothing was sent there.
+        """
+        now, unserved = time.monotonic(), {one.handle for one in failed if one.code == QUEUE_UNSERVED}
+        again = [lease for lease in leases if lease.handle in unserved and now < lease.expires_at]
         with self._lock:
             self._under_way -= len(leases)
             self._failures = 0
+            self._give_back(again)
             self._changed.notify_all()
-        self._note(leases, failed)
+        left = {lease.handle for lease in again}
+        self._note(leases, [one for one in failed if one.handle not in left])
 
     def not_carried(self, leases: Sequence[Lease]) -> None:
         """Queue acknowledgements again, because it is not known whether the service has them."""

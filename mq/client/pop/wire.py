@@ -27,6 +27,7 @@ __all__ = [
     "HANDLE_EXPIRED",
     "JSON_HEADERS",
     "OUTCOME_UNKNOWN",
+    "QUEUE_UNSERVED",
     "PopAsk",
     "PopOptions",
     "failed_of",
@@ -42,6 +43,8 @@ HANDLES_MAX: Final = POP_MESSAGES_MAX
 HANDLE_EXPIRED: Final = "handle_expired"
 #: Code: the message was settled so late that it is not known whether that counts.
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
+#: The cluster that gave the handle, of a global topic, cannot be reached.
+QUEUE_UNSERVED: Final = "queue_unserved"
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 _ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}

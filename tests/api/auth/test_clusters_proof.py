@@ -126,6 +126,25 @@ def test_sec_06_a_groups_progress_in_another_cluster_needs_access_there(both: Bo
     assert caller.call("POST", f"{path}/reset", {"to": offsets}).status == 200
 
 
+def test_sec_06_pops_and_handles_of_another_cluster_need_access_there(both: Both) -> None:
+    topic = GlobalTopic(both.east, "o-popped")
+    assert topic.create(2).status == 201
+    topic.send_to(1, "a")
+    path = "/v1/groups/o-group"
+    caller = both.caller("east", "popping", "subscribe")
+    both.east.rule("popping", "group", "o-group", "subscribe")
+    both.west.put_principal("popping")
+    for resource, name in (("topic", "o-popped"), ("group", "o-group")):
+        assert refused(caller.call("POST", f"{path}/topics/o-popped/pop", {})) == (403, "forbidden")
+        both.west.rule("popping", resource, name, "subscribe")
+    (message,) = caller.call("POST", f"{path}/topics/o-popped/pop", {}).json["messages"]
+    stranger = both.caller("east", "popping-not", "subscribe")
+    both.east.rule("popping-not", "group", "o-group", "subscribe")
+    asked = {"handles": [message["handle"]]}
+    assert refused(stranger.call("POST", f"{path}/ack", asked)) == (403, "principal_unknown")
+    assert caller.call("POST", f"{path}/ack", asked).json == {"acked": 1, "failed": []}
+
+
 def test_sec_06_making_a_global_topic_needs_what_making_any_topic_needs(both: Both) -> None:
     caller = both.caller("east", "altering", "alter")
     topic = GlobalTopic(caller, "o-new")

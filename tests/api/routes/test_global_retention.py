@@ -123,3 +123,36 @@ def test_static_17_groups_count_what_is_left(aged: Aged) -> None:
         assert (view["committed_offset"], view["min_offset"], view["lag"]) == (4, 4, 2)
     aged.clusters.stop("west")
     assert aged.clusters.east.call("PUT", path, {"offsets": {name: 6}}).status == 200, "west is not needed any more"
+
+
+def test_static_17_a_home_that_ends_before_it_hands_out_what_it_forgot_is_made_up_for(tmp_path: Path) -> None:
+    """The home has recorded that it forgets a stay, and west has not heard of it: where a kill leaves both."""
+    made = Aged(tmp_path)
+    clusters = made.clusters
+    try:
+        topic = GlobalTopic(clusters.east, "once")
+        assert topic.create(2, retention_ms=1_000).status == 201
+        assert topic.remap("west").status == 200
+        assert topic.send_to(0, "a") == [0]
+        made.clock.advance_ms(DAY_MS + 60_000)
+        clusters.stop("west")
+        with pytest.raises(Unavailable):
+            on_loop(clusters.east, clusters.east.service.global_copies.drop_stays("once"))
+        for name in ("west", "east"):
+            if name == "east":
+                clusters.stop(name)
+            made.start(name)
+
+        def stays(api: Api) -> list[str]:
+            view = topic.at(api).ask("GET").json["logical_queues"][0]
+            return [stay["cluster"] for stay in view["stays"]]
+
+        assert (stays(clusters.east), stays(clusters.west)) == (["west"], ["east", "west"])
+        assert topic.at(clusters.east).read(0) == [(0, "a")], "west reads the home's copy, by which east asks"
+        assert stays(clusters.west) == ["west"]
+        whole = topic.at(clusters.east)
+        assert whole.ask("POST", "/check").json["complete"] is True
+        assert whole.send_to(0, "b") == [1] and topic.at(clusters.west).read(0) == [(0, "a"), (1, "b")]
+    finally:
+        for name in list(clusters._running):
+            clusters.stop(name)

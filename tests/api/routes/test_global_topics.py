@@ -109,7 +109,6 @@ def test_static_19_what_works_in_one_cluster_alone_is_refused(clusters: TwoClust
     assert east.call("PUT", "/v1/groups/g", {}).status in (200, 201)
     calls = [
         east.send("refused", {"body": "x", "delay_ms": 1000}),
-        east.call("POST", "/v1/groups/g/topics/refused/pop", {"max_messages": 1}),
         east.call("POST", "/v1/groups/g/clients/c/heartbeat", {"topics": {"refused": {}}}),
     ]
     for reply in calls:

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from mq.errors import Conflict, Refused
 from mq.queue.checkpoint import Checkpoint, Pop, Span, spans_of
-from mq.queue.handle import Handle, HandleKeys, check_live, claimed_topics, life_digest, mint, open_handle, open_handles
+from mq.queue.handle import (
+    Handle,
+    HandleKeys,
+    check_live,
+    claimed_topics,
+    cluster_of_handle,
+    handle_of_cluster,
+    life_digest,
+    mint,
+    open_handle,
+    open_handles,
+)
 from tests.unit.mq.checkpoints import pops, spans
 from tests.unit.mq.queue.test_checkpoint import FILTERED, POP
 
@@ -43,6 +54,8 @@ def test_sec_04_the_topics_that_handles_claim_are_those_that_genuine_ones_have()
     assert claimed_topics(mint(KEYS, POP, [FILTERED])) == {POP.topic}
     assert claimed_topics([one(), forged, "", "x", "1!" + "A" * 17]) == {POP.topic, "other"}
     assert open_handles(KEYS, POP.group, [forged]) == ([], [0]), "what it claims is not believed"
+    named = [handle_of_cluster("west", handle) for handle in other]
+    assert claimed_topics(named) == {"other"}, "a cluster's name before a handle hides no topic from the check"
 
 
 def test_sec_36_handles_that_are_joined_wrongly_are_refused() -> None:
@@ -209,3 +222,13 @@ def test_pop_12_a_handle_of_an_earlier_life_is_refused(name: str, topic_id: str 
 
 def test_a_handle_is_a_value() -> None:
     assert open_handle(KEYS, "billing", one()) == Handle(open_handle(KEYS, "billing", one()).lease, 1)
+
+
+@given(st.lists(st.sampled_from(["", "east", "a.b-c_d"]), min_size=1, max_size=8))
+def test_static_19_a_handle_says_its_cluster_and_is_opened_as_without_it(clusters: list[str]) -> None:
+    plain = mint(KEYS, POP, [Span(7, len(clusters), None, 1)])
+    named = [handle_of_cluster(one, text) if one else text for one, text in zip(clusters, plain, strict=True)]
+    assert [cluster_of_handle(text) for text in named] == clusters
+    opened, invalid = open_handles(KEYS, POP.group, named)
+    assert not invalid and [list(one.positions) for one in opened] == [list(range(len(plain)))]
+    assert open_handles(KEYS, POP.group, [text[:-1] + "!" for text in named]) == ([], list(range(len(plain))))

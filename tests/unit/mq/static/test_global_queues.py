@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from mq.static import (
     UNDECIDED,
+    GlobalPlace,
     GlobalQueues,
+    LogicalQueue,
+    Segment,
+    SegmentOf,
     Stay,
     global_queue_index,
     global_queue_name,
@@ -160,3 +164,24 @@ def test_static_17_old_stays_are_dropped_when_nothing_of_them_is_stored(
     assert (left is played.queues) == (kept == stays) and not list(left.faults())
     if kept != stays:
         assert left.epoch > played.queues.epoch
+
+
+def test_static_18_the_partitions_of_each_stay_are_shown_in_its_global_offsets() -> None:
+    stays = (stay("east", 0, 0, 400), stay("west", 0, 400, 120), stay("east", 400, 10_000))
+    old = Segment(gen=0, partition="t#0@a", logic_offset=0, end_offset=400, start_ms=0, update_ms=0)
+    new = Segment(gen=1, partition="t#1@b", logic_offset=400, start_ms=0, update_ms=0)
+    queue = LogicalQueue(0, (old, new))
+    for segment, offset, shown in ((old, 0, 0), (old, 399, 399), (new, 0, 10_000), (new, 7, 10_007)):
+        place = GlobalPlace(world(*stays), SegmentOf(queue, segment))
+        assert (place.name, place.shown(offset)) == (global_queue_name(0), shown)
+    undecided = GlobalPlace(world(*stays[:2], stay("east", 400, UNDECIDED)), SegmentOf(queue, new))
+    assert undecided.shown(7) == UNDECIDED
+
+
+def test_static_10_messages_without_global_offsets_are_unseen_where_they_are_taken() -> None:
+    queues = world(stay("east", 0, 0))
+    assert not queues.unseen
+    for at_once in (True, False):
+        moving = queues.moved({0: "west"}, {0: 0}, 1, at_once=at_once)
+        assert [moving.at(cluster).unseen for cluster in ("east", "west")] == [set(), {0} if at_once else set()]
+        assert not moving.settled({0: 5}, 2).at("west").unseen
