@@ -33,22 +33,27 @@ os.environ.setdefault(
 
 # Every run of the tests uses the same examples; `make faults` looks for new ones.
 # No deadlines: the time of one example depends on the machine.
-settings.register_profile("repeatable", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("repeatable", max_examples=25, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("searching", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
 
-#: Files that share something slow to start: the main job, the S3 server.
-_MAIN_JOB: Final = ("tests/e2e/test_documents.py", "tests/e2e/test_main_job.py")
+#: Files that share something slow to start: the main job, a Spark session, the S3 server. A session takes a minute of
+#: a core until it is warm, so two processes have one each, and each has half of the work.
+_SPARK: Final = (
+    *("tests/e2e/test_documents.py", "tests/e2e/test_main_job.py"),
+    *(f"tests/spark/test_{name}.py" for name in ("datasource", "static_topics", "verify", "views")),
+    "tests/faults/test_full_disk_under_spark.py",
+)
 _TOGETHER: Final = {
-    **dict.fromkeys(_MAIN_JOB, "main job"),
+    **dict.fromkeys(_SPARK, "Spark and the main job"),
     "tests/contract/test_delete_below.py": "S3",
     "tests/contract/test_store.py": "S3",
 }
 #: Folders whose tests are all run by `make faults`.
 _FAULTS: Final = ("tests/faults/", "tests/history/")
-#: Folders with long-running files come first, so that no process has one of them left at the end.
-_FIRST: Final = ("tests/e2e", "tests/spark", "tests/faults", "tests/history", "tests/api")
+#: What takes long comes first, so that no process has it left at the end.
+_FIRST: Final = ("Spark and the main job", "Spark", "tests/e2e", "tests/faults", "tests/history", "tests/api")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,8 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return _TOGETHER.get(file, file)
+            return _scope(nodeid)
 
     return Files(config, log)
 
@@ -73,10 +77,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_rank)
 
 
-def _rank(item: pytest.Item) -> tuple[int, bool]:
-    """Return the rank of the folder; the main job, which occupies a core while it serves, is last in its folder."""
-    folder = next((rank for rank, folder in enumerate(_FIRST) if item.nodeid.startswith(folder)), len(_FIRST))
-    return folder, item.nodeid.partition("::")[0] in _MAIN_JOB
+def _scope(nodeid: str) -> str:
+    """Return what a process gets as a whole: a file, or files that share something."""
+    file = nodeid.partition("::")[0]
+    return _TOGETHER.get(file, "Spark" if file.startswith("tests/spark/") else file)
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return the place of what the item belongs to in the order of starts."""
+    scope = _scope(item.nodeid)
+    return next((rank for rank, first in enumerate(_FIRST) if scope.startswith(first)), len(_FIRST))
 
 
 def pytest_collection_finish() -> None:

@@ -4,48 +4,44 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner
 
 from api.serve import serve_command
 from tables.config import conf_folder, load
+from tests.forked import Forked
 
 COMMAND = [sys.executable, "-c", "from api.serve import serve_command; serve_command()"]
 
 
 class Process:
-    """`deltamq serve` on a free port."""
+    """`deltamq serve` on a free port; a new Python if it starts `from_nothing`, which takes two seconds of a core."""
 
-    def __init__(self, warehouse: Path, *flags: str, **environ: str) -> None:
-        self.popen = subprocess.Popen(
-            [*COMMAND, "--warehouse", str(warehouse), "--port", "0", *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **environ},
-            text=True,
-        )
-        self._logs: list[str] = []
-        assert self.popen.stdout is not None and self.popen.stderr is not None
-        # Read all the time: a full pipe would stop the service.
-        self._reader = threading.Thread(target=lambda: self._logs.extend(self.popen.stderr or ()))
-        self._reader.start()
+    def __init__(self, warehouse: Path, *flags: str, from_nothing: bool = False, **environ: str) -> None:
+        # the process writes into a file, whose pace never stops it
+        self._log = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 - it is read while the process runs; close() closes it
+        arguments = ["--warehouse", str(warehouse), "--port", "0", *flags]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            self.popen = _new(arguments, self._log.name) if from_nothing else _forked(arguments, self._log)
+        assert self.popen.stdout is not None
         self.ready_line = self.popen.stdout.readline()
         found = re.fullmatch(r"serving http://127\.0\.0\.1:(\d+) warehouse (.+)\n", self.ready_line)
-        assert found is not None, (self.ready_line, self._logs)
+        assert found is not None, (self.ready_line, self.logs)
         self.port = int(found[1])
 
     def send(self, body: str, seq: int | None = None, **query: str) -> dict[str, Any]:
@@ -78,30 +74,41 @@ class Process:
 
     def wait(self) -> int:
         status = self.popen.wait(60)
-        self._reader.join()
-        for pipe in (self.popen.stdout, self.popen.stderr):
-            assert pipe is not None
-            pipe.close()
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
         return status
+
+    def close(self) -> None:
+        self._log.close()
 
     @property
     def logs(self) -> str:
-        return "".join(self._logs)
+        return Path(self._log.name).read_text(encoding="utf-8")
+
+
+def _new(arguments: list[str], log: str) -> subprocess.Popen[str]:
+    with open(log, "a") as stderr:
+        return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def _forked(arguments: list[str], log: IO[str]) -> Forked:
+    return Forked("mq.client.cli", "serve", *arguments, log=log)
 
 
 @contextmanager
-def serving(warehouse: Path, *flags: str, **environ: str) -> Iterator[Process]:
+def serving(warehouse: Path, *flags: str, from_nothing: bool = False, **environ: str) -> Iterator[Process]:
     """A process that is killed at the latest when the block ends."""
-    process = Process(warehouse, *flags, **environ)
+    process = Process(warehouse, *flags, from_nothing=from_nothing, **environ)
     try:
         yield process
     finally:
         if process.popen.poll() is None:
             process.end(signal.SIGKILL)
+        process.close()
 
 
 def test_it_says_where_it_serves_and_ends_with_status_0(tmp_path: Path) -> None:
-    with serving(tmp_path) as process:
+    with serving(tmp_path, from_nothing=True) as process:
         assert process.ready_line.endswith(f" warehouse {tmp_path}\n")
         assert process.send("a")["durable"] is True
         stdout = process.popen.stdout

@@ -48,7 +48,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
     """A main job that has printed its report and continues to serve; at the end Ctrl-C ends it cleanly."""
-    job = MainJob(tmp_path_factory.mktemp("main-job") / "warehouse", "--events", str(EVENTS))
+    # it serves for two minutes of a core: merging every two seconds, as users have it, would take half of another
+    settings = {"DELTAMQ_JOBS_MERGE_EVERY_MS": "8000"}
+    job = MainJob(tmp_path_factory.mktemp("main-job") / "warehouse", "--events", str(EVENTS), settings=settings)
     try:
         job.wait_for("until Ctrl-C")
         yield job

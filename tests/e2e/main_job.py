@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +27,15 @@ PATIENCE_S: Final = 480
 class MainJob:
     """A process `python -m jobs.flights`, in a session of its own as under a terminal."""
 
-    def __init__(self, warehouse: Path, *arguments: str, port: int = 0) -> None:
+    def __init__(
+        self, warehouse: Path, *arguments: str, port: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.warehouse = warehouse
         command = [sys.executable, "-u", "-m", "jobs.flights", "--warehouse", str(warehouse), "--port", str(port)]
         self._process = subprocess.Popen(
             [*command, "--logs", str(warehouse.parent / "logs"), *arguments],
             cwd=ROOT,
+            env={**os.environ, **(settings or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
