@@ -14,7 +14,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.static import ShownPlace
+from mq.errors import Unavailable
+from mq.static import UNDECIDED, ShownPlace
 
 __all__ = ["PlaceOf", "shown_offsets", "shown_origins"]
 
@@ -24,12 +25,25 @@ PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
 
 
 def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
-    """Return the rows of a segment, which must have offsets for clients, with these."""
+    """Return the rows of a segment with the offsets that clients see.
+
+    Raises
+    ------
+    Unavailable
+        `logic_offset_undecided`: they have none yet (SPEC STATIC-10).
+    """
     at = rows.schema.get_field_index("offset")
     if not rows.num_rows:
         return rows
     first: int = rows.column(at)[0].as_py()
-    delta = place.shown(first) - first
+    shown = place.shown(first)
+    if shown == UNDECIDED:
+        raise Unavailable(
+            f"the logical offsets of {place.name} are not decided yet; ask again",
+            code="logic_offset_undecided",
+            field="partition",
+        )
+    delta = shown - first
     return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
 
 

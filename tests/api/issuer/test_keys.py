@@ -75,7 +75,8 @@ def test_sec_16_whatever_is_asked_the_provider_is_asked_once_in_a_while() -> Non
             await asyncio.gather(*(world.keys.read() for _ in range(20)))
             world.keys.tend()
         gaps = [after - before for before, after in zip(world.reads, world.reads[1:], strict=False)]
-        assert min(gaps) >= TIMES.retry_ms and len(world.reads) <= 11
+        # The clock has whole milliseconds: of 100, two of its readings may show 99.
+        assert min(gaps) >= TIMES.retry_ms - 1 and len(world.reads) <= 11
         await world.keys.stop()
 
     run(play())
