@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.host.cluster_handles import ClusterHandles
 from api.host.cluster_proof import ClusterProofs, principal_of
-from api.host.clusters import Clusters, from_cluster, global_epoch_of, guarded, unknown_here
+from api.host.clusters import Clusters, away, from_cluster, global_epoch_of, guarded, unknown_here
 from api.host.fencing import Fencing, passes
 from api.host.global_copies import GlobalCopies, RememberedNumbers, global_path
 from api.host.global_topics import GlobalTopics, refuse_global
@@ -53,6 +53,7 @@ __all__ = [
     "StaticTopics",
     "Topics",
     "as_response",
+    "away",
     "draw_of",
     "failed_of",
     "from_cluster",

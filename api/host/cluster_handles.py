@@ -9,7 +9,7 @@ Clusters share no secret for handles: what a handle says of its cluster decides 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -20,8 +20,6 @@ from mq.queue import cluster_of_handle
 from mq.wire import FailedHandle
 
 __all__ = ["ClusterHandles"]
-
-_JSON: Final = (b"content-type", b"application/json")
 
 
 class ClusterHandles:
@@ -49,9 +47,8 @@ class ClusterHandles:
 
     async def ask(self, cluster: str, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the cluster answers to a call with handles, from JSON; raises what `Clusters.told` does."""
-        headers = [one for one in call.headers if not one[0].startswith(b"content-")]
-        asked = call._replace(headers=[*headers, _JSON], body=msgspec.json.encode(body))
-        found: dict[str, Any] = msgspec.json.decode(await self._clusters.told(cluster, asked))
+        told = await self._clusters.told(cluster, call.with_json(msgspec.json.encode(body)))
+        found: dict[str, Any] = msgspec.json.decode(told)
         return found
 
     async def ask_all(

@@ -26,7 +26,16 @@ from api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
 from api.wire import Answer, Client, Header
 from mq.errors import Unavailable, Unprocessable
 
-__all__ = ["Clusters", "from_cluster", "global_epoch_of", "guarded", "has_newer_copy", "newer_copy", "unknown_here"]
+__all__ = [
+    "Clusters",
+    "away",
+    "from_cluster",
+    "global_epoch_of",
+    "guarded",
+    "has_newer_copy",
+    "newer_copy",
+    "unknown_here",
+]
 
 _EPOCH_DIGITS: Final = 20
 _NEWER: Final = "global_epoch"
@@ -138,7 +147,7 @@ class Clusters:
             raise guarded(f"a request to cluster {cluster}")
         urls = self._urls.get(cluster)
         if not urls:
-            raise _away(cluster, "the setting service.clusters does not name it")
+            raise away(cluster, "the setting service.clusters does not name it")
         headers = [one for one in call.headers if one[0] not in OWN_HEADERS]
         headers += [(CLUSTER, self.here.encode()), (GLOBAL_EPOCH, b"%d" % epoch)]
         if self._proofs is not None:
@@ -150,7 +159,7 @@ class Clusters:
                 reason = error.detail
                 if len(urls) > 1 and urls[0] == url:
                     urls.append(urls.pop(0))  # the next call begins with another process
-        raise _away(cluster, reason)
+        raise away(cluster, reason)
 
     async def _forward(self, url: str, call: Call, client: Client | None) -> Answer:
         asking = asyncio.ensure_future(
@@ -171,7 +180,8 @@ class Clusters:
         return answer.body
 
 
-def _away(cluster: str, reason: str) -> Unavailable:
+def away(cluster: str, reason: str) -> Unavailable:
+    """Return the error for a cluster that no request has reached."""
     return Unavailable(
         f"cluster {cluster} cannot be reached: {reason}; its queues keep their places, ask again",
         code="queue_unserved",

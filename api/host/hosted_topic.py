@@ -37,7 +37,7 @@ from mq.meta import (
 )
 from mq.names import broker_of, check_topic
 from mq.routing import Route
-from mq.static import GlobalPlace, LogicalQueue, ShownPlace, TopicMappings, TopicQueues
+from mq.static import LogicalQueue, ShownPlace, TopicMappings, TopicQueues, shown_place
 from tables.delta import PartitionNotFound
 from tables.log import REMEMBERED_MS, PartitionLog
 from tables.paths import Space
@@ -298,9 +298,7 @@ class Topics:
         """Return the place of a partition in a static or global topic's queues, as far as this process knows."""
         present = self.state.topics.get(topic)
         queues = None if present is None else self.queues_of(present)
-        place = None if queues is None else queues.of_partition(partition)
-        world = None if present is None else present.world
-        return place if place is None or world is None else GlobalPlace(world, place)
+        return None if present is None or queues is None else shown_place(queues, present.world, partition)
 
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)

@@ -65,6 +65,7 @@ TIMEOUT_S: Final = 30.0
 _LIMITS: Final = httpx.Limits(max_connections=1_000, max_keepalive_connections=64, keepalive_expiry=30.0)
 #: Seconds to wait for a new connection and for a free one; each request has its own limit for the answer.
 _TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()}
+_JSON: Final = (b"content-type", b"application/json")
 #: Statuses of answers without a body.
 _EMPTY: Final = (204, 304)
 #: Headers that belong to one connection, or that are made anew.
@@ -114,8 +115,17 @@ class Call(NamedTuple):
     @classmethod
     def on_behalf(cls, method: str, target: str, headers: Collection[Header]) -> Call:
         """Return a request of this process for a client, with the headers of the client's request and no body yet."""
-        kept = [one for one in headers if one[0] not in _BETWEEN and not one[0].startswith(b"content-")]
-        return cls(method, target.encode("ascii"), [*kept, (b"content-type", b"application/json")], b"")
+        kept = [one for one in headers if one[0] not in _BETWEEN]
+        return cls(method, target.encode("ascii"), kept, b"").with_json(b"")
+
+    def without_body(self) -> Call:
+        """Return the same call without a body and what its headers say of that."""
+        return self._replace(headers=[one for one in self.headers if not one[0].startswith(b"content-")], body=b"")
+
+    def with_json(self, body: bytes) -> Call:
+        """Return the same call with this JSON as its body."""
+        bare = self.without_body()
+        return bare._replace(headers=[*bare.headers, _JSON], body=body)
 
 
 def is_forwarded(headers: Collection[Header]) -> bool:

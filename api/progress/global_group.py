@@ -42,7 +42,6 @@ __all__ = ["GlobalGroup", "Here", "is_for_all"]
 _AGREED_S: Final = 2.0
 #: Statuses from here on are problems.
 _NOT_DONE: Final = 300
-_JSON: Final = (b"content-type", b"application/json")
 Json = dict[str, Any]
 
 
@@ -299,12 +298,8 @@ class GlobalGroup:
             if isinstance(body, CommitRequest):
                 return await self._here.commit(body)
             return await (self._here.show() if body is None else self._here.reset(body))
-        headers = [one for one in self._call.headers if not one[0].startswith(b"content-")]
-        call = self._call._replace(
-            method=method,
-            headers=headers if body is None else [*headers, _JSON],
-            body=b"" if body is None else msgspec.json.encode(body),
-        )
+        call = self._call._replace(method=method)
+        call = call.without_body() if body is None else call.with_json(msgspec.json.encode(body))
         answer = await self._copies.elsewhere(self._hosted.name, cluster, call, f"a part is in cluster {cluster}")
         if isinstance(answer, Unavailable):
             return answer

@@ -17,7 +17,7 @@ import pyarrow as pa
 from api.queue.pop_requests import Taken
 from api.wire import Answer, ArrowPieces, json_columns, shown_offsets, shown_origins
 from mq.queue import handle_of_cluster
-from mq.static import GlobalPlace, GlobalQueues, ShownPlace, TopicQueues
+from mq.static import GlobalQueues, TopicQueues, shown_place
 from mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
 from tables.schema import MESSAGE_SCHEMA
 
@@ -48,15 +48,11 @@ def shown(taken: Sequence[Taken], queues: TopicQueues | None, world: GlobalQueue
 
 
 def _shown(one: Taken, queues: TopicQueues, world: GlobalQueues | None) -> Taken:
-    def place_of(partition: str) -> ShownPlace | None:
-        local = queues.of_partition(partition)
-        return local if local is None or world is None else GlobalPlace(world, local)
-
-    place = place_of(one.pop.partition)
+    place = shown_place(queues, world, one.pop.partition)
     if world is not None:
         one = one._replace(handles=[handle_of_cluster(world.here, handle) for handle in one.handles])
     if place is None:  # a retry partition
-        return one._replace(rows=shown_origins(one.rows, lambda _, partition: place_of(partition)))
+        return one._replace(rows=shown_origins(one.rows, lambda _, partition: shown_place(queues, world, partition)))
     return one._replace(rows=shown_offsets(one.rows, place), shown_in=place.name)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from api.host import Call, Clusters, Relayed
+from api.host import Call, Clusters, Relayed, away
 from api.queue import Popped
 from api.wire import Answer, Client
 from mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
@@ -34,7 +34,6 @@ _ANSWER_S: Final = 5.0
 #: Seconds for which a cluster that could not be reached is not asked again: the others' messages do not wait for it.
 _AWAY_S: Final = 2.0
 _OK: Final = 200
-_JSON: Final = (b"content-type", b"application/json")
 
 
 class GlobalPops:
@@ -98,12 +97,9 @@ class GlobalPops:
     async def _there(self, cluster: str, epoch: int, request: PopRequest, call: Call, wait_ms: int) -> Answer:
         """Return what another cluster answers; a pop that is under way there is not cancelled, as it hides messages."""
         if self._loop.time() < self._away.get(cluster, 0.0):
-            raise Unavailable(
-                f"cluster {cluster} could not be reached", code="queue_unserved", extra={"cluster": cluster}
-            )
+            raise away(cluster, "a moment ago it did not answer")
         body = msgspec.json.encode(msgspec.structs.replace(request, ack=[], wait_ms=wait_ms))
-        headers = [one for one in call.headers if not one[0].startswith(b"content-")]
-        asked = call._replace(body=body, headers=[*headers, _JSON], timeout_s=_ANSWER_S + wait_ms / 1000)
+        asked = call.with_json(body)._replace(timeout_s=_ANSWER_S + wait_ms / 1000)
         try:
             answer = await self._clusters.ask(cluster, asked, epoch=epoch)
         except (Unavailable, Unknown):

@@ -161,19 +161,18 @@ class PopEndpoint:
         over = await self._repeated.begin(wanted.attempt, client)
         try:
             if topic.topic.world is None or is_forwarded(call.headers) or from_cluster(call.headers):
-                found, refused = await self._in_cluster(topic, wanted, request, call, client)
+                popped, refused = await self._in_cluster(topic, wanted, request, call, client)
             else:
                 refused = await self._forwarder.ack_all(group_name, acks, call)
-                found = await self._in_clusters(topic, wanted, request, call, client)
+                popped = await self._in_clusters(topic, wanted, request, call, client)
         finally:
             client.close()
             over()
         told = barred + elsewhere + refused
-        if isinstance(found, Answer):
-            answer = with_refused(found, told)
+        if isinstance(popped, Answer):
+            answer = with_refused(popped, told)
             ticket.grow(answer.size)
             return answer
-        popped = found
         answer = await self._encoded(wanted, popped, told, scope, ticket)
         self._count(wanted, popped, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)

@@ -214,14 +214,12 @@ class PopForwarder:
 
         A pop that is under way there is not cancelled: what it found would be hidden for its invisible time.
         """
-        headers = [one for one in call.headers if one[0] != b"content-type"] + [(b"content-type", b"application/json")]
         loop = asyncio.get_running_loop()
         left_ms = request.wait_ms or 0
         deadline = loop.time() + left_ms / 1000
         while True:
             request = msgspec.structs.replace(request, wait_ms=min(left_ms, STATION_MS))
-            asked = call._replace(body=msgspec.json.encode(request), headers=headers)
-            answer = await self._peers.ask(peer.host, peer.address, asked)
+            answer = await self._peers.ask(peer.host, peer.address, call.with_json(msgspec.json.encode(request)))
             is_last = request.wait_ms == left_ms or client.gone.done()
             if is_last or answer.status != _OK or has_messages(answer) or _has_refused(answer):
                 return answer

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from api.host import HostedMeta, HostedTopic, Sealer
+from api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
 from api.log import Partitions, fence_not_known
 from mq.backoff import Backoff
 from mq.errors import Fenced
@@ -25,7 +25,8 @@ AGAIN_S: Final = Backoff(0.005, 0.25)
 class FenceCauses:
     """The causes of the fences that refuse this process's appends; used on the event loop."""
 
-    def __init__(self, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
+    def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
+        self._topics = topics
         self._meta = meta
         self._partitions = partitions
         self._sealer = sealer
@@ -53,6 +54,15 @@ class FenceCauses:
             await self.sealed(topic, until)
             failures += 1
             await asyncio.sleep(AGAIN_S.after(failures))
+
+    async def known_at(self, topic: HostedTopic, partition: str, refused: Fenced, until: float) -> None:
+        """Do what `known` does for one fence, which refused an append to this partition."""
+
+        def left() -> tuple[str, Fenced] | None:
+            epochs = self._topics.placement(topic).fence_epochs[partition]
+            return None if passes(epochs, refused) else (partition, refused)
+
+        await self.known(topic, left, until)
 
     async def sealed(self, topic: HostedTopic, until: float) -> None:
         """Seal what waits in the topic, and wait for it until then; it goes on without us."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
+from api.host import HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partitions
 from api.sending.fence_causes import FenceCauses
 from api.sending.line import InLine, LineRequest, LineRows, Lines, Stored, Target
@@ -28,7 +28,7 @@ class PartitionAppender:
 
     def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
         self._topics = topics
-        self._causes = FenceCauses(meta, partitions, sealer)
+        self._causes = FenceCauses(topics, meta, partitions, sealer)
         self._lines = Lines(partitions.loop)
 
     def begin(self, topic: HostedTopic, name: str, rows: LineRows, flush: Flush, stamp: ProducerStamp | None) -> InLine:
@@ -67,9 +67,4 @@ class _ByName:
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:
         if isinstance(refused, OutOfSequence):
             raise refused  # what came before it cannot be elsewhere
-        known = self._topics.placement
-
-        def left() -> tuple[str, Fenced] | None:
-            return None if passes(known(self._topic).fence_epochs[partition], refused) else (partition, refused)
-
-        await self._causes.known(self._topic, left, until)
+        await self._causes.known_at(self._topic, partition, refused, until)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
+from api.host import HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partitions
 from api.sending.fence_causes import AGAIN_S, FenceCauses
 from api.sending.line import InLine, LineRequest, LineRows, Lines, Stored, Target
@@ -68,7 +68,7 @@ class QueueAppender:
     def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
         self._topics = topics
         self._meta = meta
-        self._causes = FenceCauses(meta, partitions, sealer)
+        self._causes = FenceCauses(topics, meta, partitions, sealer)
         self._loop = partitions.loop
         self._lines = Lines(partitions.loop)
         #: The logs of sealed segments that may remember a request, by topic and queue; for the queue's present chain.
@@ -151,12 +151,7 @@ class QueueAppender:
             # What comes before it may have been refused by another process, and be in the next segment.
             await self._meta.refresh()
             return
-        known = self._topics.placement
-
-        def left() -> tuple[str, Fenced] | None:
-            return None if passes(known(topic).fence_epochs[partition], refused) else (partition, refused)
-
-        await self._causes.known(topic, left, until)
+        await self._causes.known_at(topic, partition, refused, until)
 
     def _earlier(self, topic: HostedTopic, index: int, places: Placement, name: str, producer: str) -> Earlier | None:
         """Return what the segments before `name` remember of a producer; None if that is not known here yet."""

@@ -88,7 +88,7 @@ class RequestAppender:
         self._hosting = hosting
         self._fencing = fencing
         self._sealer = sealer
-        self._causes = FenceCauses(meta, partitions, sealer)
+        self._causes = FenceCauses(topics, meta, partitions, sealer)
         self._flush = flush
         self._loop = partitions.loop
 
@@ -186,7 +186,7 @@ class RequestAppender:
             waiting = self._meta.now.moved_keys(topic.topic.id).waiting
             if waiting.isdisjoint(sources):
                 return
-            if self._loop.time() >= until or self._partitions.stopping:
+            if self._causes.is_over(until):
                 raise Unavailable(
                     f"topic {topic.name}: a remapped queue's old leader is not sealed yet; ask again",
                     code="logic_offset_undecided",

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.errors import Unavailable
-from mq.static import UNDECIDED, ShownPlace
+from mq.static import UNDECIDED, ShownPlace, not_decided
 
 __all__ = ["PlaceOf", "shown_offsets", "shown_origins"]
 
@@ -38,11 +37,7 @@ def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
     first: int = rows.column(at)[0].as_py()
     shown = place.shown(first)
     if shown == UNDECIDED:
-        raise Unavailable(
-            f"the logical offsets of {place.name} are not decided yet; ask again",
-            code="logic_offset_undecided",
-            field="partition",
-        )
+        raise not_decided(place.name)
     delta = shown - first
     return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
 from mq.static.global_progress import global_commit_parts, global_position, global_reset_parts, shown_in
 from mq.static.global_queues import (
-    GlobalPlace,
     GlobalQueues,
     Stay,
     global_queue_index,
     global_queue_name,
     global_queue_names,
+    shown_place,
 )
 from mq.static.logical_queue import (
     GLOBAL_BROKER,
@@ -25,7 +25,7 @@ from mq.static.placement import plan_remap, spread_queues
 from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps, unfinished
 from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.reading import Place, next_after, place_of
-from mq.static.segment import UNDECIDED, Segment
+from mq.static.segment import UNDECIDED, Segment, not_decided
 from mq.static.stored_offsets import StoredOffsets, Stretch
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
@@ -36,7 +36,6 @@ __all__ = [
     "NO_MAPPINGS",
     "UNDECIDED",
     "Found",
-    "GlobalPlace",
     "GlobalQueues",
     "LogicalQueue",
     "MappingFault",
@@ -62,6 +61,7 @@ __all__ = [
     "is_queue_name",
     "mappings_of",
     "next_after",
+    "not_decided",
     "offset_at_time",
     "place_of",
     "plan_remap",
@@ -72,6 +72,7 @@ __all__ = [
     "reset_steps",
     "served_queues",
     "shown_in",
+    "shown_place",
     "spread_queues",
     "surviving_queues",
     "unfinished",

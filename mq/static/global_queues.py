@@ -23,9 +23,17 @@ from mq.limits import PARTITIONS_MAX
 from mq.static.jump import jump_above
 from mq.static.logical_queue import GLOBAL_BROKER
 from mq.static.segment import UNDECIDED
-from mq.static.topic_queues import SegmentOf
+from mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
 
-__all__ = ["GlobalPlace", "GlobalQueues", "Stay", "global_queue_index", "global_queue_name", "global_queue_names"]
+__all__ = [
+    "GlobalPlace",
+    "GlobalQueues",
+    "Stay",
+    "global_queue_index",
+    "global_queue_name",
+    "global_queue_names",
+    "shown_place",
+]
 
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
 
@@ -185,10 +193,7 @@ class GlobalQueues:
     @property
     def unseen(self) -> frozenset[int]:
         """The queues that take messages here which have no global offsets yet: nobody may get these."""
-        newest = ((index, stays[-1]) for index, stays in enumerate(self.queues))
-        return frozenset(
-            index for index, stay in newest if stay.cluster == self.here and stay.takes and not stay.is_decided
-        )
+        return frozenset(index for index in self.moving if self.taker(index) == self.here)
 
     def earlier(self, queue: int, since_ms: int) -> tuple[str, ...]:
         """Return the other clusters in which the queue was since a time, newest first: they may remember requests."""
@@ -279,6 +284,15 @@ class GlobalQueues:
                     yield f"queue {name} moves from {old.cluster} to itself"
             if unknown := {stay.cluster for stay in stays}.difference(self.clusters):
                 yield f"queue {name} is in {min(unknown)}, which is no cluster of the topic"
+
+
+def shown_place(queues: TopicQueues, world: GlobalQueues | None, partition: str) -> ShownPlace | None:
+    """Return where clients see the messages of a static topic's partition; with `world`, of a global topic's.
+
+    It is None for a partition that is no segment.
+    """
+    local = queues.of_partition(partition)
+    return local if local is None or world is None else GlobalPlace(world, local)
 
 
 class GlobalPlace(NamedTuple):

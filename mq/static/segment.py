@@ -14,7 +14,7 @@ from typing import Final
 from mq.errors import Unavailable
 from mq.names import broker_of
 
-__all__ = ["UNDECIDED", "Segment"]
+__all__ = ["UNDECIDED", "Segment", "not_decided"]
 
 #: Stands for a logic offset, an end offset or a time that is not known yet.
 UNDECIDED: Final = -1
@@ -63,11 +63,7 @@ class Segment:
             `logic_offset_undecided`: the segment before is not sealed yet.
         """
         if not self.is_decided:
-            raise Unavailable(
-                f"the logical offsets of {self.partition} are not decided yet; ask again",
-                code="logic_offset_undecided",
-                field="partition",
-            )
+            raise not_decided(self.partition)
         return self.logic_offset - self.start_offset
 
     def logical(self, offset: int) -> int:
@@ -83,3 +79,12 @@ class Segment:
         """The logical offset behind the last message of a sealed segment; raises what `delta` does."""
         assert self.is_sealed, "an open segment has no end"
         return self.logical(self.end_offset)
+
+
+def not_decided(name: str) -> Unavailable:
+    """Return the error for the messages of a partition or queue that have no logical offsets yet (SPEC STATIC-10)."""
+    return Unavailable(
+        f"the logical offsets of {name} are not decided yet; ask again",
+        code="logic_offset_undecided",
+        field="partition",
+    )

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from mq.static import (
     UNDECIDED,
-    GlobalPlace,
     GlobalQueues,
     LogicalQueue,
     Segment,
@@ -20,6 +19,7 @@ from mq.static import (
     is_queue_name,
     queue_name,
 )
+from mq.static.global_queues import GlobalPlace
 
 CLUSTERS = ("east", "west", "north")
 
