@@ -73,9 +73,13 @@ class QueueProgress:
             epoch=self.epoch_of(topic, group.name, queue),
         )
 
+    def lanes(self, topic: Topic, group: str, queue: LogicalQueue) -> list[LaneKey]:
+        """Return the lanes of a group in the segments of a queue, the oldest first."""
+        return [lane_of(topic, group, segment) for segment in queue.segments]
+
     def epoch_of(self, topic: Topic, group: str, queue: LogicalQueue) -> int | None:
         """Return the epoch of the group's offsets in the queue: that of its last reset; None if there is no group."""
-        epochs = (self._lanes.groups.epoch_of(lane_of(topic, group, segment)) for segment in queue.segments)
+        epochs = map(self._lanes.groups.epoch_of, self.lanes(topic, group, queue))
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
     async def bounds(self, topic: Topic, queue: LogicalQueue) -> Bounds:

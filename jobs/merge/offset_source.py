@@ -21,6 +21,7 @@ from jobs.merge.batch import Batch
 from jobs.merge.forget import Lives
 from jobs.merge.log_spans import LogSpan, decoded, shares
 from jobs.tasks import frame_of_tasks, storage
+from mq.meta import NO_OFFSET
 from mq.names import broker_of
 from mq.queue import Committed, LaneKey
 from tables.state import (
@@ -96,13 +97,14 @@ def _resets(batch: Batch) -> Progress:
 
 
 def _moved(task: _Task) -> Iterator[pa.RecordBatch]:
-    """Yield the lanes that moved and the lanes that have ended."""
+    """Yield the lanes that moved, and the lanes that have ended or have no offset any more."""
     store = storage(task.warehouse)
     told = _folded(decoded(store, task.spans, offset_batch.decode))
     resets = {lane: at for lane, at in task.resets.items() if task.has(lane)}
     known = {lane: at for lane, at in known_progress(store).items() if task.has(lane) or lane in told}
     new = offset_batch.joined(known, told | offset_batch.joined(told, resets))
     over = {lane for lane, (_, at) in (known | new).items() if task.lives.over(lane, at.epoch)}
+    over |= {lane for lane, (_, at) in new.items() if at.offset == NO_OFFSET}
     yield from _rows({lane: at for lane, at in new.items() if lane not in over}, task.now, forget=False)
     yield from _rows({lane: at for lane, at in known.items() if lane in over}, task.now, forget=True)
 

@@ -41,6 +41,7 @@ from mq.meta.global_topics import (
     require_world,
 )
 from mq.meta.group import (
+    NO_OFFSET,
     Group,
     GroupEvent,
     GroupsState,
@@ -95,6 +96,7 @@ from mq.meta.topics import (
 
 __all__ = [
     "META_ROLE",
+    "NO_OFFSET",
     "STRATEGIES",
     "Access",
     "AccessState",

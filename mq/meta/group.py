@@ -7,7 +7,8 @@ of a group in a partition belongs to one epoch; handles, checkpoints and commits
     |---------- orders@A: 1 ----|---------- 2 --------------|            |---------- 3 ------
     |---------- orders@B: 1 --------------------------------|            |---------- 3 ------
 
-A reset of one partition voids nothing in the others (SPEC POP-18).
+A reset of one partition voids nothing in the others (SPEC POP-18). After a reset to `NO_OFFSET` the group has no offset
+there: it begins anew, as if it had never read the partition.
 
 Each client of a broadcast group has progress of its own: it is a reader `GROUP@CLIENT` with the settings of the group
 (SPEC CONS-7). No event makes such a member: it is there as soon as it commits, and ends with its group, or when it is
@@ -35,6 +36,7 @@ from mq.stored_json import Form, form, forms_of
 
 __all__ = [
     "GROUP_EVENTS",
+    "NO_OFFSET",
     "ClientForgotten",
     "Group",
     "GroupBegan",
@@ -49,6 +51,10 @@ __all__ = [
     "decide_put_group",
     "decide_reset_offsets",
 ]
+
+
+#: The offset of a reset after which the group has none.
+NO_OFFSET: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,10 +245,10 @@ class GroupsState:
 
         `stored` is the progress in the offsets log, perhaps of an earlier epoch.
         """
-        reset = self.resets.get(lane)
-        if stored is None or stored.epoch != self.epoch_of(lane):
-            return reset
-        return stored if reset is None else stored.join(reset)
+        found = self.resets.get(lane)
+        if stored is not None and stored.epoch == self.epoch_of(lane):
+            found = stored if found is None else stored.join(found)
+        return None if found is not None and found.offset == NO_OFFSET else found
 
     def start_in(self, lane: LaneKey, group: Group, partitions: Sequence[str]) -> Start:
         """Return where a group begins in a lane without progress; `partitions` are the topic's, in route order.
@@ -380,7 +386,7 @@ def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]
 def decide_reset_offsets(
     state: GroupsState, group: str, topic: str, offsets: Mapping[LaneKey, int]
 ) -> tuple[GroupEvent, ...]:
-    """Return the event that puts `group` at `offsets` of partitions of `topic`, in a new epoch.
+    """Return the event that puts `group` at `offsets` of partitions of `topic`, in a new epoch; `NO_OFFSET` at none.
 
     To drop retried messages, include the group's retry partitions at their end offsets; else they are kept.
 

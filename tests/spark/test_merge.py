@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import SHARDS, Merger
 from jobs.merge.table_merge import TableMerge, Tuning
 from mq.errors import Corrupt
-from mq.meta.group import decide_delete_group, decide_reset_offsets
+from mq.meta.group import NO_OFFSET, decide_delete_group, decide_reset_offsets
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey
 from mq.queue.checkpoint_state import CheckpointState, fold
 from mq.queue.lost import LostRecord
@@ -530,6 +530,10 @@ def test_rows_that_nobody_needs_are_deleted(tables: QueueTables, merges: Merges)
     merges.run(NOW + timedelta(seconds=71))
     assert merged_states(tables) == {}
     assert merged_progress(tables) == {lane: tables.meta.groups.resets[lane]}
+    tables.meta.submit_groups(lambda m: decide_reset_offsets(m.groups, group.name, "orders", {lane: NO_OFFSET}))
+    merges.restart()
+    merges.run(NOW + timedelta(seconds=72))
+    assert merged_progress(tables) == {}
 
 
 @pytest.mark.promise("STATE-4")

@@ -11,6 +11,7 @@ from typing import Final
 
 from api.auth import EVERYBODY, OPEN, Caller, caller_header, named_by, needs_of
 from api.kafka.messages import (
+    AlterConfigsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -22,6 +23,7 @@ from api.kafka.messages import (
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
@@ -30,7 +32,9 @@ from api.kafka.messages import (
     Message,
     MetadataRequest,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
@@ -48,6 +52,7 @@ NEEDS: Final[Mapping[type[Message], str]] = {
     InitProducerIdRequest: "any",
     FetchRequest: "topic subscribe",
     ListOffsetsRequest: "topic describe",
+    OffsetForLeaderEpochRequest: "topic describe",
     MetadataRequest: "topic describe",  # a topic that is made meanwhile needs `create`
     DescribeClusterRequest: "any",
     ApiVersionsRequest: OPEN,
@@ -57,6 +62,8 @@ NEEDS: Final[Mapping[type[Message], str]] = {
     DeleteTopicsRequest: "topic delete",
     CreatePartitionsRequest: "topic alter",
     DescribeConfigsRequest: "topic describe",
+    AlterConfigsRequest: "topic alter",
+    IncrementalAlterConfigsRequest: "topic alter",
     FindCoordinatorRequest: "group describe",
     JoinGroupRequest: "group subscribe",
     SyncGroupRequest: "group subscribe",
@@ -64,6 +71,7 @@ NEEDS: Final[Mapping[type[Message], str]] = {
     LeaveGroupRequest: "group subscribe",
     OffsetCommitRequest: "group subscribe, topic subscribe",
     OffsetFetchRequest: "group describe, topic describe",
+    OffsetDeleteRequest: "group reset, topic describe",
     ListGroupsRequest: "any",
     DescribeGroupsRequest: "group describe",
     DeleteGroupsRequest: "group delete",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 
 from api.kafka.access import Asker, Session
 from api.kafka.calls.cluster import Cluster
+from api.kafka.calls.configs import TopicConfigs
 from api.kafka.calls.fetching import Fetching
 from api.kafka.calls.group_offsets import GroupOffsets
 from api.kafka.calls.members import Members
@@ -17,6 +18,7 @@ from api.kafka.calls.places import Places
 from api.kafka.calls.producing import Producing
 from api.kafka.calls.topics import TopicCalls
 from api.kafka.messages import (
+    AlterConfigsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -29,6 +31,7 @@ from api.kafka.messages import (
     FindCoordinatorRequest,
     Frame,
     HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
@@ -37,7 +40,9 @@ from api.kafka.messages import (
     Message,
     MetadataRequest,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
@@ -61,6 +66,7 @@ class Door:
         self._fetching = Fetching(service, places)
         self._cluster = Cluster(service, places)
         self._topics = TopicCalls(service, places)
+        self._configs = TopicConfigs(service, places)
         self._members = Members(service)
         self._offsets = GroupOffsets(service, places, self._members)
 
@@ -92,6 +98,8 @@ class Door:
                 return await self._fetching.fetch(request, ticket, asker)
             case ListOffsetsRequest() as request:
                 return await self._fetching.list_offsets(request, asker)
+            case OffsetForLeaderEpochRequest() as request:
+                return await self._fetching.ends_of_epochs(request, asker)
             case MetadataRequest() as request:
                 return await self._cluster.metadata(request, frame.version, asker)
             case DescribeClusterRequest() as request:
@@ -123,6 +131,8 @@ class Door:
                 return await self._offsets.commit(request, asker)
             case OffsetFetchRequest() as request:
                 return await self._offsets.fetch(request, asker)
+            case OffsetDeleteRequest() as request:
+                return await self._offsets.delete(request, asker)
             case ListGroupsRequest():
                 return self._members.listed(asker)
             case DescribeGroupsRequest() as request:
@@ -140,7 +150,11 @@ class Door:
             case CreatePartitionsRequest() as request:
                 return await self._topics.grow(request, asker)
             case DescribeConfigsRequest() as request:
-                return await self._topics.configs(request, asker)
+                return await self._configs.describe(request, asker)
+            case AlterConfigsRequest() as request:
+                return await self._configs.replace(request, asker)
+            case IncrementalAlterConfigsRequest() as request:
+                return await self._configs.alter(request, asker)
         raise AssertionError(f"call {frame.api.key} is offered, so it has an answer")
 
 

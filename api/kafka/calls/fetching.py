@@ -1,10 +1,12 @@
-"""Fetch and ListOffsets: rows of partitions become record batches.
+"""Fetch, ListOffsets and OffsetForLeaderEpoch: rows of partitions become record batches.
 
     read each partition once --> enough bytes, or an error? -- yes --> answer
               ^                            | no
               '--- a commit in any ------- wait until max_wait_ms
 
 There are no fetch sessions: every answer says session 0, and clients then name all partitions each time (KIP-227).
+
+A partition's log is never cut, whoever serves it, so all of it belongs to one leader epoch, 0.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ from api.kafka.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetOfEpoch,
+    OffsetsOfEpochs,
+    WantedEpoch,
     error_code_of,
 )
 from api.kafka.records import encode_records
@@ -49,6 +56,8 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
 _US: Final = 1_000
+#: The leader epoch of every partition; clients ask for a negative one if they do not know it.
+_EPOCH: Final = 0
 
 
 @dataclass(slots=True)
@@ -213,6 +222,26 @@ class Fetching:
         if offset >= log.end_offset:
             return ListedOffset(wanted.index, ErrorCode.NONE, -1, -1)
         return ListedOffset(wanted.index, ErrorCode.NONE, wanted.timestamp, offset)
+
+    async def ends_of_epochs(self, request: OffsetForLeaderEpochRequest, asker: Asker) -> OffsetForLeaderEpochResponse:
+        """Return where the leader epochs end that readers know, by which they would notice a log that was cut."""
+        topics = []
+        for topic in request.topics:
+            found = [await self._end_of_epoch(topic.name, wanted, asker) for wanted in topic.partitions]
+            topics.append(OffsetsOfEpochs(topic.name, found))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    async def _end_of_epoch(self, name: str, wanted: WantedEpoch, asker: Asker) -> OffsetOfEpoch:
+        if wanted.current_leader_epoch > _EPOCH:
+            return OffsetOfEpoch(ErrorCode.UNKNOWN_LEADER_EPOCH, wanted.index)
+        try:
+            asker.check(OffsetForLeaderEpochRequest, topic=name)
+        except DeltaMQError as error:
+            return OffsetOfEpoch(error_code_of(error), wanted.index)
+        latest = await self._listed(name, ListOffsetsPartition(index=wanted.index, timestamp=_LATEST), asker)
+        if latest.error_code != ErrorCode.NONE or wanted.leader_epoch != _EPOCH:
+            return OffsetOfEpoch(latest.error_code, wanted.index)
+        return OffsetOfEpoch(ErrorCode.NONE, wanted.index, _EPOCH, latest.offset)
 
     async def _listed_in_queue(
         self, topic: HostedTopic, queue: LogicalQueue, wanted: ListOffsetsPartition

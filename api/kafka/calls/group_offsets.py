@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: a group's offsets, which are the same in REST, SQL and the console.
+"""OffsetCommit, OffsetFetch and OffsetDelete: a group's offsets, which are the same in REST, SQL and the console.
 
 A commit is in the tables before its answer. That of a member never moves back. Who commits an earlier offset while the
 group has no members means a reset, as Kafka's tools do (`kafka-consumer-groups --reset-offsets`), and gets one: a new
@@ -7,7 +7,7 @@ epoch, in which commits that are still on their way count for nothing (SPEC POP-
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from api.host import Call, HostedTopic
 from api.kafka.access import Asker
@@ -24,14 +24,16 @@ from api.kafka.messages import (
     FetchedOffsets,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     error_code_of,
 )
 from api.queue import begin
 from api.service import Service
-from mq.errors import DeltaMQError
-from mq.meta import Group
+from mq.errors import DeltaMQError, NotFound
+from mq.meta import NO_OFFSET, Group
 from mq.names import broker_of, check_group
 from mq.queue import Bounds, LaneKey, reset_position
 from mq.static import LogicalQueue
@@ -96,7 +98,7 @@ class GroupOffsets:
         """Reset the group where the offsets are earlier than its own; return the outcome for these partitions."""
         if isinstance(group, DeltaMQError):
             return {}
-        service, lanes, done = self._service, dict[LaneKey, int](), list[int]()
+        lanes, done = dict[LaneKey, int](), list[int]()
         code = ErrorCode.NONE
         try:
             asker.check(OffsetCommitRequest, topic=asked.name)
@@ -107,16 +109,21 @@ class GroupOffsets:
                     lanes |= await self._earlier(group, topic, one)
             if lanes:
                 asker.require("group", group.name, "reset")
-                brokers = {broker_of(lane.partition) for lane in lanes}
-                put = {lane.partition: offset for lane, offset in lanes.items()}
-                async with recorded(service, asker, "group", group.name, {"topic": topic.name, "offsets": put}):
-                    epoch = await service.groups.reset(group.name, topic.topic, lanes)
-                    await service.groups.shut_out(group.name, topic.topic, brokers, epoch)
-                # The next request to the owners of the lanes must find them in the new epoch.
-                await service.owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
+                await self._reset(group.name, topic, lanes, asker)
         except DeltaMQError as error:
             code = error_code_of(error)
         return {index: CommittedOffset(index, code) for index in done}
+
+    async def _reset(self, group: str, topic: HostedTopic, lanes: Mapping[LaneKey, int], asker: Asker) -> None:
+        """Put the group at these offsets in a new epoch; everything that it held there is void (SPEC POP-18)."""
+        service = self._service
+        brokers = {broker_of(lane.partition) for lane in lanes}
+        put = {lane.partition: offset for lane, offset in lanes.items()}
+        async with recorded(service, asker, "group", group, {"topic": topic.name, "offsets": put}):
+            epoch = await service.groups.reset(group, topic.topic, lanes)
+            await service.groups.shut_out(group, topic.topic, brokers, epoch)
+        # The next request to the owners of the lanes must find them in the new epoch.
+        await service.owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
 
     async def _earlier(self, group: Group, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
         """Return the new offset of each lane of a partition that is reset."""
@@ -135,6 +142,52 @@ class GroupOffsets:
         await begin(service.meta, topic.topic, group)
         done = await service.progress.store(topic.topic, group, queue, max(offset, 0), headers=asker.headers)
         service.statistics.committed(group.name, topic.topic, queue.name, queue.leader.broker, done.offset)
+
+    async def delete(self, request: OffsetDeleteRequest, asker: Asker) -> OffsetDeleteResponse:
+        """Delete a group's offsets in topics that none of its members reads: it begins there as if it were new."""
+        try:
+            name = check_group(request.group_id)
+            asker.check(OffsetDeleteRequest, group=name)
+            subscribed = self._members.subscribed(name)
+            await self._service.groups.require(name)
+        except NotFound:
+            return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        except DeltaMQError as error:
+            return OffsetDeleteResponse(error_code=error_code_of(error))
+        topics = []
+        for one in request.topics:
+            if subscribed is None or one.name in subscribed:
+                codes = dict.fromkeys(one.partitions, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+            else:
+                codes = await self._deleted(name, one.name, one.partitions, asker)
+            topics.append(CommittedTopic(one.name, [CommittedOffset(*pair) for pair in codes.items()]))
+        return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
+
+    async def _deleted(self, group: str, name: str, indexes: Iterable[int], asker: Asker) -> dict[int, ErrorCode]:
+        """Delete the group's offsets in partitions of a topic, and return the outcome of each."""
+        lanes, codes = dict[LaneKey, int](), dict[int, ErrorCode]()
+        for index in indexes:
+            try:
+                asker.check(OffsetDeleteRequest, topic=name)
+                topic = await self._places.topic(name)
+                if (await self._of(group, topic, index)).offset >= 0:
+                    lanes |= dict.fromkeys(self._lanes(group, topic, index), NO_OFFSET)
+                codes[index] = ErrorCode.NONE
+            except DeltaMQError as error:
+                codes[index] = error_code_of(error)
+        if lanes:
+            try:
+                await self._reset(group, topic, lanes, asker)
+            except DeltaMQError as error:
+                codes |= dict.fromkeys((index for index, code in codes.items() if not code), error_code_of(error))
+        return codes
+
+    def _lanes(self, group: str, topic: HostedTopic, index: int) -> list[LaneKey]:
+        """Return the lanes whose offsets make up the group's offset in a partition."""
+        queue = self._places.queue(topic, index)
+        if queue is None:
+            return [LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))]
+        return self._service.progress.lanes(topic.topic, group, queue)
 
     async def fetch(self, request: OffsetFetchRequest, asker: Asker) -> OffsetFetchResponse:
         """Return committed offsets, -1 where the group has none; null asks for all topics of the group."""

@@ -40,6 +40,7 @@ from api.kafka.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
     error_code_of,
+    subscription_of,
 )
 from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Forbidden, Unavailable
@@ -292,6 +293,24 @@ class Members:
         self._check_here()
         hosted = self._hosted.get(name)
         (ClassicGroup() if hosted is None else hosted.group).check_commit(self._now_ms(), member, generation, instance)
+
+    def subscribed(self, name: str) -> set[str] | None:
+        """Return the topics that members of a group read; None if the members do not say it as consumers do.
+
+        Raises
+        ------
+        Unavailable
+            `not_coordinator`: another process knows the members.
+        """
+        self._check_here()
+        hosted = self._hosted.get(name)
+        if hosted is None:
+            return set()
+        group = hosted.group
+        if group.protocol_type != _CONSUMER:
+            return None
+        found = [subscription_of(data) for one in group.members.values() for _, data in one.said.protocols]
+        return None if None in found else {topic for topics in found for topic in topics or ()}
 
     # What administrators see.
 

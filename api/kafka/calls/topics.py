@@ -1,17 +1,13 @@
-"""What administrators ask: make, delete and grow topics, and read their settings."""
+"""What administrators ask: make, delete and grow topics."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from api.auth import permit_put
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
+from api.kafka.calls.configs import retention_of
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
-    ConfigEntry,
-    ConfigResource,
-    ConfigResult,
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -22,29 +18,16 @@ from api.kafka.messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
     ErrorCode,
     NewPartitions,
     error_code_of,
 )
 from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_MAX, RETENTION_MS_MIN
-from mq.meta import TopicRequest, TopicSettings
+from mq.meta import TopicRequest
 from mq.names import check_client_topic
 
 __all__ = ["TopicCalls"]
-
-_TOPIC: Final = 2
-#: Where a value comes from: set for the topic, or a default.
-_SET: Final = 1
-_DEFAULT: Final = 5
-_FOR_EVER: Final = -1
-#: Settings with one possible value here.
-_FIXED: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "compression.type": "producer"}
-#: Settings about how Kafka stores a topic, which nothing here depends on.
-_IGNORED: Final = ("segment.", "flush.", "index.", "min.insync.replicas", "unclean.", "file.delete.", "preallocate")
 
 
 class TopicCalls:
@@ -121,22 +104,6 @@ class TopicCalls:
             return CreatePartitionsResult(asked.name, error_code_of(error), error.detail)
         return CreatePartitionsResult(asked.name, ErrorCode.NONE)
 
-    async def configs(self, request: DescribeConfigsRequest, asker: Asker) -> DescribeConfigsResponse:
-        """Return the settings of topics that have a counterpart in Kafka; nodes show none."""
-        return DescribeConfigsResponse(results=[await self._config(one, asker) for one in request.resources])
-
-    async def _config(self, asked: ConfigResource, asker: Asker) -> ConfigResult:
-        kind, name = asked.resource_type, asked.resource_name
-        if kind != _TOPIC:
-            return ConfigResult(ErrorCode.NONE, None, kind, name)
-        try:
-            asker.check(DescribeConfigsRequest, topic=name)
-            topic = await self._places.topic(check_client_topic(name))
-        except DeltaMQError as error:
-            return ConfigResult(error_code_of(error), error.detail, kind, name)
-        entries = [one for one in _entries(topic.settings) if asked.keys is None or one.name in asked.keys]
-        return ConfigResult(ErrorCode.NONE, None, kind, name, entries)
-
 
 def _check_new(name: str, is_new: bool) -> None:
     if not is_new:
@@ -147,40 +114,7 @@ def _wanted(asked: CreateTopic) -> TopicRequest:
     """Return the request for a topic; refuse what it could not keep to."""
     if asked.assignments:
         raise Refused("partitions are placed by the service: give no assignments")
-    retention_ms = None
-    for config in asked.configs:
-        if config.name == "retention.ms":
-            retention_ms = _retention(config.value)
-        elif config.name in _FIXED:
-            if config.value != _FIXED[config.name]:
-                raise _unknown(f"{config.name} can only be {_FIXED[config.name]}")
-        elif not config.name.startswith(_IGNORED):
-            raise _unknown(f"{config.name} is no setting of a topic here")
+    retention_ms = retention_of(asked.configs)
     return TopicRequest(
         partitions=None if asked.num_partitions == -1 else asked.num_partitions, retention_ms=retention_ms
     )
-
-
-def _retention(value: str | None) -> int:
-    try:
-        ms = int(value or "")
-    except ValueError:
-        raise _unknown("retention.ms must be a whole number") from None
-    if ms == _FOR_EVER:
-        return RETENTION_MS_MAX
-    if not RETENTION_MS_MIN <= ms <= RETENTION_MS_MAX:
-        raise _unknown(f"retention.ms must be from {RETENTION_MS_MIN} to {RETENTION_MS_MAX}, or -1 for the longest")
-    return ms
-
-
-def _unknown(detail: str) -> Unprocessable:
-    return Unprocessable(detail, code="invalid_config")
-
-
-def _entries(settings: TopicSettings) -> list[ConfigEntry]:
-    fixed = [ConfigEntry(name, value, True, _DEFAULT) for name, value in _FIXED.items()]
-    return [
-        ConfigEntry("retention.ms", str(settings.retention_ms), False, _SET),
-        ConfigEntry("max.message.bytes", str(MESSAGE_BYTES_MAX), True, _DEFAULT),
-        *fixed,
-    ]

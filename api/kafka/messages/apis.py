@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from api.kafka.messages.cluster_messages import (
+    AlterConfigsRequest,
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -21,6 +22,7 @@ from api.kafka.messages.cluster_messages import (
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
 from api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
@@ -34,10 +36,17 @@ from api.kafka.messages.group_messages import (
     LeaveGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from api.kafka.messages.log_messages import FetchRequest, InitProducerIdRequest, ListOffsetsRequest, ProduceRequest
+from api.kafka.messages.log_messages import (
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+)
 from api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 __all__ = ["APIS", "API_VERSIONS", "Api", "Frame", "answer_frame", "offered", "read_frame", "unknown_version"]
@@ -86,10 +95,14 @@ APIS: Final = {
         Api(19, 2, 6, 5, CreateTopicsRequest),
         Api(20, 1, 5, 4, DeleteTopicsRequest),
         Api(22, 0, 4, 2, InitProducerIdRequest),
+        Api(23, 2, 4, 4, OffsetForLeaderEpochRequest),
         Api(32, 1, 4, 4, DescribeConfigsRequest),
+        Api(33, 0, 2, 2, AlterConfigsRequest),
         Api(36, 0, 2, 2, SaslAuthenticateRequest),
         Api(37, 0, 3, 2, CreatePartitionsRequest),
         Api(42, 0, 1, _NEVER, DeleteGroupsRequest),
+        Api(44, 0, 1, 1, IncrementalAlterConfigsRequest),
+        Api(47, 0, 0, _NEVER, OffsetDeleteRequest),
         Api(60, 0, 0, 0, DescribeClusterRequest),
     )
 }

@@ -9,6 +9,10 @@ from msgspec import field
 from api.kafka.messages.codec import At, Bool, Int8, Int16, Int32, Message, NullableString, String
 
 __all__ = [
+    "AlterConfigsRequest",
+    "AlterConfigsResponse",
+    "AlteredConfigs",
+    "AlteringConfig",
     "ApiVersion",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
@@ -31,11 +35,15 @@ __all__ = [
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
+    "IncrementallyAltering",
     "MetadataPartition",
     "MetadataRequest",
     "MetadataRequestTopic",
     "MetadataResponse",
     "MetadataTopic",
+    "NamedValue",
     "NewPartitions",
 ]
 
@@ -255,3 +263,48 @@ class ConfigResult(Message):
 class DescribeConfigsResponse(Message, kw_only=True):
     throttle_ms: Int32 = 0
     results: list[ConfigResult]
+
+
+class AlteringConfigs(Message):
+    resource_type: Int8
+    resource_name: String
+    configs: list[NamedValue]
+
+
+class AlterConfigsRequest(Message):
+    resources: list[AlteringConfigs]
+    validate_only: Bool
+
+
+class AlteredConfigs(Message):
+    error_code: Int16
+    error_message: NullableString
+    resource_type: Int8
+    resource_name: String
+
+
+class AlterConfigsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    responses: list[AlteredConfigs]
+
+
+class AlteringConfig(Message):
+    name: String
+    operation: Int8
+    value: NullableString
+
+
+class IncrementallyAltering(Message):
+    resource_type: Int8
+    resource_name: String
+    configs: list[AlteringConfig]
+
+
+class IncrementalAlterConfigsRequest(Message):
+    resources: list[IncrementallyAltering]
+    validate_only: Bool
+
+
+class IncrementalAlterConfigsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    responses: list[AlteredConfigs]

@@ -62,9 +62,12 @@ class ErrorCode(enum.IntEnum):
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
 
 
@@ -86,6 +89,7 @@ _BY_CODE: Final = {
     "invalid_session_timeout": ErrorCode.INVALID_SESSION_TIMEOUT,
     "member_id_required": ErrorCode.MEMBER_ID_REQUIRED,
     "fenced_instance": ErrorCode.FENCED_INSTANCE_ID,
+    "group_subscribed": ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     "group_full": ErrorCode.GROUP_MAX_SIZE_REACHED,
     "group_not_shared": ErrorCode.INVALID_GROUP_ID,
     "invalid_group_name": ErrorCode.INVALID_GROUP_ID,

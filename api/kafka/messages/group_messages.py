@@ -37,6 +37,8 @@ __all__ = [
     "ListedGroup",
     "OffsetCommitRequest",
     "OffsetCommitResponse",
+    "OffsetDeleteRequest",
+    "OffsetDeleteResponse",
     "OffsetFetchRequest",
     "OffsetFetchResponse",
     "SyncGroupRequest",
@@ -177,6 +179,22 @@ class CommittedTopic(Message):
 class OffsetCommitResponse(Message, kw_only=True):
     throttle_ms: Annotated[Int32, At(3)] = 0
     topics: list[CommittedTopic]
+
+
+class OffsetDeleteTopic(Message):
+    name: String
+    partitions: list[Int32]
+
+
+class OffsetDeleteRequest(Message):
+    group_id: String
+    topics: list[OffsetDeleteTopic]
+
+
+class OffsetDeleteResponse(Message, kw_only=True):
+    error_code: Int16
+    throttle_ms: Int32 = 0
+    topics: list[CommittedTopic] = field(default_factory=list)
 
 
 class OffsetFetchTopic(Message):

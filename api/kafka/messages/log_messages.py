@@ -35,6 +35,10 @@ __all__ = [
     "ListOffsetsTopic",
     "ListedOffset",
     "ListedTopic",
+    "OffsetForLeaderEpochRequest",
+    "OffsetForLeaderEpochResponse",
+    "OffsetOfEpoch",
+    "OffsetsOfEpochs",
     "ProducePartition",
     "ProduceRequest",
     "ProduceResponse",
@@ -42,6 +46,7 @@ __all__ = [
     "ProducedPartition",
     "ProducedTopic",
     "RecordError",
+    "WantedEpoch",
 ]
 
 
@@ -180,6 +185,39 @@ class ListedTopic(Message):
 class ListOffsetsResponse(Message, kw_only=True):
     throttle_ms: Annotated[Int32, At(2)] = 0
     topics: list[ListedTopic]
+
+
+class WantedEpoch(Message, kw_only=True):
+    index: Int32
+    current_leader_epoch: Annotated[Int32, At(2)] = -1
+    leader_epoch: Int32
+
+
+class WantedEpochs(Message):
+    name: String
+    partitions: list[WantedEpoch]
+
+
+class OffsetForLeaderEpochRequest(Message, kw_only=True):
+    replica_id: Annotated[Int32, At(3)] = -2
+    topics: list[WantedEpochs]
+
+
+class OffsetOfEpoch(Message):
+    error_code: Int16
+    index: Int32
+    leader_epoch: Annotated[Int32, At(1)] = -1
+    end_offset: Int64 = -1
+
+
+class OffsetsOfEpochs(Message):
+    name: String
+    partitions: list[OffsetOfEpoch]
+
+
+class OffsetForLeaderEpochResponse(Message, kw_only=True):
+    throttle_ms: Annotated[Int32, At(2)] = 0
+    topics: list[OffsetsOfEpochs]
 
 
 class InitProducerIdRequest(Message):

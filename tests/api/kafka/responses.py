@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from api.kafka.messages import (
+    AlterConfigsResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteGroupsResponse,
@@ -15,6 +16,7 @@ from api.kafka.messages import (
     FetchResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,
+    IncrementalAlterConfigsResponse,
     InitProducerIdResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
@@ -23,7 +25,9 @@ from api.kafka.messages import (
     Message,
     MetadataResponse,
     OffsetCommitResponse,
+    OffsetDeleteResponse,
     OffsetFetchResponse,
+    OffsetForLeaderEpochResponse,
     ProduceResponse,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
@@ -56,5 +60,9 @@ RESPONSES: Final[dict[int, type[Message]]] = {
     22: InitProducerIdResponse,
     32: DescribeConfigsResponse,
     37: CreatePartitionsResponse,
+    23: OffsetForLeaderEpochResponse,
+    33: AlterConfigsResponse,
+    44: IncrementalAlterConfigsResponse,
+    47: OffsetDeleteResponse,
     60: DescribeClusterResponse,
 }

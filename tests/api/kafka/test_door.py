@@ -15,12 +15,29 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+)
 
-from api.kafka.messages import ErrorCode, Frame, InitProducerIdRequest, ProducePartition, ProduceRequest
-from api.kafka.messages.log_messages import ProduceTopic
+from api.kafka.messages import (
+    ErrorCode,
+    Frame,
+    InitProducerIdRequest,
+    OffsetForLeaderEpochRequest,
+    ProducePartition,
+    ProduceRequest,
+    WantedEpoch,
+)
+from api.kafka.messages.log_messages import ProduceTopic, WantedEpochs
 from api.kafka.records import Records, encode_records
 from api.ports import Ports
+from mq.limits import RETENTION_MS_MAX
 from tables.log import ROUTE_FENCE
 from tests.api.kafka.door import KafkaApi, free_port, kafka_running
 from tests.api.kafka.raw_client import RawClient
@@ -116,6 +133,82 @@ def test_kafka_05_what_a_topic_cannot_keep_to_is_refused(admin, topic) -> None:
         assert _refused(admin.create_topics([NewTopic(topic, 1, config=config)])) == KafkaError.INVALID_CONFIG
     assert _refused(admin.create_topics([NewTopic("sys/meta", 1)])) == KafkaError.TOPIC_EXCEPTION
     assert _refused(admin.create_topics([NewTopic(topic, 5_000)])) == KafkaError.INVALID_PARTITIONS
+
+
+def _retention(admin: AdminClient, topic: str) -> tuple[str, ConfigSource]:
+    (found,) = _done(admin.describe_configs([ConfigResource("topic", topic)])).values()
+    return found["retention.ms"].value, ConfigSource(found["retention.ms"].source)
+
+
+def _altering(topic: str, name: str, value: str | None, operation: AlterConfigOpType) -> list[ConfigResource]:
+    entry = ConfigEntry(name, value, incremental_operation=operation)
+    return [ConfigResource("topic", topic, incremental_configs=[entry])]
+
+
+def test_kafka_05_settings_are_changed_and_put_back_to_their_defaults(kafka, admin, topic) -> None:
+    _done(admin.create_topics([NewTopic(topic, 1)]))
+    default, source = _retention(admin, topic)
+    assert source is ConfigSource.DEFAULT_CONFIG
+    _done(admin.incremental_alter_configs(_altering(topic, "retention.ms", "60000", AlterConfigOpType.SET)))
+    assert _retention(admin, topic) == ("60000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert kafka.api.call("GET", f"/v1/topics/{topic}").json["settings"]["retention_ms"] == 60_000
+    checked = _altering(topic, "retention.ms", "70000", AlterConfigOpType.SET)
+    _done(admin.incremental_alter_configs(checked, validate_only=True))
+    _done(admin.incremental_alter_configs(_altering(topic, "cleanup.policy", "delete", AlterConfigOpType.SET)))
+    assert _retention(admin, topic)[0] == "60000"
+    _done(admin.incremental_alter_configs(_altering(topic, "retention.ms", None, AlterConfigOpType.DELETE)))
+    assert _retention(admin, topic) == (default, ConfigSource.DEFAULT_CONFIG)
+    _done(admin.alter_configs([ConfigResource("topic", topic, set_config={"retention.ms": "-1"})]))
+    assert _retention(admin, topic)[0] == str(RETENTION_MS_MAX)
+    _done(admin.alter_configs([ConfigResource("topic", topic, set_config={"compression.type": "producer"})]))
+    assert _retention(admin, topic) == (default, ConfigSource.DEFAULT_CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "operation"),
+    [
+        ("retention.ms", "1", AlterConfigOpType.SET),
+        ("retention.ms", "soon", AlterConfigOpType.SET),
+        ("retention.ms", "60000", AlterConfigOpType.APPEND),
+        ("cleanup.policy", "compact", AlterConfigOpType.SET),
+        ("segment.bytes", "1048576", AlterConfigOpType.SET),
+        ("no.such", "1", AlterConfigOpType.SET),
+        ("no.such", None, AlterConfigOpType.DELETE),
+    ],
+)
+def test_kafka_05_a_setting_that_a_topic_cannot_keep_to_changes_nothing(admin, topic, name, value, operation) -> None:
+    _done(admin.create_topics([NewTopic(topic, 1)]))
+    before = _retention(admin, topic)
+    asked = admin.incremental_alter_configs(_altering(topic, name, value, operation))
+    assert _refused(asked) == KafkaError.INVALID_CONFIG
+    assert _retention(admin, topic) == before
+
+
+def test_kafka_05_settings_of_nodes_and_of_unknown_topics_are_not_changed(kafka, admin, topic) -> None:
+    entry = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    node = admin.incremental_alter_configs([ConfigResource("broker", "1", incremental_configs=[entry])])
+    assert _refused(node) == KafkaError.INVALID_REQUEST
+    gone = admin.incremental_alter_configs([ConfigResource("topic", topic, incremental_configs=[entry])])
+    assert _refused(gone) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_kafka_03_a_partition_has_one_leader_epoch_that_ends_where_it_ends(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    _send(kafka, topic, [{"value": b"1"}, {"value": b"2"}])
+    wanted = [
+        WantedEpoch(index=0, leader_epoch=0),
+        WantedEpoch(index=0, leader_epoch=1),
+        WantedEpoch(index=0, current_leader_epoch=1, leader_epoch=0),
+        WantedEpoch(index=5, leader_epoch=0),
+    ]
+    with RawClient(kafka.port) as raw:
+        (found,) = raw.ask(OffsetForLeaderEpochRequest(topics=[WantedEpochs(topic, wanted)])).topics
+    assert [(one.error_code, one.leader_epoch, one.end_offset) for one in found.partitions] == [
+        (ErrorCode.NONE, 0, 2),
+        (ErrorCode.NONE, -1, -1),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1),
+    ]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -19,9 +19,11 @@ from api.kafka.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    OffsetDeleteRequest,
     SyncGroupRequest,
+    subscription_of,
 )
-from api.kafka.messages.group_messages import GroupProtocol, LeavingMember, PlannedAssignment
+from api.kafka.messages.group_messages import GroupProtocol, LeavingMember, OffsetDeleteTopic, PlannedAssignment
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
@@ -195,6 +197,46 @@ def test_kafka_09_groups_are_listed_described_and_deleted(kafka, topic, group) -
     until(lambda: described().state is State.EMPTY)
     admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
     assert kafka.api.call("GET", f"/v1/groups/{group}").status == 404
+
+
+@pytest.mark.parametrize("kind", ["plain", "static"])
+def test_kafka_09_deleted_offsets_are_gone_and_the_group_begins_anew(kafka, topic, group, kind) -> None:
+    if kind == "static":
+        assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2}).status == 201
+        for queue in range(2):
+            sent = [{"body": f"{n}", "partition": f"{queue}@__logical_queue_broker__"} for n in range(10)]
+            assert kafka.api.send(topic, *sent).status == 200
+    else:
+        _fill(kafka, topic, 20, partitions=2)
+    member = _member(kafka, group, topic)
+    _play([member], lambda got: len(got) == 20)
+    asked = OffsetDeleteRequest(group, [OffsetDeleteTopic(topic, [0, 7]), OffsetDeleteTopic(f"{topic}.none", [0])])
+    with RawClient(kafka.port) as raw:
+        (reads, _) = raw.ask(asked).topics
+        assert {one.error_code for one in reads.partitions} == {ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+        member.close()
+        found = raw.ask(asked)
+        assert found.error_code == ErrorCode.NONE
+        codes = [[(one.index, one.error_code) for one in named.partitions] for named in found.topics]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [[(0, ErrorCode.NONE), (7, unknown)], [(0, unknown)]]
+        assert raw.ask(OffsetDeleteRequest("nobody", [])).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(TIMEOUT_S)
+    assert [(one.partition, one.offset) for one in listed.topic_partitions] == [(1, 10)]
+    again = _member(kafka, group, topic)
+    assert len(_play([again], lambda got: len(got) >= 10)) == 10
+    again.close()
+    listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(TIMEOUT_S)
+    assert sorted((one.partition, one.offset) for one in listed.topic_partitions) == [(0, 10), (1, 10)]
+
+
+def test_kafka_09_a_subscription_is_read_or_it_is_none() -> None:
+    names = b"\0\3\0\0\0\2\0\1a\0\2bc"
+    assert subscription_of(names + b"what the version has more") == {"a", "bc"}
+    for cut in range(len(names)):
+        assert subscription_of(names[:cut]) is None
+    assert subscription_of(b"\0\3\0\0\0\1\0\1\xff") is None
 
 
 def test_kafka_09_groups_that_are_not_shared_take_no_kafka_consumers(kafka, topic, group) -> None:

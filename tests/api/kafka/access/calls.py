@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from api.kafka.messages import (
+    AlterConfigsRequest,
     CreatePartitionsRequest,
     CreateTopic,
     CreateTopicsRequest,
@@ -18,6 +19,7 @@ from api.kafka.messages import (
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
@@ -28,14 +30,28 @@ from api.kafka.messages import (
     MetadataRequest,
     NewPartitions,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     ProducePartition,
     ProduceRequest,
     SyncGroupRequest,
+    WantedEpoch,
 )
-from api.kafka.messages.cluster_messages import ConfigResource, MetadataRequestTopic
-from api.kafka.messages.group_messages import CommitPartition, CommitTopic, GroupProtocol, OffsetFetchTopic
-from api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, ProduceTopic
+from api.kafka.messages.cluster_messages import (
+    AlteringConfigs,
+    ConfigResource,
+    IncrementallyAltering,
+    MetadataRequestTopic,
+)
+from api.kafka.messages.group_messages import (
+    CommitPartition,
+    CommitTopic,
+    GroupProtocol,
+    OffsetDeleteTopic,
+    OffsetFetchTopic,
+)
+from api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, ProduceTopic, WantedEpochs
 
 ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     ProduceRequest: lambda name: ProduceRequest(None, 1, 1_000, [ProduceTopic(name, [ProducePartition(0, b"")])]),
@@ -55,6 +71,13 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     DeleteTopicsRequest: lambda name: DeleteTopicsRequest([name], 1_000),
     CreatePartitionsRequest: lambda name: CreatePartitionsRequest([NewPartitions(name, 9, None)], 1_000, True),
     DescribeConfigsRequest: lambda name: DescribeConfigsRequest([ConfigResource(2, name, None)]),
+    AlterConfigsRequest: lambda name: AlterConfigsRequest([AlteringConfigs(2, name, [])], True),
+    IncrementalAlterConfigsRequest: lambda name: IncrementalAlterConfigsRequest(
+        [IncrementallyAltering(2, name, [])], True
+    ),
+    OffsetForLeaderEpochRequest: lambda name: OffsetForLeaderEpochRequest(
+        topics=[WantedEpochs(name, [WantedEpoch(index=0, leader_epoch=0)])]
+    ),
     FindCoordinatorRequest: lambda name: FindCoordinatorRequest(name),
     JoinGroupRequest: lambda name: JoinGroupRequest(
         group_id=name,
@@ -73,6 +96,7 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
         member_id="",
         topics=[CommitTopic(name, [CommitPartition(index=0, offset=0)])],
     ),
+    OffsetDeleteRequest: lambda name: OffsetDeleteRequest(name, [OffsetDeleteTopic(name, [0])]),
     OffsetFetchRequest: lambda name: OffsetFetchRequest(name, [OffsetFetchTopic(name, [0])]),
     ListGroupsRequest: lambda name: ListGroupsRequest(),
     DescribeGroupsRequest: lambda name: DescribeGroupsRequest([name]),

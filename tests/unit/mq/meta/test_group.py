@@ -7,6 +7,7 @@ import pytest
 from mq.errors import Conflict, Corrupt, NotFound, Refused
 from mq.meta.fold import event_from_json, event_to_json
 from mq.meta.group import (
+    NO_OFFSET,
     GroupBegan,
     GroupEvent,
     GroupsState,
@@ -70,6 +71,15 @@ def test_pop_18_commits_of_an_earlier_epoch_are_void() -> None:
     state = reset(put(GroupsState()), {ORDERS_A: 7})
     assert state.committed_in(ORDERS_A, Committed(1, 99)) == Committed(2, 7)
     assert state.committed_in(ORDERS_A, Committed(2, 9)) == Committed(2, 9)
+    assert state.committed_in(ORDERS_B, Committed(1, 99)) == Committed(1, 99)
+
+
+def test_kafka_09_a_group_whose_offset_was_deleted_has_none_until_it_commits_again() -> None:
+    state = reset(put(GroupsState()), {ORDERS_A: NO_OFFSET})
+    assert state.committed_in(ORDERS_A, None) is None
+    assert state.committed_in(ORDERS_A, Committed(1, 99)) is None
+    assert state.epoch_of(ORDERS_A) == 2
+    assert state.committed_in(ORDERS_A, Committed(2, 0)) == Committed(2, 0)
     assert state.committed_in(ORDERS_B, Committed(1, 99)) == Committed(1, 99)
 
 
