@@ -68,7 +68,7 @@ function topicSection(t, now, sum) {
       node("td", p.last_append_time ? p.last_append_time.replace("T", " ").slice(0, 19) : "–"));
     body.append(row);
   }
-  h.append(node("small", `${t.partitions.length} partitions · ${t.order_strategy} · epoch ${t.routes_epoch}`));
+  h.append(node("small", `${t.partitions.length} partitions · ${t.order_strategy}${t.partitioner === "kafka" ? " · keys by Kafka's hash" : ""} · epoch ${t.routes_epoch}`));
   const head = node("tr");
   for (const c of ["partition", "min offset", "max offset", "messages", "messages/s", "stored", "files", "version", "last append (UTC)"]) head.append(node("th", c));
   const table = node("table"), thead = node("thead");

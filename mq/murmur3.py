@@ -18,6 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mq.hashed_columns import Words, hash_column, words_of
+
 __all__ = ["hash_string", "hash_strings"]
 
 # Spark's seed for the first (here the only) column of `hash(...)`.
@@ -26,12 +28,6 @@ _C1: Final = 0xCC9E2D51
 _C2: Final = 0x1B873593
 _ADD: Final = 0xE6546B64
 _MASK: Final = 0xFFFF_FFFF
-
-# Keys hashed together: the working arrays of one block stay in the second-level cache.
-_BLOCK_KEYS: Final = 16_384
-_UINT16_MAX: Final = 0xFFFF
-
-Words = NDArray[np.uint32]
 
 
 def hash_string(key: str) -> int:
@@ -61,37 +57,15 @@ def _avalanche(state: int) -> int:
 
 
 def hash_strings(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return Spark SQL's `hash` of every string of an Arrow column.
-
-    `offsets` (one more than there are strings; need not start at 0) and `data` are the buffers of a valid
-    Arrow `string` or `large_string` array. Time grows with the bytes hashed and with the length of the
-    longest key, so the caller must keep keys under `limits.KEY_BYTES_MAX`.
-    """
-    assert offsets.ndim == 1 and data.ndim == 1 and data.dtype == np.uint8
-    starts = offsets[:-1].astype(np.int64)
-    lengths = np.diff(offsets).astype(np.int64)
-    order = _by_length(lengths)
-    hashes = np.empty(starts.size, dtype=np.uint32)
-    for low in range(0, starts.size, _BLOCK_KEYS):
-        block = order[low : low + _BLOCK_KEYS] if order is not None else slice(low, low + _BLOCK_KEYS)
-        hashes[block] = _hash_block(starts[block], lengths[block], data)
-    return hashes.view(np.int32)
-
-
-def _by_length(lengths: NDArray[np.int64]) -> NDArray[np.intp] | None:
-    """Return the order in which lengths ascend; None when the keys are in such an order already."""
-    if lengths.size < 2 or not (lengths[1:] < lengths[:-1]).any():
-        return None
-    # numpy sorts 16-bit integers by radix, several times as fast as wider ones.
-    narrow = lengths.astype(np.uint16) if lengths.max() <= _UINT16_MAX else lengths
-    return np.argsort(narrow, kind="stable")
+    """Return Spark SQL's `hash` of every string of an Arrow column, from its buffers; see `hash_column`."""
+    return hash_column(offsets, data, _hash_block)
 
 
 def _hash_block(starts: NDArray[np.int64], lengths: NDArray[np.int64], data: NDArray[np.uint8]) -> Words:
     """Hash keys whose lengths ascend: the keys that have a further word are always at the end of the block."""
     states = np.full(starts.size, _SEED, dtype=np.uint32)
     counts = lengths >> 2
-    words = _words(data)
+    words = words_of(data)
     for column in range(int(counts[-1])):
         first = int(np.searchsorted(counts, column, side="right"))
         _mix_words(states[first:], words[starts[first:] + 4 * column])
@@ -99,12 +73,6 @@ def _hash_block(starts: NDArray[np.int64], lengths: NDArray[np.int64], data: NDA
     states ^= lengths.astype(np.uint32)
     _avalanche_words(states)
     return states
-
-
-def _words(data: NDArray[np.uint8]) -> Words:
-    """Return a view of `data` that holds, for each byte, the little-endian word that starts there."""
-    size = max(0, data.size - 3)
-    return np.ndarray((size,), dtype="<u4", buffer=np.ascontiguousarray(data) if size else b"", strides=(1,))
 
 
 def _mix_tails(states: Words, tails: NDArray[np.int64], counts: NDArray[np.int64], data: NDArray[np.uint8]) -> None:

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from mq.errors import Conflict, NotFound, Unavailable, Unprocessable
 from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
-from mq.murmur3 import hash_string, hash_strings
 from mq.names import PartitionName, check_partition, partition_name
+from mq.partitioners import Partitioner, Table, logical_partition
 from mq.stored_json import corrupt_when_damaged, reader, to_json
 
 __all__ = [
@@ -41,8 +41,6 @@ __all__ = [
     "expand",
     "expand_by_hand",
     "expanded_ranges",
-    "logical_partition",
-    "logical_partitions",
     "new_route",
     "ranges_of",
     "route_by_hand",
@@ -60,28 +58,23 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 # LPs `[low, high)` belong to the partition at this index of the route.
 Range = tuple[int, int, int]
-Table = NDArray[np.int16]
-
-
-def logical_partition(key: str) -> int:
-    """Return the LP of `key`: `pmod(hash(key), 1024)` in Spark SQL (SPEC ROUTE-4)."""
-    return hash_string(key) % LOGICAL_PARTITIONS
-
-
-def logical_partitions(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]) -> Table:
-    """Return the LP of every key of an Arrow string column, from its buffers (see `hash_strings`)."""
-    # The number of LPs is a power of two, so the low bits are the positive remainder.
-    return (hash_strings(offsets, data) & (LOGICAL_PARTITIONS - 1)).astype(np.int16)
 
 
 class Places(Protocol):
-    """A map of each logical partition to a partition: a route, or a placement, which knows what is under way."""
+    """A map of each slot to a partition: a route, or a placement, which knows what is under way."""
 
     @property
     def partitions(self) -> tuple[str, ...]: ...
 
     @property
-    def table(self) -> Table: ...
+    def table(self) -> Table:
+        """For each slot the index of its partition; slots are logical partitions, unless keys go by Kafka's hash."""
+        ...
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """By which hash keys go to slots."""
+        ...
 
     @property
     def targets(self) -> tuple[int, ...]:
@@ -144,6 +137,11 @@ class Route:
     def index_of(self) -> Mapping[str, int]:
         """The index of each partition."""
         return {partition: at for at, partition in enumerate(self.partitions)}
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """A route maps logical partitions; a topic that has none places its keys without it."""
+        return "lp"
 
     @property
     def avoided(self) -> frozenset[int]:
@@ -398,13 +396,13 @@ def _expanded(table: Table, kept: int, count: int) -> Table:
 def spread(count: int, route: Places, draw: int) -> list[Range]:
     """Divide `count` messages without a key into slices: (index of the partition, low, high) of `[low, high)`.
 
-    `draw` is a random number: the first slice goes to the partition of LP `draw % 1024` (SPEC ROUTE-5), the
+    `draw` is a random number: the first slice goes to the partition of a slot that it draws (SPEC ROUTE-5), the
     next ones to the partitions that follow in route order. Slices are contiguous, about equal and seldom small,
     because each costs a commit in another table. A partition that is not among the `targets` gets none.
     """
     targets = route.targets
     slices = min(len(targets), max(count // _SLICE_MESSAGES_MIN, 1), count)
-    first = int(route.table[draw % LOGICAL_PARTITIONS])
+    first = int(route.table[draw % len(route.table)])
     if slices == 1 and first in targets:
         return [(first, 0, count)]
     start = targets.index(first) if first in targets else draw % len(targets)

@@ -1,4 +1,4 @@
-"""Hashing of a key column to logical partitions: one pass over its buffers, without Python objects (SPEC ROUTE-4)."""
+"""Hashing of a key column to slots: one pass over its buffers, without Python objects (SPEC ROUTE-4, KAFKA-12)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,41 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mq.routing import logical_partitions
+from mq.partitioners import Slots, kafka_hashes, logical_partitions, slots_of
+from mq.routing import Places
 
-__all__ = ["lps_of_keys"]
+__all__ = ["kafka_hashes_of_keys", "lps_of_keys", "slots_of_keys"]
 
 
 def lps_of_keys(key: pa.StringArray) -> NDArray[np.int16]:
     """Return the logical partition of each key, -1 for null."""
+    lps = logical_partitions(*_buffers(key))
+    _mark_nulls(lps, key)
+    return lps
+
+
+def kafka_hashes_of_keys(key: pa.StringArray | pa.BinaryArray) -> NDArray[np.int32]:
+    """Return the number that Kafka's partitioner has for each key, -1 for null."""
+    hashes = kafka_hashes(*_buffers(key))
+    _mark_nulls(hashes, key)
+    return hashes
+
+
+def slots_of_keys(key: pa.StringArray | pa.BinaryArray, places: Places) -> Slots:
+    """Return the slot of each key in the table of `places`, -1 for null."""
+    slots = slots_of(*_buffers(key), places.partitioner, len(places.table))
+    _mark_nulls(slots, key)
+    return slots
+
+
+def _buffers(key: pa.StringArray | pa.BinaryArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     _, offsets, data = key.buffers()
     # A foreign buffer may be longer than its column, by any number of bytes.
     ends = np.frombuffer(offsets, dtype=np.int32, count=key.offset + len(key) + 1)[key.offset :]
     raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
-    lps = logical_partitions(ends, raw)
+    return ends, raw
+
+
+def _mark_nulls(numbers: Slots, key: pa.StringArray | pa.BinaryArray) -> None:
     if key.null_count:
-        lps[np.asarray(key.is_null())] = -1
-    return lps
+        numbers[np.asarray(key.is_null())] = -1

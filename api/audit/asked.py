@@ -14,8 +14,8 @@ __all__ = ["SHOWN_FIELDS", "asked_of", "resource_of"]
 SHOWN_FIELDS: Final = frozenset(
     (
         # topics
-        *("partitions", "routes", "order_strategy", "retention_ms", "message_type", "flush", "static", "total_queues"),
-        *("scope", "clusters", "brokers", "mode", "queues", "plan", "force", "world", "settings"),
+        *("partitions", "routes", "order_strategy", "retention_ms", "message_type", "flush", "partitioner", "static"),
+        *("total_queues", "scope", "clusters", "brokers", "mode", "queues", "plan", "force", "world", "settings"),
         # brokers and partitions
         *("readable", "writable", "reason", "until"),
         # groups

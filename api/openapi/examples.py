@@ -46,6 +46,7 @@ _TOPIC: Final[Json] = {
     "flush": None,
     "created_time": "2013-01-01T05:00:00.000000Z",
     "routes_epoch": 1,
+    "partitioner": "lp",
     "logical_partitions": 1024,
     "static": False,
     "total_queues": None,
@@ -229,7 +230,13 @@ _WORLD: Final[Json] = {
 _STATE: Final[Json] = {"cluster": "west", "id": _TOPIC["id"], "epoch": 1_356_998_400_000, "ends": {"1": 400}}
 _COPY: Final[Json] = {
     "world": _WORLD,
-    "settings": {"order_strategy": "best_tried", "retention_ms": 604_800_000, "message_type": "normal", "flush": None},
+    "settings": {
+        "order_strategy": "best_tried",
+        "retention_ms": 604_800_000,
+        "message_type": "normal",
+        "flush": None,
+        "partitioner": "lp",
+    },
 }
 _KEY: Final[Json] = {
     "key_id": "9f86d081884c7d65",

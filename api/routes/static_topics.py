@@ -293,6 +293,7 @@ class SettingsView(BaseModel):
     retention_ms: int
     message_type: str
     flush: str | None = None
+    partitioner: str = "lp"
 
 
 class CopyView(BaseModel):

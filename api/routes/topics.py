@@ -30,6 +30,7 @@ from mq.limits import (
 )
 from mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest, TopicRequest
 from mq.names import broker_of, check_client_topic
+from mq.partitioners import Partitioner
 from mq.static import GlobalQueues, global_queue_name
 from tables.log import PartitionLog, Warehouse
 
@@ -78,6 +79,13 @@ class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
     message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
     flush: FlushMode | None = None
+    partitioner: Annotated[
+        Partitioner | None,
+        Meta(
+            description="By which hash keys go to partitions: `lp` (the default) that of Spark SQL, `kafka` that of "
+            "Kafka's default partitioner. Set when the topic is made, and never changed; not with `static`."
+        ),
+    ] = None
     static: Annotated[bool | None, Meta(description="Whether the topic has logical queues.")] = None
     total_queues: Annotated[
         Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
@@ -113,6 +121,7 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
         retention_ms=asked.retention_ms,
         message_type=asked.message_type,
         flush=asked.flush,
+        partitioner=asked.partitioner,
     )
 
 
@@ -215,6 +224,9 @@ class LogicalQueueView(BaseModel):
 class TopicView(BaseModel):
     """A topic with its route; `logical_partitions` of a partition are half-open ranges within 0 to 1024.
 
+    With the `partitioner` `kafka` there are none: keys go to the partition whose place in the route is their hash
+    modulo the number of partitions.
+
     Clients of a static topic name its logical queues; its partitions are their segments, sealed ones included.
     """
 
@@ -226,6 +238,7 @@ class TopicView(BaseModel):
     flush: str | None
     created_time: str
     routes_epoch: int
+    partitioner: Partitioner
     logical_partitions: int
     static: bool = False
     total_queues: int | None = None
@@ -421,7 +434,8 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
         "flush": topic.settings.flush,
         "created_time": rfc3339(topic.created_ms * 1000),
         "routes_epoch": topic.route.epoch,
-        "logical_partitions": LOGICAL_PARTITIONS,
+        "partitioner": topic.settings.partitioner,
+        "logical_partitions": LOGICAL_PARTITIONS if topic.settings.partitioner == "lp" else 0,
         "static": topic.static is not None,
         "total_queues": None if topic.static is None else topic.static.total,
         "partitions": _partition_views(hosted, service.warehouse, service.topics.access),
@@ -434,7 +448,7 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
 
 def _partition_views(hosted: HostedTopic, warehouse: Warehouse, access: AccessState) -> list[dict[str, object]]:
     owned: dict[int, list[tuple[int, int]]] = {}
-    for low, high, owner in hosted.route.owners:
+    for low, high, owner in hosted.route.owners if hosted.settings.partitioner == "lp" else ():
         owned.setdefault(owner, []).append((low, high))
     return [
         _partition_view(one, warehouse, owned.get(at, []), access.of(hosted.topic.id, one.name))

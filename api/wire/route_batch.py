@@ -1,7 +1,7 @@
 """The routing of a request's messages to partitions: one request in, a few `Share`s out.
 
     named partition            -> there, whatever the key (SPEC ROUTE-7); of a static topic: the queue's leader
-    key                        -> the partition of its logical partition (ROUTE-5)
+    key                        -> the partition of its slot: its logical partition, or by Kafka's hash (ROUTE-5)
     neither                    -> slices of the request over the partitions, from a random one on (ROUTE-5)
 
 A replay is routed by its stored parts, not by the present route: `replayed` (SPEC SEND-5).
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,12 @@ from numpy.typing import NDArray
 
 from api.wire.decoded import Column, Named
 from api.wire.rows import ArrowRows, Indexes, Rows
+from api.wire.seen_keys import slot_of_seen, slots_of_list
 from mq.errors import Conflict
 from mq.meta import Blocked, first_blocked
 from mq.producer import Part
-from mq.routing import NamedPlaces, logical_partition, spread
-from tables.key_column import lps_of_keys
+from mq.routing import NamedPlaces, spread
+from tables.key_column import lps_of_keys, slots_of_keys
 
 __all__ = [
     "Indexes",
@@ -37,12 +37,6 @@ __all__ = [
     "rerouted",
     "route_messages",
 ]
-
-#: Maximum number of recent keys with their logical partitions: hashing one in Python costs twenty look-ups.
-_SEEN_KEYS_MAX: Final = 65_536
-#: Number of unseen keys from which on hashing them as one Arrow column is faster.
-_COLUMN_MIN: Final = 16
-_seen_keys: dict[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -80,8 +74,8 @@ def bound_to(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedP
         return targets
     key = messages.key
     if key is not None:
-        lps = lps_of_keys(key) if isinstance(key, pa.Array) else _list_lps(key)
-        targets = np.where(lps >= 0, route.table[lps], targets)
+        slots = slots_of_keys(key, route) if isinstance(key, pa.Array) else slots_of_list(key, route)
+        targets = np.where(slots >= 0, route.table[slots], targets)
     if named is not None:
         _name(topic, named, route, targets)
     return targets
@@ -184,21 +178,7 @@ def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Na
     if partition is not None:
         return route.number_of(topic, partition, "messages[0].partition")
     key = None if messages.key is None else _value(messages.key, 0)
-    return _drawn(route, draw) if key is None else int(route.table[_lp(key)])
-
-
-def _lp(key: str) -> int:
-    lp = _seen_keys.get(key)
-    if lp is None:
-        lp = logical_partition(key)
-        _remember({key: lp})
-    return lp
-
-
-def _remember(keys: dict[str, int]) -> None:
-    if len(_seen_keys) + len(keys) > _SEEN_KEYS_MAX:
-        _seen_keys.clear()
-    _seen_keys.update(keys)
+    return _drawn(route, draw) if key is None else int(route.table[slot_of_seen(key, route)])
 
 
 def _targets(
@@ -230,24 +210,6 @@ def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
         return int(rows.num_rows)
     lps = np.concatenate([lps_of_keys(chunk) for chunk in rows.column("key").chunks])
     return first_blocked(blocked, lps)
-
-
-def _list_lps(key: Sequence[str | None]) -> NDArray[np.int16]:
-    """Return the logical partition of each key of a list, -1 for None."""
-    seen = [-1 if k is None else _seen_keys.get(k, -2) for k in key]
-    if -2 in seen:
-        unseen = {k for k, lp in zip(key, seen, strict=True) if lp == -2 and k is not None}
-        fresh = _hashed(list(unseen))
-        seen = [fresh[k] if lp == -2 and k is not None else lp for k, lp in zip(key, seen, strict=True)]
-        _remember(fresh)
-    return np.array(seen, dtype=np.int16)
-
-
-def _hashed(keys: list[str]) -> dict[str, int]:
-    if len(keys) < _COLUMN_MIN:
-        return {k: logical_partition(k) for k in keys}
-    lps: list[int] = lps_of_keys(pa.array(keys, pa.string())).tolist()
-    return dict(zip(keys, lps, strict=True))
 
 
 def _grouped(

@@ -101,6 +101,7 @@ def _topics(meta: Meta) -> Iterator[Row]:
             "static": topic.static is not None,
             "total_queues": None if topic.static is None else topic.static.total,
             "mapping_epoch": None if topic.static is None else topic.static.epoch,
+            "partitioner": settings.partitioner,
         }
 
 
@@ -108,7 +109,8 @@ def _routes(meta: Meta) -> Iterator[Row]:
     """Yield a row for each range of logical partitions, and one for each partition that owns none."""
     for name, topic in sorted(meta.topics.topics.items()):
         route = topic.route
-        owned = [(index, low, high) for low, high, index in route.owners]
+        owners = route.owners if topic.settings.partitioner == "lp" else ()
+        owned = [(index, low, high) for low, high, index in owners]
         without = [(index, None, None) for index in set(range(len(route.partitions))) - {one[0] for one in owned}]
         for index, low, high in [*owned, *without]:
             yield {

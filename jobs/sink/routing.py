@@ -1,6 +1,6 @@
 """Routes the rows of a write as the service does, column by column (SPEC ROUTE-5, ROUTE-7).
 
-    named partition -> that one;   key -> the partition of its logical partition;   neither -> spread from a drawn one
+    named partition -> that one;   key -> the partition of its slot;   neither -> spread from a drawn one
 
 A part is the rows of one piece for one partition. It also says whether the rows wait there for their delivery
 time, and by which placement they were routed: parts of equal `token` were routed alike. In a static topic rows name
@@ -24,7 +24,7 @@ from mq.errors import NotFound, Unavailable
 from mq.meta import Topic, not_writable
 from mq.routing import spread
 from mq.static import queue_name
-from tables.key_column import lps_of_keys
+from tables.key_column import slots_of_keys
 from tables.queue import AT_ONCE, Placement
 from tables.schema import TIME
 
@@ -51,6 +51,8 @@ class RoutedPart:
 def token_of(topic: Topic, placement: Placement) -> str:
     """Return a token that two placements share exactly if they put every row into the same partition."""
     token = f"{topic.id}:{len(placement.partitions)}:{zlib.crc32(placement.table.tobytes()):08x}"
+    if placement.partitioner == "kafka":
+        return f"{token}:kafka"
     if placement.queues is None:
         return token
     # partitions of a static topic may be dropped, so that the same number stands for another one
@@ -147,8 +149,8 @@ def _unserved(topic: Topic) -> Unavailable:
 def _by_key(key: pa.StringArray, placement: Placement, targets: Targets) -> Targets:
     if len(placement.partitions) == 1:
         return np.zeros_like(targets)
-    lps = lps_of_keys(key)
-    return np.where(lps >= 0, placement.table[lps], targets).astype(np.int16)
+    slots = slots_of_keys(key, placement)
+    return np.where(slots >= 0, placement.table[slots], targets).astype(np.int16)
 
 
 def _by_name(named: pa.StringArray, topic: Topic, placement: Placement, targets: Targets) -> Targets:

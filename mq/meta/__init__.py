@@ -90,6 +90,8 @@ from mq.meta.topics import (
     StaticQueues,
     Topic,
     TopicPut,
+    check_may_grow,
+    check_partitioner,
     decide_delete_topic,
     decide_put_topic,
 )
@@ -145,6 +147,8 @@ __all__ = [
     "TopicRequest",
     "TopicSettings",
     "brokers_for_new",
+    "check_may_grow",
+    "check_partitioner",
     "check_role",
     "check_routes",
     "checkpoint_holds",

@@ -16,7 +16,13 @@ from dataclasses import dataclass, replace
 from mq.errors import Conflict, Unprocessable
 from mq.limits import GLOBAL_STAYS_MAX
 from mq.meta.fold import AnyEvent, Meta
-from mq.meta.static_topics import StaticRequest, closing_events, decide_put_static, queues_of
+from mq.meta.static_topics import (
+    StaticRequest,
+    check_static_settings,
+    closing_events,
+    decide_put_static,
+    queues_of,
+)
 from mq.meta.topic_settings import TopicSettings
 from mq.meta.topics import StaticQueues, Topic, TopicPut
 from mq.static import GlobalQueues, Stay, plan_remap, spread_queues
@@ -73,7 +79,10 @@ def decide_create_global(
     ------
     Conflict
         `topic_not_global`, `global_topic_fixed`, and what `decide_put_static` raises.
+    Unprocessable
+        What `decide_put_static` raises.
     """
+    check_static_settings(name, request.settings)
     present = meta.topics.topics.get(name)
     if present is not None:
         world = require_world(present)

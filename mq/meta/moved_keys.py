@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from mq.errors import Corrupt
 from mq.limits import LOGICAL_PARTITIONS
 from mq.meta.topics import Event, MetaState, TopicPut
-from mq.routing import Route, Table
+from mq.partitioners import Table
+from mq.routing import Route
 from mq.stored_json import Form, form, forms_of
 
 __all__ = [

@@ -43,6 +43,7 @@ from mq.static import (
 __all__ = [
     "RemapMode",
     "StaticRequest",
+    "check_static_settings",
     "closing_events",
     "decide_drop_segments",
     "decide_put_static",
@@ -97,12 +98,13 @@ def decide_put_static(
     Conflict
         `topic_not_static`, `queues_cannot_shrink`, `mapping_incomplete`, `topic_name_case`.
     Unprocessable
-        `queues_out_of_range`, `unknown_broker`.
+        `queues_out_of_range`, `unknown_broker`, `partitioner_not_static`.
     Unavailable
         `broker_unavailable`, `no_broker`, `not_writable`: a broker that would get queues is not served, or may not be
         written to.
     """
     check_client_topic(name)
+    check_static_settings(name, request.settings)
     if not 1 <= request.total_queues <= PARTITIONS_MAX:
         raise Unprocessable(
             f"a static topic has 1 to {PARTITIONS_MAX} logical queues, not {request.total_queues}",
@@ -131,6 +133,17 @@ def decide_put_static(
     if request.total_queues == static.total:
         return () if settings == present.settings else (TopicPut(topic=replace(present, settings=settings)),)
     return _grown(meta, replace(present, settings=settings), request, available, now_ms)
+
+
+def check_static_settings(name: str, settings: TopicRequest) -> None:
+    """Return if a static topic can have these settings; raise `Unprocessable` (`partitioner_not_static`) if not."""
+    if settings.partitioner == "kafka":
+        raise Unprocessable(
+            f"topic {name}: keys of static and global topics go to logical queues by logical partitions (lp); Kafka's "
+            "partitioner is for plain topics: leave the field out, or make the topic without `static`",
+            code="partitioner_not_static",
+            field="partitioner",
+        )
 
 
 def _created(

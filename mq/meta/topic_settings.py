@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mq.limits import RETENTION_MS_DEFAULT
+from mq.partitioners import Partitioner
 
 __all__ = ["FlushMode", "OrderStrategy", "TopicRequest", "TopicSettings"]
 
@@ -29,6 +30,8 @@ class TopicSettings:
     message_type: str = "normal"
     #: What an acknowledgement waits for; None means the setting of the service.
     flush: FlushMode | None = None
+    #: By which hash keys go to partitions (SPEC KAFKA-12); set when the topic is made, and never changed.
+    partitioner: Partitioner = "lp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ class TopicRequest:
     retention_ms: int | None = None
     message_type: str | None = None
     flush: FlushMode | None = None
+    partitioner: Partitioner | None = None
 
     def over(self, settings: TopicSettings) -> TopicSettings:
         """Return `settings` with the changes of this request."""
@@ -50,4 +54,5 @@ class TopicRequest:
             retention_ms=self.retention_ms or settings.retention_ms,
             message_type=self.message_type or settings.message_type,
             flush=self.flush or settings.flush,
+            partitioner=self.partitioner or settings.partitioner,
         )

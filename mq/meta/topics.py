@@ -20,6 +20,7 @@ import msgspec
 from mq.errors import Conflict, Corrupt, NotFound
 from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.names import check_client_topic
+from mq.partitioners import Partitioner
 from mq.routing import (
     DEFAULT_PARTITIONS,
     Range,
@@ -45,6 +46,8 @@ __all__ = [
     "TopicRequest",
     "TopicSettings",
     "brokers_for",
+    "check_may_grow",
+    "check_partitioner",
     "decide_delete_topic",
     "decide_put_topic",
     "refuse_other_case",
@@ -253,7 +256,7 @@ def decide_put_topic(
     Conflict
         `topic_name_case` when another topic's name differs only by case, `partitions_cannot_shrink`, `topic_static`
         when it is a static topic, which has a request of its own, `partition_taken` when another topic has a new
-        partition, `routes_cannot_be_reordered`.
+        partition, `routes_cannot_be_reordered`, `partitioner_fixed`, and what `check_may_grow` raises.
     Unprocessable
         `partitions_out_of_range`, and what `check_by_hand` raises.
     """
@@ -270,6 +273,9 @@ def decide_put_topic(
             field="static",
             extra={"total_queues": present.static.total},
         )
+    if request.partitioner is not None:
+        check_partitioner(name, present.settings, request.partitioner)
+    settings = request.over(present.settings)
     route = present.route
     if request.routes is not None:
         expanded = expand_by_hand(route, request.routes)
@@ -277,8 +283,49 @@ def decide_put_topic(
     elif request.partitions is not None and request.partitions != len(route.partitions):
         route = replace(expand(route, name, request.partitions, brokers), epoch=epoch)
     _refuse_taken(state, name, route.partitions[len(present.route.partitions) :])
-    changed = replace(present, route=route, settings=request.over(present.settings))
+    if len(route.partitions) > len(present.route.partitions):
+        check_may_grow(name, settings, "partitions" if request.routes is None else "routes")
+    changed = replace(present, route=route, settings=settings)
     return () if changed == present else (TopicPut(topic=changed),)
+
+
+def check_partitioner(name: str, settings: TopicSettings, wanted: Partitioner) -> None:
+    """Return if a topic with these settings has the partitioner `wanted`.
+
+    With another one, what is stored of a key would be in one partition, and what follows in another.
+
+    Raises
+    ------
+    Conflict
+        `partitioner_fixed`: it has another one.
+    """
+    if wanted != settings.partitioner:
+        raise Conflict(
+            f"partitioner: topic {name} has {settings.partitioner}, and keeps what it was made with, so that a key "
+            f"stays in its partition; leave it out, or make another topic with {wanted}",
+            code="partitioner_fixed",
+            field="partitioner",
+            extra={"partitioner": settings.partitioner},
+        )
+
+
+def check_may_grow(name: str, settings: TopicSettings, field: str = "partitions") -> None:
+    """Return if a topic with these settings may get more partitions.
+
+    By Kafka's hash most keys have another partition among more, and no order holds across that.
+
+    Raises
+    ------
+    Conflict
+        `partitions_cannot_grow`: it keeps the order of keys.
+    """
+    if settings.partitioner == "kafka" and settings.order_strategy == "strict":
+        raise Conflict(
+            f"topic {name} keeps the order of keys (strict), and most keys would get another partition by Kafka's "
+            "partitioner: make a topic with more partitions, or set order_strategy to best_tried first",
+            code="partitions_cannot_grow",
+            field=field,
+        )
 
 
 def _created(

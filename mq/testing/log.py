@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mq.meta import GroupsState
+from mq.partitioners import Partitioner, slot_of
 from mq.producer import Part, ProducerWindow
 from mq.queue import Bounds, CheckpointKey, CheckpointState, Committed, LaneKey, LostReason, Record, fold
 from mq.routing import Route
@@ -105,6 +106,13 @@ class MemoryTopic:
     name: str
     id: str
     route: Route
+    partitioner: Partitioner = "lp"
+
+    def index_of(self, key: str) -> int:
+        """Return the index of the partition for messages with `key`."""
+        if self.partitioner == "kafka":
+            return slot_of(key, "kafka", len(self.route.partitions))
+        return self.route.partition_of(key)
 
 
 class Tables:

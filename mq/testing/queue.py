@@ -23,6 +23,7 @@ from mq.errors import DeltaMQError, NotFound
 from mq.filters import parse_filter
 from mq.meta import GroupRequest, InvisibleBounds, Ordering, decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.names import check_client_topic
+from mq.partitioners import Partitioner
 from mq.queue import (
     BufferSettings,
     Dead,
@@ -88,13 +89,13 @@ class MemoryQueue:
 
     # Topics and groups.
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic; an existing one is not changed."""
+    def create_topic(self, name: str, partitions: int = 1, partitioner: Partitioner = "lp") -> None:
+        """Create a topic; an existing one is not changed. `partitioner` says by which hash keys go to partitions."""
         check_client_topic(name)
         if name not in self.tables.topics:
             self.tables.lives += 1
             route = new_route(name, partitions, [_BROKER])
-            self.tables.topics[name] = MemoryTopic(name, f"{name}-{self.tables.lives}", route)
+            self.tables.topics[name] = MemoryTopic(name, f"{name}-{self.tables.lives}", route, partitioner)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic: its handles, checkpoints and retried messages are void (SPEC POP-12)."""
@@ -157,7 +158,7 @@ class MemoryQueue:
         """Send one message; returns its place, or the place where it waits if it is delayed (SPEC RETRY-4)."""
         found = self._topic(topic)
         at_ms = deliver_time(self.now_ms, delay_ms=delay_ms, deliver_time_ms=deliver_time_ms)
-        index = self._sent % len(found.route.partitions) if key is None else found.route.partition_of(key)
+        index = self._sent % len(found.route.partitions) if key is None else found.index_of(key)
         partition = found.route.partitions[index]
         self._sent += 1
         row = Row(

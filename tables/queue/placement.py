@@ -1,9 +1,11 @@
 """The partitions to which messages of a topic go now, and the fence epochs that their appends know.
 
-    route of the topic  +  moves that wait for their seal  -->  table: logical partition -> partition
+    route of the topic  +  moves that wait for their seal  -->  table: slot of a key -> partition
     mappings            +  remappings that wait            -->  names: logical queue -> partition (static topics)
     access              +  order strategy of the topic     -->  closed partitions, and where their messages go
     epochs of brokers   +  moves that are sealed           -->  the fence epochs of appends (`tables.log.fences`)
+
+Slots are logical partitions, or those of Kafka's partitioner, whose keys never move (`mq.partitioners`).
 
 Route and fence epochs must come from one metadata snapshot: mixing two lets an append slip past a fence.
 """
@@ -12,24 +14,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mq.errors import NotFound, Unavailable
 from mq.meta import Access, AccessState, BrokersState, Meta, MovedKeys, Topic, not_writable, queues_of
 from mq.names import broker_of
-from mq.routing import Table, logical_partition
+from mq.partitioners import Partitioner, Table, kafka_table, slot_of
 from mq.static import TopicQueues, is_queue_name
 from tables.log import BROKER_FENCE, ROUTE_FENCE
 
 __all__ = ["FenceEpochs", "Placement", "fence_epochs_of"]
 
 FenceEpochs = Mapping[str, int]
+#: Among how many others the keys of a closed partition are divided at most, if they go by Kafka's hash: it bounds the
+#: table, which has that many slots for each partition.
+_SHARERS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of one topic's messages; `table` gives for each logical partition the number in `partitions`."""
+    """The placement of one topic's messages; `table` gives for each slot of keys the number in `partitions`."""
 
     partitions: tuple[str, ...]
     table: Table
@@ -55,6 +62,8 @@ class Placement:
     avoided: frozenset[int] = frozenset()
     #: The placement as if nothing was closed; None if nothing is.
     whole: Placement | None = None
+    #: By which hash keys go to slots.
+    partitioner: Partitioner = "lp"
 
     @classmethod
     def of(cls, topic: Topic, meta: Meta, access: AccessState | None = None) -> Placement:
@@ -74,6 +83,9 @@ class Placement:
             if move.end_offset is not None:
                 ends[move.source] = max(move.end_offset, ends.get(move.source, 0))
         fence_epochs = {name: _fence_epochs(moved, meta.brokers, name) for name in route.partitions}
+        if topic.settings.partitioner == "kafka":
+            table = kafka_table(len(route.partitions))
+            return cls(route.partitions, table, fence_epochs, ends, route.targets, route.index_of, partitioner="kafka")
         table = moved.table(route)
         if topic.static is None:
             return cls(route.partitions, table, fence_epochs, ends, route.targets, route.index_of)
@@ -112,7 +124,9 @@ class Placement:
         targets = tuple(number for number in self.targets if number not in closed)
         table = self.table
         if targets and self.queues is None and topic.settings.order_strategy == "best_tried":
-            elsewhere = np.array(targets, dtype=table.dtype)[np.arange(table.size) % len(targets)]
+            if self.partitioner == "kafka":
+                table = np.tile(table, min(len(targets), _SHARERS_MAX))
+            elsewhere = np.array(targets, dtype=table.dtype)[self._sharers(table.size) % len(targets)]
             table = np.where(np.isin(table, list(closed)), elsewhere, table)
         return replace(
             self,
@@ -122,6 +136,14 @@ class Placement:
             avoided=self.unserved.union(closed),
             whole=self,
         )
+
+    def _sharers(self, slots: int) -> NDArray[np.int64]:
+        """Return which of the open partitions would get each slot, by their numbers modulo their count."""
+        at = np.arange(slots)
+        if self.partitioner == "lp":
+            return at
+        # The slots of one partition are n apart: each goes to the next open one.
+        return at // len(self.partitions) + at % len(self.partitions)
 
     def number_of(self, topic: str, name: str, field: str) -> int:
         """Return the number of the partition that a client names; `field` is the part of the request.
@@ -167,7 +189,7 @@ class Placement:
         if partition in self.partitions:
             raise _unserved(topic, partition)
         if key is not None:
-            number = int(self.table[logical_partition(key)])
+            number = int(self.table[slot_of(key, self.partitioner, len(self.table))])
         else:
             number = self.targets[draw % len(self.targets)] if self.targets else min(self.unserved)
         if number in self.unserved:

@@ -199,6 +199,8 @@ TOPICS_SCHEMA: Final = pa.schema(
         pa.field("static", pa.bool_()),
         pa.field("total_queues", pa.int32()),
         pa.field("mapping_epoch", pa.int64()),
+        # By which hash keys go to partitions: lp, `hash` of Spark SQL, or kafka, Murmur2 of Kafka's clients.
+        _required("partitioner", pa.string()),
     ]
 )
 
@@ -219,7 +221,8 @@ ROUTES_SCHEMA: Final = pa.schema(
         _required("broker", pa.string()),
         # The partition's place in the route.
         _required("number", pa.int32()),
-        # Logical partitions [lp_low, lp_high); a key's is `pmod(hash(key), 1024)`. Null if the partition owns none.
+        # Logical partitions [lp_low, lp_high); a key's is `pmod(hash(key), 1024)`. Null if the partition owns none,
+        # as in topics with the partitioner kafka: there a key's partition has the number `murmur2(key) % partitions`.
         pa.field("lp_low", pa.int32()),
         pa.field("lp_high", pa.int32()),
         *_ACCESS,

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from jobs.flights.events import events_of
 from jobs.flights.source import read_airports, read_flights
-from mq.routing import logical_partitions, new_route
+from mq.partitioners import logical_partitions
+from mq.routing import new_route
 from tables.delta.encode import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog

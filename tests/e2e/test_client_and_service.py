@@ -23,7 +23,7 @@ from mq.limits import (
     MESSAGE_ID_BYTES_MAX,
     TAG_BYTES_MAX,
 )
-from mq.routing import logical_partition
+from mq.partitioners import logical_partition
 from tests.e2e.as_static import create
 from tests.e2e.service_process import ServiceProcess
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mq.murmur3 import hash_string
-from mq.routing import logical_partition, logical_partitions
+from mq.partitioners import logical_partition, logical_partitions
 
 pytestmark = pytest.mark.spark
 

@@ -1,6 +1,7 @@
 """The settings of topics that have a counterpart in Kafka: what they are, and their changes.
 
     retention.ms                                    the topic's own; -1 is the longest time
+    deltamq.partitioner                             lp or kafka: set when a topic is made, shown, and never changed
     cleanup.policy, compression.type, ...           have one possible value, which is shown
     segment.*, flush.*, index.*, ...                how Kafka stores a topic: taken when a topic is made, and not kept
 
@@ -10,7 +11,8 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from api.auth import permit_put
@@ -36,10 +38,11 @@ from api.kafka.messages import (
 from api.service import Service
 from mq.errors import DeltaMQError, Refused, Unprocessable
 from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_MAX, RETENTION_MS_MIN
-from mq.meta import TopicRequest, TopicSettings
+from mq.meta import TopicRequest, TopicSettings, check_partitioner
 from mq.names import check_client_topic
+from mq.partitioners import Partitioner
 
-__all__ = ["TopicConfigs", "retention_of"]
+__all__ = ["TopicConfigs", "settings_of"]
 
 _TOPIC: Final = 2
 #: Where a value comes from: set for the topic, or a default.
@@ -50,6 +53,8 @@ _FOR_EVER: Final = -1
 _PUT: Final = 0
 _RESET: Final = 1
 _RETENTION: Final = "retention.ms"
+_PARTITIONER: Final = "deltamq.partitioner"
+_PARTITIONERS: Final[Mapping[str, Partitioner]] = {"lp": "lp", "kafka": "kafka"}
 #: Settings with one possible value here.
 _FIXED: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "compression.type": "producer"}
 #: Settings about how Kafka stores a topic, which nothing here depends on.
@@ -111,7 +116,7 @@ class TopicConfigs:
                 raise Refused("only settings of topics can be changed here; the service has its own in its settings")
             asker.check(type(request), topic=name)
             topic = await self._places.topic(check_client_topic(name))
-            retention_ms = _changed_retention(asked)
+            retention_ms = _changed_retention(name, asked, topic.settings)
             if retention_ms not in (None, topic.settings.retention_ms) and not request.validate_only:
                 permit = permit_put(asker.caller, name)
                 async with recorded(self._service, asker, "topic", name, {"retention_ms": retention_ms}):
@@ -121,31 +126,44 @@ class TopicConfigs:
         return AlteredConfigs(ErrorCode.NONE, None, kind, name)
 
 
-def retention_of(configs: Iterable[NamedValue]) -> int | None:
-    """Return for how many milliseconds a new topic keeps its messages; None if its configs do not say.
+def settings_of(configs: Iterable[NamedValue]) -> TopicRequest:
+    """Return what the configs of a new topic ask for.
 
     Raises
     ------
     Unprocessable
         `invalid_config`: the topic could not keep to one of them.
     """
-    found = None
+    found = TopicRequest()
     for config in configs:
         if config.name == _RETENTION:
-            found = _retention(config.value)
+            found = replace(found, retention_ms=_retention(config.value))
+        elif config.name == _PARTITIONER:
+            found = replace(found, partitioner=_partitioner(config.value))
         elif not config.name.startswith(_IGNORED):
             _check_fixed(config.name, config.value)
     return found
 
 
-def _changed_retention(asked: Iterable[AlteringConfig]) -> int | None:
-    """Return the new retention time of a topic; None if it stays. Raises `Unprocessable` (`invalid_config`)."""
+def _changed_retention(name: str, asked: Iterable[AlteringConfig], settings: TopicSettings) -> int | None:
+    """Return the new retention time of a topic; None if it stays.
+
+    Raises
+    ------
+    Unprocessable
+        `invalid_config`.
+    Conflict
+        `partitioner_fixed`: another partitioner than that of the topic's `settings`.
+    """
     found = None
     for config in asked:
         if config.operation not in (_PUT, _RESET):
             raise _invalid(f"{config.name} is no list: it can be set, or deleted, which means its default")
         if config.name == _RETENTION:
             found = TopicSettings().retention_ms if config.operation == _RESET else _retention(config.value)
+        elif config.name == _PARTITIONER:
+            wanted = TopicSettings().partitioner if config.operation == _RESET else _partitioner(config.value)
+            check_partitioner(name, settings, wanted)
         elif config.name.startswith(_IGNORED):
             raise _invalid(f"{config.name} says how Kafka stores a topic, and means nothing here")
         elif config.name not in _FIXED or config.operation == _PUT:
@@ -158,6 +176,13 @@ def _check_fixed(name: str, value: str | None) -> None:
         raise _invalid(f"{name} is no setting of a topic here")
     if value != _FIXED[name]:
         raise _invalid(f"{name} can only be {_FIXED[name]}")
+
+
+def _partitioner(value: str | None) -> Partitioner:
+    found = _PARTITIONERS.get(value or "")
+    if found is None:
+        raise _invalid(f"{_PARTITIONER} is lp or kafka, not {value}")
+    return found
 
 
 def _retention(value: str | None) -> int:
@@ -179,8 +204,10 @@ def _invalid(detail: str) -> Unprocessable:
 def _entries(settings: TopicSettings) -> list[ConfigEntry]:
     source = _DEFAULT if settings.retention_ms == TopicSettings().retention_ms else _SET
     fixed = [ConfigEntry(name, value, True, _DEFAULT) for name, value in _FIXED.items()]
+    by_hash = _DEFAULT if settings.partitioner == TopicSettings().partitioner else _SET
     return [
         ConfigEntry(_RETENTION, str(settings.retention_ms), False, source),
+        ConfigEntry(_PARTITIONER, settings.partitioner, True, by_hash),
         ConfigEntry("max.message.bytes", str(MESSAGE_BYTES_MAX), True, _DEFAULT),
         *fixed,
     ]

@@ -11,11 +11,12 @@ The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` the
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from api.host import GONE, HostedTopic
@@ -43,6 +44,7 @@ from mq.names import check_client_topic
 from mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
 from mq.sequences import Sequence as ProducerSequence
 from tables.delta import ProducerStamp
+from tables.key_column import kafka_hashes_of_keys
 from tables.settings import Flush
 
 __all__ = ["Producing"]
@@ -54,10 +56,10 @@ _DECIDED_S: Final = 10.0
 
 
 class _Batch(NamedTuple):
-    """A batch, and whether any of its records has a key, if that was asked."""
+    """A batch, and whether its records may go to the partition that the client chose."""
 
     header: BatchHeader
-    has_keys: bool
+    is_in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +118,10 @@ class Producing:
         queue = self._places.queue(hosted, part.index)
         partition = "" if queue is not None else self._places.partition(hosted, part.index)
         records = b"" if part.records is None else part.records
-        is_strict = hosted.settings.order_strategy == "strict"
-        check = partial(_checked, records, is_strict=is_strict)
+        check = partial(_checked, records, _key_check(hosted, part.index))
         batch = check() if len(records) <= INLINE_BYTES else await self._partitions.run(check)
-        if is_strict and batch.has_keys:
-            detail = (
-                f"topic {name} keeps the order of keys (strict), and Kafka clients choose partitions in their own way: "
-                "send without keys, or through the SDK or REST"
-            )
-            raise Conflict(detail, code="strict_topic")
+        if not batch.is_in_place:
+            raise _strict(hosted)
         flush = {"sync": Flush.SYNC, "async": Flush.ASYNC}.get(hosted.settings.flush or "", self._flush)
         header = batch.header
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
@@ -187,17 +184,50 @@ def _no_transactions() -> Forbidden:
     return Forbidden("transactions are not supported: set no transactional.id", code="transactions_unsupported")
 
 
-def _checked(records: bytes | memoryview, *, is_strict: bool) -> _Batch:
+def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bool] | None:
+    """Return what finds out whether records with these keys may go to a partition; None if any may (SPEC KAFKA-12)."""
+    if hosted.settings.order_strategy != "strict":
+        return None
+    if hosted.settings.partitioner != "kafka":
+        return _has_no_keys
+    return partial(_all_belong, index=index, partitions=len(hosted.route.partitions))
+
+
+def _has_no_keys(key: pa.BinaryArray) -> bool:
+    return bool(key.null_count == len(key))
+
+
+def _all_belong(key: pa.BinaryArray, *, index: int, partitions: int) -> bool:
+    """Return whether all keys belong to the partition with this index by Kafka's default partitioner."""
+    hashes = kafka_hashes_of_keys(key)
+    return bool(((hashes < 0) | (hashes % np.int32(partitions) == index)).all())
+
+
+def _strict(hosted: HostedTopic) -> Conflict:
+    detail = f"topic {hosted.name} keeps the order of keys (strict), and "
+    if hosted.settings.partitioner == "kafka":
+        detail += (
+            "a key came for another partition than that of Kafka's default partitioner: let the producer choose by it "
+            "(librdkafka: partitioner=murmur2_random), and name no partition"
+        )
+    else:
+        detail += (
+            "Kafka clients choose partitions in their own way: send without keys, or through the SDK or REST, or make "
+            "the topic with `partitioner: kafka`"
+        )
+    return Conflict(detail, code="strict_topic")
+
+
+def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], bool] | None) -> _Batch:
     """Return the one batch that a partition gets in a request, checked but for its records, and not compressed.
 
-    For a topic whose keys have an order, its records are looked at, too.
+    With a `key_check`, the keys of its records are looked at, too.
     """
     headers = list(batches_of(records))
     if len(headers) != 1:
         raise Refused(f"records: {len(headers)} batches for one partition; one is allowed", code="invalid_record")
     header = expanded_batch(headers[0], REQUEST_BYTES_MAX)
-    key = decode_batches([header]).key if is_strict else None
-    return _Batch(header, key is not None and key.null_count < len(key))
+    return _Batch(header, key_check is None or key_check(decode_batches([header]).key))
 
 
 def _rows(batches: Sequence[BatchHeader]) -> pa.RecordBatch:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from api.auth import permit_put
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
-from api.kafka.calls.configs import retention_of
+from api.kafka.calls.configs import settings_of
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     CreatedTopic,
@@ -24,7 +26,7 @@ from api.kafka.messages import (
 )
 from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from mq.meta import TopicRequest
+from mq.meta import TopicRequest, check_may_grow
 from mq.names import check_client_topic
 
 __all__ = ["TopicCalls"]
@@ -52,7 +54,11 @@ class TopicCalls:
                 await self._topics.refresh()
                 is_new = self._topics.find(name) is None
             else:
-                asks = {"partitions": wanted.partitions, "retention_ms": wanted.retention_ms}
+                asks = {
+                    "partitions": wanted.partitions,
+                    "retention_ms": wanted.retention_ms,
+                    "partitioner": wanted.partitioner,
+                }
                 async with recorded(self._service, asker, "topic", name, asks):
                     permit = permit_put(asker.caller, name)
                     _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit)
@@ -96,6 +102,7 @@ class TopicCalls:
                 raise Unprocessable(detail, code="partitions_out_of_range")
             if asked.assignments is not None:
                 raise Refused("partitions are placed by the service: give no assignments")
+            check_may_grow(asked.name, topic.settings)
             if not validate_only:
                 permit = permit_put(asker.caller, asked.name)
                 async with recorded(self._service, asker, "topic", asked.name, {"partitions": asked.count}):
@@ -114,7 +121,5 @@ def _wanted(asked: CreateTopic) -> TopicRequest:
     """Return the request for a topic; refuse what it could not keep to."""
     if asked.assignments:
         raise Refused("partitions are placed by the service: give no assignments")
-    retention_ms = retention_of(asked.configs)
-    return TopicRequest(
-        partitions=None if asked.num_partitions == -1 else asked.num_partitions, retention_ms=retention_ms
-    )
+    wanted = settings_of(asked.configs)
+    return wanted if asked.num_partitions == -1 else replace(wanted, partitions=asked.num_partitions)

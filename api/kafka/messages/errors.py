@@ -103,6 +103,8 @@ _BY_CODE: Final = {
     "logic_offset_undecided": ErrorCode.LEADER_NOT_AVAILABLE,
     "partitions_out_of_range": ErrorCode.INVALID_PARTITIONS,
     "partitions_cannot_shrink": ErrorCode.INVALID_PARTITIONS,
+    "partitions_cannot_grow": ErrorCode.INVALID_PARTITIONS,
+    "partitioner_fixed": ErrorCode.INVALID_CONFIG,
 }
 #: What a principal may not do, by the kind of what it may not do it to.
 _FORBIDDEN: Final = {

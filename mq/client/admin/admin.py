@@ -95,11 +95,13 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
         retention_ms: int | None = None,
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
+        partitioner: Literal["lp", "kafka"] | None = None,
     ) -> TopicInfo:
         """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default.
 
         `routes` gives all partitions by hand, `NAME@BROKER`, in route order; in an existing topic the present ones
-        come first.
+        come first. `partitioner` says by which hash keys go to partitions: `lp`, the default, that of Spark SQL, or
+        `kafka`, that of Kafka's clients; a topic keeps the one that it was made with.
         """
         return self.put_topic(
             topic,
@@ -109,6 +111,7 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
             retention_ms=retention_ms,
             message_type=message_type,
             flush=flush,
+            partitioner=partitioner,
         )[0]
 
     def put_topic(self, topic: str, **settings: str | int | Sequence[str] | None) -> tuple[TopicInfo, bool]:

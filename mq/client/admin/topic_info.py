@@ -135,6 +135,8 @@ class TopicInfo:
     created_time: datetime
     routes_epoch: int
     partitions: tuple[PartitionInfo, ...]
+    #: By which hash keys go to partitions: `lp`, that of Spark SQL, or `kafka`; then no partition has logical ones.
+    partitioner: str = "lp"
     static: bool = False
     total_queues: int | None = None
     logical_queues: tuple[QueueInfo, ...] | None = None

@@ -2,25 +2,25 @@
 
     plain topic     key -> logical partition -> partition
     static topic    key -> logical partition -> logical queue        a remapping changes the queue's broker alone
+    kafka topic     key -> Kafka's hash -> partition                 of the topic's setting `partitioner` (KAFKA-12)
 
 Clients of a static topic see its logical queues; the partitions under them are known only by their brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from mq.client.http import Hosts, decode_as, path_of
 from mq.errors import Unknown
 from mq.names import broker_of
-from mq.routing import Places, Route, logical_partition
+from mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
+from mq.routing import Places, Route, equal_ranges
 from mq.static import is_queue_name
 
 __all__ = ["TopicView", "broker_in", "fetch_view", "lp_of"]
@@ -29,6 +29,7 @@ _KEYS_REMEMBERED: Final = 65_536
 
 #: Cached, because keys repeat and hashing one in Python costs more than the rest of a send.
 lp_of = lru_cache(maxsize=_KEYS_REMEMBERED)(logical_partition)
+_hash_of = lru_cache(maxsize=_KEYS_REMEMBERED)(kafka_hash)
 
 
 def broker_in(partition: str) -> str | None:
@@ -41,12 +42,13 @@ class _ServedPlaces:
     """A route of which some partitions take no messages: messages without a key go to the others."""
 
     partitions: tuple[str, ...]
-    table: NDArray[np.int16]
+    table: Table
     targets: tuple[int, ...]
+    partitioner: Partitioner = "lp"
 
 
 class TopicView:
-    """A route prepared for fast look-ups: what clients send to, by index and by logical partition.
+    """A route prepared for fast look-ups: what clients send to, by index and by slot.
 
     Parameters
     ----------
@@ -56,15 +58,21 @@ class TopicView:
         The brokers of all physical partitions; by default those in `brokers`.
     unserved
         The indexes of partitions that may not be written to, and of logical queues that cannot be had.
+    partitioner
+        By which hash keys go to slots.
     """
 
     __slots__ = (
         "brokers",
+        "drawn",
         "index_of",
         "is_static",
+        "partitioner",
         "partitions",
         "places",
         "route",
+        "slot_of",
+        "slots",
         "stored_at",
         "strict",
         "table",
@@ -80,6 +88,7 @@ class TopicView:
         brokers: Sequence[str] | None = None,
         stored_at: frozenset[str] | None = None,
         unserved: frozenset[int] = frozenset(),
+        partitioner: Partitioner = "lp",
     ) -> None:
         self.route = route
         self.strict = strict
@@ -90,8 +99,16 @@ class TopicView:
         #: The brokers from which the topic is read: those of all segments of its queues.
         self.stored_at = frozenset(self.brokers) if stored_at is None else stored_at
         self.index_of: dict[str, int] = {name: index for index, name in enumerate(route.partitions)}
-        #: Index of the partition of each logical partition; a list, because numpy makes an object for each look-up.
-        self.table: list[int] = route.table.tolist()
+        self.partitioner = partitioner
+        by_hash = partitioner == "kafka"
+        #: Index of the partition of each slot.
+        self.slots: Table = kafka_table(len(route.partitions)) if by_hash else route.table
+        #: The same as a list, because numpy makes an object for each look-up.
+        self.table: list[int] = self.slots.tolist()
+        #: Returns the slot of a key.
+        self.slot_of: Callable[[str], int] = _slots_by_hash(len(route.partitions)) if by_hash else lp_of
+        #: Index of the partition for each of 1,024 draws: where messages without a key go.
+        self.drawn: list[int] = route.table.tolist() if by_hash else self.table
         served = tuple(index for index in route.targets if index not in unserved)
         #: If no partition takes messages, those without a key go to any, to be refused there.
         self.unserved = unserved if served else frozenset()
@@ -103,6 +120,10 @@ class TopicView:
         """Return the broker to whose host messages of a partition are sent; empty if unknown."""
         index = self.index_of.get(partition)
         return "" if index is None else self.brokers[index]
+
+
+def _slots_by_hash(slots: int) -> Callable[[str], int]:
+    return lambda key: _hash_of(key) % slots
 
 
 Ranges = list[tuple[int, int]]
@@ -129,6 +150,7 @@ class _Topic(msgspec.Struct):
     routes_epoch: int
     order_strategy: str
     partitions: list[_Partition]
+    partitioner: Partitioner = "lp"
     static: bool = False
     logical_queues: list[_Queue] | None = None
 
@@ -143,9 +165,10 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
         owned = {one.partition: one.logical_partitions for one in described.partitions}
         if not described.static:
             return TopicView(
-                _route(described.routes_epoch, owned),
+                _route(described.routes_epoch, _divided(owned) if described.partitioner == "kafka" else owned),
                 strict=strict,
                 stored_at=stored_at,
+                partitioner=described.partitioner,
                 unserved=frozenset(index for index, one in enumerate(described.partitions) if not one.writable),
             )
         closed = {one.partition for one in described.partitions if not one.writable}
@@ -170,6 +193,12 @@ def _ranges_of(queue: _Queue, owned: Mapping[str, Ranges]) -> Ranges:
     if queue.logical_partitions is not None or not queue.segments:
         return queue.logical_partitions or []
     return owned.get(queue.segments[-1].partition, [])
+
+
+def _divided(owned: Mapping[str, Ranges]) -> Mapping[str, Ranges]:
+    """Return the ranges of a topic that has no logical partitions: messages without a key are drawn evenly by them."""
+    ranges = equal_ranges(len(owned)) if owned else ()
+    return {name: [(low, high)] for name, (low, high, _) in zip(owned, ranges, strict=True)}
 
 
 def _route(epoch: int, owned: Mapping[str, Ranges]) -> Route:

@@ -40,6 +40,11 @@ for command in (remap, check, repair):
 @click.option("--retention-ms", type=click.IntRange(1), help="How long messages are kept, in ms.")
 @click.option("--message-type", help="A name for the kind of messages.")
 @click.option("--flush", type=click.Choice(["sync", "async"]), help="Whether a send's answer waits for fsync.")
+@click.option(
+    "--partitioner",
+    type=click.Choice(["lp", "kafka"]),
+    help="By which hash keys go to partitions: Spark's (lp), or that of Kafka's clients; of a new topic.",
+)
 @service_options
 def create(
     name: str,
@@ -54,6 +59,7 @@ def create(
     retention_ms: int | None,
     message_type: str | None,
     flush: str | None,
+    partitioner: str | None,
     url: str,
     access: Access,
     as_json: bool,
@@ -77,6 +83,7 @@ def create(
         "retention_ms": retention_ms,
         "message_type": message_type,
         "flush": flush,
+        "partitioner": partitioner,
     }
     with Admin(url, patience=LONG_PATIENCE if static else PATIENCE, **access) as admin:
         if queues is None:
@@ -122,7 +129,7 @@ def _print_topic(info: TopicInfo) -> None:
     queues = f"{len(info.queues)} logical queues in " if info.static else ""
     click.echo(
         f"{info.topic}: {info.messages:,} messages, {queues}{len(info.partitions)} partitions, {info.order_strategy}, "
-        f"kept {info.retention_ms:,} ms, routes epoch {info.routes_epoch}"
+        f"kept {info.retention_ms:,} ms, partitioner {info.partitioner}, routes epoch {info.routes_epoch}"
     )
     if info.static:
         print_static_topic(info)
@@ -130,7 +137,7 @@ def _print_topic(info: TopicInfo) -> None:
     rows = [
         (
             p.partition,
-            " ".join(f"[{low},{high})" for low, high in p.logical_partitions),
+            " ".join(f"[{low},{high})" for low, high in p.logical_partitions) or "-",
             *("-" if one is None else one for one in (p.min_offset, p.max_offset, p.messages, p.bytes, p.files)),
             p.state,
             "-" if p.last_append_time is None else p.last_append_time.isoformat(timespec="milliseconds"),

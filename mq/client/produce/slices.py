@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.client.admin import TopicView, lp_of
+from mq.client.admin import TopicView
 from mq.client.messages import Message
 from mq.client.produce.wire import ROW_SCHEMA
 from mq.errors import Refused, TooLarge
-from mq.limits import KEY_BYTES_MAX, LOGICAL_PARTITIONS, MESSAGE_ID_BYTES_MAX, TAG_BYTES_MAX
-from mq.routing import logical_partitions, spread
+from mq.limits import KEY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, TAG_BYTES_MAX
+from mq.partitioners import Slots, slots_of
+from mq.routing import spread
 
 __all__ = ["Slice", "checked_rows", "chunk_of", "chunk_starts", "split_messages", "split_rows"]
 
@@ -94,9 +95,9 @@ def _message_targets(messages: Sequence[Message], view: TopicView, draw: int) ->
     keyed = [i for i, message in enumerate(messages) if message.key is not None]
     if len(keyed) >= _COLUMN_KEYS_MIN:
         keys = pa.array([messages[i].key for i in keyed], pa.string())
-        targets[keyed] = view.route.table[_lps(keys)]
+        targets[keyed] = view.slots[_slots(keys, view)]
     else:
-        targets[keyed] = [view.table[lp_of(messages[i].key or "")] for i in keyed]
+        targets[keyed] = [view.table[view.slot_of(messages[i].key or "")] for i in keyed]
     _place_keyless(targets, view, draw)
     return targets
 
@@ -225,18 +226,18 @@ def chunk_of(table: pa.Table, low: int, high: int) -> pa.RecordBatch:
 
 
 def _row_targets(keys: pa.StringArray, view: TopicView, draw: int) -> NDArray[np.int64]:
-    targets = view.route.table[_lps(keys)].astype(np.int64)
+    targets = view.slots[_slots(keys, view)].astype(np.int64)
     if keys.null_count:
         targets[np.asarray(keys.is_null())] = -1
         _place_keyless(targets, view, draw)
     return targets
 
 
-def _lps(keys: pa.StringArray) -> NDArray[np.int16]:
-    """Return the logical partition of each key; a null gets that of the empty key."""
+def _slots(keys: pa.StringArray, view: TopicView) -> Slots:
+    """Return the slot of each key; a null gets that of the empty key."""
     _, offsets, data = keys.buffers()
     edges = np.frombuffer(offsets, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
     raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
-    lps = logical_partitions(edges, raw)
-    assert lps.max(initial=0) < LOGICAL_PARTITIONS
-    return lps
+    slots = slots_of(edges, raw, view.partitioner, len(view.table))
+    assert slots.max(initial=0) < len(view.table)
+    return slots

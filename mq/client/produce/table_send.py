@@ -38,6 +38,7 @@ from mq.client.produce.shared import Shared
 from mq.client.produce.slices import chunk_of, chunk_starts, split_rows
 from mq.errors import DeltaMQError, Refused, Unknown
 from mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
+from mq.partitioners import Partitioner
 from mq.routing import Route
 
 __all__ = ["Progress", "TableProgress", "TableSend", "TableSendInterrupted", "TableSendState"]
@@ -65,6 +66,7 @@ class TableSendState:
     chunk: int
     chunk_bytes: int
     draw: int
+    partitioner: Partitioner = "lp"
 
     def to_json(self) -> bytes:
         """Return this state as JSON, for storing it in a file."""
@@ -123,7 +125,9 @@ class TableSend(FixedRequests):
         self._state = state if state is not None else _first_state(shared, topic, rows, view)
         _check_same(self._state, topic, rows)
         # Of the state alone, so that a resumed send splits the rows in the same way.
-        self._view = TopicView(Route.from_json(self._state.route), strict=self._state.strict)
+        self._view = TopicView(
+            Route.from_json(self._state.route), strict=self._state.strict, partitioner=self._state.partitioner
+        )
         self._starts = chunk_starts(rows, self._state.chunk_bytes, ARROW_MESSAGES_MAX)
         self._executors = [
             Executor(
@@ -219,6 +223,7 @@ def _first_state(shared: Shared, topic: str, rows: pa.Table, view: TopicView | N
         chunk=0,
         chunk_bytes=min(_CHUNK_BYTES, shared.settings.buffer_bytes_max),
         draw=random.getrandbits(30),
+        partitioner=view.partitioner,
     )
 
 

@@ -1,6 +1,6 @@
 """The router of a producer's topic: it knows the route, and chooses the executor of each message.
 
-unresolved ──GET topic──► routed: key ─► LP ─► partition ─► executor          (ROUTE-5; no key: random LP)
+unresolved ──GET topic──► routed: key ─► slot ─► partition ─► executor        (ROUTE-5; no key: a random one)
     │ 404                   ▲    │ 404 for a partition: its queue is sent unrouted, nothing overtakes it
     ▼                       │    ▼
 unrouted: one executor lets the service route (and create the topic); after its first success the
@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from mq.client.admin import TopicView, fetch_view, lp_of
+from mq.client.admin import TopicView, fetch_view
 from mq.client.http import Attempts, is_worth_retrying
 from mq.client.messages import Message
 from mq.client.produce.entry import Entry
@@ -69,7 +69,7 @@ class TopicRouter:
             if view is not None and self._unrouted is None:
                 self._refresh_when_due()
                 if message.key is not None:
-                    return routed[view.table[lp_of(message.key)]]
+                    return routed[view.table[view.slot_of(message.key)]]
                 return routed[self.random_index(view)]
             unrouted = self._unrouted
             if unrouted is not None:
@@ -125,8 +125,8 @@ class TopicRouter:
         return None if partition is None else self._executors.get(partition)
 
     def random_index(self, view: TopicView) -> int:
-        """Return the index of the partition of a random LP; avoids slow and failing brokers (SEND-4)."""
-        index = view.table[random.getrandbits(_LP_BITS)]
+        """Return the index of a random partition; avoids slow and failing brokers (SEND-4)."""
+        index = view.drawn[random.getrandbits(_LP_BITS)]
         avoided = self._shared.health.avoided(view.target_brokers, time.monotonic())
         if view.brokers[index] in avoided or index in view.unserved:
             index = random.choice([i for i in view.places.targets if view.brokers[i] not in avoided])
@@ -196,7 +196,7 @@ class TopicRouter:
         with self._lock:
             self._fresh_until = time.monotonic() + self._shared.settings.route_age_s_max
             failing = Failing.STOP_UNRESOLVED if view.strict else Failing.GO_ON
-            if self._view is not None and view.table != self._view.table:
+            if self._view is not None and (view.partitioner, view.table) != (self._view.partitioner, self._view.table):
                 self._drain_all()
             for partition in view.partitions:
                 executor = self._executors.get(partition)

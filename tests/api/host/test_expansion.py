@@ -17,7 +17,8 @@ from api.wire.route_batch import first_held_back
 from mq.limits import LOGICAL_PARTITIONS
 from mq.meta.moved_keys import KeysMoved, MovedKeys, moves_between
 from mq.meta.topics import Topic, TopicPut
-from mq.routing import expand, logical_partition
+from mq.partitioners import logical_partition
+from mq.routing import expand
 from tables.delta.encode import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.fences import ROUTE_FENCE

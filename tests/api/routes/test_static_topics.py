@@ -14,7 +14,7 @@ from api.ports import Ports
 from mq.errors import StorageFull
 from mq.meta.static_events import MappingPut, MappingRemoved
 from mq.meta.static_topics import decide_remap
-from mq.routing import logical_partition
+from mq.partitioners import logical_partition
 from mq.static import UNDECIDED
 from tables.log.warehouse import Warehouse
 from tables.queue.metadata import META_PARTITION

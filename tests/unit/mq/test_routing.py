@@ -11,12 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
+from mq.partitioners import logical_partition, logical_partitions
 from mq.routing import (
     Route,
     default_route,
     expand,
-    logical_partition,
-    logical_partitions,
     new_route,
     spread,
 )

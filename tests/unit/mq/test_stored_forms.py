@@ -180,6 +180,19 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             topic=Topic(name="t", id="i", route=TWO_PARTITIONS, settings=TopicSettings(), created_ms=1, generation=0)
         ),
     ),
+    "a topic with Kafka's partitioner": (
+        META,
+        TopicPut(
+            topic=Topic(
+                name="t",
+                id="i",
+                route=TWO_PARTITIONS,
+                settings=TopicSettings(partitioner="kafka"),
+                created_ms=1,
+                generation=0,
+            )
+        ),
+    ),
     "a topic's end": (META, TopicDeleted(name="orders", id="id-1", epoch=6)),
     "a group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=GroupSettings(), created_ms=5))),
     "an exclusive group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=EXCLUSIVE, created_ms=5))),
@@ -330,7 +343,7 @@ OPTIONAL = {
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),
-    *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush")),
+    *(f"settings.{name}" for name in ("order_strategy", "retention_ms", "message_type", "flush", "partitioner")),
     *(f"settings.{name}" for name in ("consume_strategy", "allocation_strategy", "order", "consume_from")),
     *(f"settings.{name}" for name in ("max_attempts", "retry_policy", "invisible_ms")),
     *(f"exponential.{name}" for name in ("initial_ms", "multiplier", "max_ms", "jitter")),
@@ -509,6 +522,12 @@ EARLIER: Mapping[str, tuple[str, Path_, object, object]] = {
         {name: value for name, value in STORED["a topic"][1]["topic"].items() if name != "static"},
         TopicPut(topic=TOPIC),
     ),
+    "a topic of before partitioners": (
+        "a topic",
+        ("topic", "settings"),
+        {name: value for name, value in STORED["a topic"][1]["topic"]["settings"].items() if name != "partitioner"},
+        TopicPut(topic=TOPIC),
+    ),
     "moves of before static topics": (
         "moves",
         ("moves",),
@@ -567,6 +586,7 @@ DAMAGE: tuple[tuple[str, Path_, object], ...] = (
     ("a topic", ("topic", "route", "owners"), []),
     ("a topic", ("topic", "settings", "order_strategy"), "loose"),
     ("a topic", ("topic", "settings", "flush"), "never"),
+    ("a topic", ("topic", "settings", "partitioner"), "crc32"),
     ("a group", ("group", "settings", "consume_strategy"), "alone"),
     ("a group", ("group", "settings", "allocation_strategy"), "random"),
     ("a group", ("group", "settings", "order"), "keys"),

@@ -11,7 +11,7 @@ import pytest
 from mq.client import Message, Producer
 from mq.client.produce import topic_router
 from mq.errors import NotFound, Unknown
-from mq.routing import logical_partition
+from mq.partitioners import logical_partition
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic
 

@@ -13,7 +13,7 @@ from jobs.sink.routing import token_of
 from mq.errors import NotFound, Unavailable, Unprocessable
 from mq.meta.static_events import MappingRemoved
 from mq.meta.static_topics import RemapMode
-from mq.routing import logical_partition
+from mq.partitioners import logical_partition
 from mq.static import queue_name
 from tables.failpoints import FailpointHit, arm
 from tables.log.paging import pages

@@ -14,7 +14,8 @@ from mq.meta import Meta
 from mq.meta.access import Access, AccessEvent, AccessState, BrokerAccessPut, PartitionAccessPut
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import decide_put_topic
-from mq.routing import logical_partition, spread
+from mq.partitioners import logical_partition
+from mq.routing import spread
 from tables.queue import Placement
 from tests.static_topics import StaticWorld
 

@@ -1,0 +1,72 @@
+"""The SDK places keys of a topic with Kafka's partitioner as Kafka's clients do (SPEC KAFKA-12)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from mq.client.admin.topic_view import TopicView
+from mq.client.messages.message import Message
+from mq.client.produce.slices import Slice, split_messages, split_rows
+from mq.client.produce.table_send import TableSendState
+from mq.partitioners import kafka_hash
+from mq.routing import new_route
+
+VIEW = TopicView(new_route("t", 5, ["a", "b"]), strict=False, partitioner="kafka")
+KEYS = ["", "é", "订单-42", "🚚", *(f"key-{number % 370}" for number in range(1_000))]
+
+
+def homes(slices: list[Slice]) -> dict[int, str]:
+    """The partition of each position."""
+    return {int(at): str(one.partition) for one in slices for at in one.indexes}
+
+
+def wanted(keys: list[str]) -> dict[int, str]:
+    return {at: VIEW.partitions[kafka_hash(key) % 5] for at, key in enumerate(keys)}
+
+
+@pytest.mark.parametrize("count", [1, 10, len(KEYS)])
+def test_kafka_12_messages_go_by_kafkas_hash(count: int) -> None:
+    messages = [Message(b"", key=key) for key in KEYS[:count]]
+    assert homes(split_messages(messages, VIEW, 0)) == wanted(KEYS[:count])
+    assert [VIEW.table[VIEW.slot_of(key)] for key in KEYS[:count]] == [kafka_hash(key) % 5 for key in KEYS[:count]]
+
+
+def test_kafka_12_rows_go_by_kafkas_hash_and_rows_without_a_key_anywhere() -> None:
+    rows = pa.record_batch({"key": pa.array(KEYS, pa.string()), "body": [b""] * len(KEYS)})
+    assert homes(split_rows(rows, VIEW, 0)) == wanted(KEYS)
+    mixed = pa.record_batch({"key": pa.array([None, *KEYS[1:]], pa.string()), "body": [b""] * len(KEYS)})
+    found = homes(split_rows(mixed, VIEW, 7))
+    assert found.pop(0) in VIEW.partitions
+    assert found == {at: name for at, name in wanted(KEYS).items() if at}
+
+
+def test_kafka_12_messages_without_a_key_are_drawn_evenly() -> None:
+    drawn = Counter(VIEW.drawn)
+    assert len(VIEW.drawn) == 1024 and drawn.keys() == set(range(5)) and max(drawn.values()) - min(drawn.values()) <= 1
+    lp = TopicView(new_route("t", 5, ["a", "b"]), strict=False)
+    assert lp.drawn is lp.table
+
+
+def test_kafka_12_a_state_of_a_release_without_partitioners_goes_by_logical_partitions() -> None:
+    state = TableSendState(
+        topic="t",
+        rows=1,
+        body_bytes=1,
+        rows_stored=0,
+        route=VIEW.route.to_json(),
+        strict=False,
+        producer_ids=["p"] * 5,
+        producer_seqs=[0] * 5,
+        chunk=0,
+        chunk_bytes=1,
+        draw=1,
+        partitioner="kafka",
+    )
+    assert TableSendState.from_json(state.to_json()) == state
+    older = {name: value for name, value in asdict(state).items() if name != "partitioner"}
+    assert TableSendState.from_json(msgspec.json.encode(older)).partitioner == "lp"
