@@ -173,6 +173,7 @@ def _altering(topic: str, value: str | None, operation: AlterConfigOpType) -> li
     return [ConfigResource("topic", topic, incremental_configs=[entry])]
 
 
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_kafka_12_kafkas_administrators_cannot_change_it(kafka, admin, topic) -> None:
     kafka.api.put_topic(topic, partitions=2, partitioner="kafka")
     for value, operation in (("lp", AlterConfigOpType.SET), (None, AlterConfigOpType.DELETE)):
@@ -246,13 +247,13 @@ def test_kafka_12_another_topic_grows_and_its_keys_go_elsewhere_from_then_on(kaf
         bodies.append(message.body)
 
     with MqProducer(_url(kafka)) as producer, PopConsumer(_url(kafka), f"{topic}.billing", topic, take):
-        for key in KEYS:
-            producer.send(topic, b"before", key=key)
+        for future in [producer.send_async(topic, b"before", key=key) for key in KEYS]:
+            future.result(TIMEOUT_S)
         _done(admin.create_partitions([NewPartitions(topic, 5)]))
         assert kafka.api.call("GET", f"/v1/topics/{topic}").json["partitions"][2]["logical_partitions"] == []
         # the service places keys by the newest route, whatever the producer knows
-        for key in KEYS:
-            producer.send(topic, b"after", key=key)
+        for future in [producer.send_async(topic, b"after", key=key) for key in KEYS]:
+            future.result(TIMEOUT_S)
         until(lambda: len(bodies) == 2 * len(KEYS), TIMEOUT_S)  # nothing waits for what is elsewhere
     found = stored_messages(_url(kafka), topic)
     homes = {(message.key, message.body): number for (number, _), message in found.items()}
