@@ -32,7 +32,7 @@ class _SeenKeys:
     def __init__(self, one: Callable[[str], int], column: Callable[[pa.StringArray], Slots]) -> None:
         self._one = one
         self._column = column
-        self.numbers: dict[str, int] = {}
+        self.numbers: Final[dict[str, int]] = {}
 
     def hashed(self, key: str) -> int:
         """Return the number of a key that is not remembered, and remember it."""
@@ -42,7 +42,8 @@ class _SeenKeys:
 
     def of_list(self, keys: Sequence[str | None]) -> list[int]:
         """Return the number of each key, -1 for None."""
-        seen = [_NULL if k is None else self.numbers.get(k, _UNSEEN) for k in keys]
+        get = self.numbers.get
+        seen = [_NULL if k is None else get(k, _UNSEEN) for k in keys]
         if _UNSEEN in seen:
             unseen = {k for k, number in zip(keys, seen, strict=True) if number == _UNSEEN and k is not None}
             fresh = self._all_hashed(list(unseen))
@@ -67,15 +68,17 @@ class _SeenKeys:
 
 _LPS: Final = _SeenKeys(logical_partition, lps_of_keys)
 _HASHES: Final = _SeenKeys(kafka_hash, kafka_hashes_of_keys)
+#: The dictionary stays the same object, so its method is looked up once.
+_lp_seen: Final = _LPS.numbers.get
 
 
 def slot_of_seen(key: str, places: Places) -> int:
     """Return the slot of a key in the table of `places`."""
-    kind = _HASHES if places.partitioner == "kafka" else _LPS
-    number = kind.numbers.get(key)
-    if number is None:
-        number = kind.hashed(key)
-    return number if kind is _LPS else number % len(places.table)
+    if places.partitioner == "lp":
+        lp = _lp_seen(key)
+        return _LPS.hashed(key) if lp is None else lp
+    number = _HASHES.numbers.get(key)
+    return (_HASHES.hashed(key) if number is None else number) % len(places.table)
 
 
 def slots_of_list(keys: Sequence[str | None], places: Places) -> Slots:

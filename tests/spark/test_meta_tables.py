@@ -134,6 +134,7 @@ def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, cluster
     assert SparkSession.getActiveSession() is spark, "who runs the job by hand goes on in this session"
     (topic,) = rows(spark, cluster, TOPICS)
     assert (topic["topic"], topic["partitions"], topic["order_strategy"]) == ("orders", 3, "best_tried")
+    assert topic["partitioner"] == "lp"
     routes = rows(spark, cluster, ROUTES)
     assert sorted((row["number"], row["lp_low"], row["lp_high"]) for row in routes) == [
         (0, 0, 342),
@@ -285,6 +286,24 @@ def test_route_09_what_is_closed_is_in_the_tables_of_brokers_and_routes() -> Non
     routes = {row["broker"]: tuple(row[one] for one in columns) for row in meta_rows(ROUTES, meta).to_pylist()}
     assert routes == {"A": shut, "B": open_}
     assert {table for table, kind in META_TABLES.items() if "access" in kind.parts} == {BROKERS, ROUTES}
+
+
+def test_kafka_12_the_partitioner_is_in_the_table_of_topics_and_kafkas_has_no_logical_partitions() -> None:
+    meta = Meta()
+    for name, partitioner in (("bills", "lp"), ("orders", "kafka")):
+        request = TopicRequest(partitions=2, partitioner=partitioner)  # type: ignore[arg-type]
+        meta = meta.apply_all(decide_put_topic(meta.topics, name, request, ["A", "B"], f"id-{name}", 1))
+    topics = {row["topic"]: row["partitioner"] for row in meta_rows(TOPICS, meta).to_pylist()}
+    assert topics == {"bills": "lp", "orders": "kafka"}
+    routes = [
+        (row["partition"], row["number"], row["lp_low"], row["lp_high"]) for row in meta_rows(ROUTES, meta).to_pylist()
+    ]
+    assert routes == [
+        ("bills@A", 0, 0, 512),
+        ("bills@B", 1, 512, 1024),
+        ("orders@A", 0, None, None),
+        ("orders@B", 1, None, None),
+    ]
 
 
 def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() -> None:

@@ -97,7 +97,8 @@ def _message_targets(messages: Sequence[Message], view: TopicView, draw: int) ->
         keys = pa.array([messages[i].key for i in keyed], pa.string())
         targets[keyed] = view.slots[_slots(keys, view)]
     else:
-        targets[keyed] = [view.table[view.slot_of(messages[i].key or "")] for i in keyed]
+        table, slot_of = view.table, view.slot_of
+        targets[keyed] = [table[slot_of(messages[i].key or "")] for i in keyed]
     _place_keyless(targets, view, draw)
     return targets
 

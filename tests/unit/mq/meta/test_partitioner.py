@@ -11,6 +11,7 @@ from mq.meta.moved_keys import moves_of
 from mq.meta.static_topics import StaticRequest, decide_put_static
 from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.meta.topics import MetaState, decide_put_topic
+from tests.static_topics import StaticWorld
 
 AB = ("A", "B")
 
@@ -66,7 +67,7 @@ def test_kafka_12_static_and_global_topics_are_refused() -> None:
         decide_create_global(Meta(), "orders", request, ["a", "b"], AB, here="a", new_id="id-1", now_ms=5)
     assert caught.value.code == "partitioner_not_static"
     named = StaticRequest(total_queues=2, settings=TopicRequest(partitioner="lp"))
-    assert decide_put_static(Meta(), "orders", named, AB, "id-1", 5)
+    assert decide_put_static(StaticWorld(AB).meta, "orders", named, AB, "id-1", 5)
 
 
 def test_kafka_12_a_plain_kafka_topic_never_becomes_static() -> None:
