@@ -11,6 +11,7 @@ import pytest
 
 from mq import Admin
 from mq.client import ReceivedMessage
+from mq.partitioners import kafka_hash
 from tests.api.kafka.door import free_port, stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
@@ -65,6 +66,9 @@ def test_kafka_04_java_clients_of_each_generation_write_and_read_the_rows_that_o
     assert {place: one.key for place, one in stored.items()} == {
         sent[i]: None if i % 5 == 0 else f"key {i}" for i in sent
     }
+    # KAFKA-12: what the SDK and Spark compute for topics with Kafka's partitioner is what Java's clients do.
+    keyed = {number: place for number, (place, _) in sent.items() if number % 5}
+    assert keyed == {number: kafka_hash(f"key {number}") % 3 for number in keyed}
     assert {place: one.headers["number"] for place, one in stored.items()} == {sent[i]: str(i) for i in sent}
     with Admin(served.service.url) as admin:
         assert admin.get_group("billing").lag == 0

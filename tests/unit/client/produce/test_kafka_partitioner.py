@@ -9,12 +9,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from mq.client.admin.topic_view import TopicView
+from mq.client.admin.admin import Admin
+from mq.client.admin.topic_view import TopicView, fetch_view
 from mq.client.messages.message import Message
 from mq.client.produce.slices import Slice, split_messages, split_rows
 from mq.client.produce.table_send import TableSendState
+from mq.errors import Unknown
 from mq.partitioners import kafka_hash
 from mq.routing import new_route
+from tests.unit.client.stub_service import StubService
 
 VIEW = TopicView(new_route("t", 5, ["a", "b"]), strict=False, partitioner="kafka")
 KEYS = ["", "é", "订单-42", "🚚", *(f"key-{number % 370}" for number in range(1_000))]
@@ -70,3 +73,28 @@ def test_kafka_12_a_state_of_a_release_without_partitioners_goes_by_logical_part
     assert TableSendState.from_json(state.to_json()) == state
     older = {name: value for name, value in asdict(state).items() if name != "partitioner"}
     assert TableSendState.from_json(msgspec.json.encode(older)).partitioner == "lp"
+
+
+def _described(stub: StubService, **told: object) -> TopicView:
+    """The view of a topic whose partitions have no logical ones, as the service describes it."""
+    described = stub.describe(stub.create("orders", 3))
+    for one in described["partitions"]:
+        one["logical_partitions"] = []
+    stub.describe = lambda _: {**described, "logical_partitions": 0, **told}  # type: ignore[method-assign]
+    with Admin(stub.url) as admin:
+        return fetch_view(admin.hosts, "orders", 5.0)
+
+
+def test_kafka_12_the_description_of_a_topic_tells_its_partitioner(stub: StubService) -> None:
+    view = _described(stub, partitioner="kafka")
+    assert view.partitioner == "kafka" and view.slots.tolist() == [0, 1, 2]
+    assert {view.slot_of(key) for key in KEYS} == {0, 1, 2} == set(view.drawn)
+
+
+@pytest.mark.parametrize("told", [{}, {"partitioner": "lp"}, {"partitioner": "crc32"}])
+def test_kafka_12_who_does_not_know_the_partitioner_sends_nothing_anywhere(
+    stub: StubService, told: dict[str, object]
+) -> None:
+    with pytest.raises(Unknown) as caught:
+        _described(stub, **told)
+    assert caught.value.code == "answer_unreadable"
