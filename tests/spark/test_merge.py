@@ -254,6 +254,7 @@ def test_whatever_breaks_off_each_record_is_merged_once(tables: QueueTables, mer
             assert merged_progress(tables) == {lane: Committed(epoch, at)}
 
 
+@pytest.mark.long
 def test_a_run_without_news_commits_nothing(tables: QueueTables, merges: Merges) -> None:
     topic, group = tables.topic(), tables.group()
     tables.pop(group, topic, [1, 2], at_ms=NOW_MS)
@@ -278,6 +279,7 @@ def test_spark_07_a_run_without_news_needs_no_spark(spark: SparkSession, tables:
     merges.close()
 
 
+@pytest.mark.long
 def test_a_log_whose_maker_was_killed_before_its_first_commit_is_nothing_yet(
     tables: QueueTables, merges: Merges
 ) -> None:
@@ -287,6 +289,7 @@ def test_a_log_whose_maker_was_killed_before_its_first_commit_is_nothing_yet(
     assert merges.run()["rows"] == 1
 
 
+@pytest.mark.long
 def test_spark_07_a_driver_merges_the_tables_whose_locks_it_has(tables: QueueTables, merges: Merges) -> None:
     topic, group = tables.topic(), tables.group()
     lane = LaneKey(topic.id, group.name, False, f"orders@{BROKER}")
@@ -340,6 +343,7 @@ def test_what_retention_took_out_of_a_planned_batch_is_told(tables: QueueTables,
     assert raised.value.code == "merge_gap"
 
 
+@pytest.mark.long
 def test_a_run_says_how_many_records_came_meanwhile(
     tables: QueueTables, merges: Merges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,6 +556,7 @@ def test_pop_09_a_checkpoint_that_is_still_in_memory_is_not_forgotten_what_was_t
     assert merged_states(tables)[held.key].open == 0b01
 
 
+@pytest.mark.long
 def test_pop_12_losses_are_rows(spark: SparkSession, tables: QueueTables, merges: Merges) -> None:
     topic = tables.topic()
     lane = LaneKey(topic.id, "billing", False, f"orders@{BROKER}")
@@ -570,6 +575,7 @@ def test_pop_12_losses_are_rows(spark: SparkSession, tables: QueueTables, merges
     }
 
 
+@pytest.mark.long
 def test_cons_06_statistics_are_merged_once_and_forgotten_after_a_week(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
