@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -110,6 +112,18 @@ def test_kafka_12_all_ways_put_a_key_into_the_same_partition(kafka, topic, strat
     assert _homes(kafka, topic) == wanted
     _sdk(kafka, topic)
     assert _homes(kafka, topic) == wanted
+
+
+def test_kafka_12_aiokafka_chooses_the_same_partition(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=7, partitioner="kafka", order_strategy="strict")
+
+    async def play() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=kafka.address, linger_ms=5) as producer:
+            for one in [await producer.send(topic, key.encode(), key=key.encode()) for key in KEYS]:
+                await one
+
+    asyncio.run(play())
+    assert _homes(kafka, topic) == {key: {kafka_hash(key) % 7} for key in KEYS}
 
 
 def test_kafka_12_in_other_topics_keys_go_by_sparks_hash(kafka, topic) -> None:
