@@ -54,9 +54,6 @@ class Credentials:
         self._newest = state
         self._now_ms = now_ms
         self._tokens = tokens
-        #: The state whose keys are in `_by_user`, by principal.
-        self._indexed: AuthState | None = None
-        self._by_user: dict[str, list[Key]] = {}
 
     def of(self, token: str) -> Credential:
         """Return who a key or a token is of, by what this process knows now.
@@ -106,11 +103,7 @@ class Credentials:
     def keys_of(self, user: str) -> Sequence[Key]:
         """Return the live keys of a user: a principal, or the id of one key."""
         state, now_ms = self._newest(), self._now_ms()
-        if state is not self._indexed:
-            self._indexed, self._by_user = state, {}
-            for key in state.keys.values():
-                self._by_user.setdefault(key.principal, []).append(key)
-        found = [state.keys[user]] if user in state.keys else self._by_user.get(user, [])
+        found = [state.keys[user]] if user in state.keys else state.keys_of(user)
         return [one for one in found if one.is_live(now_ms)]
 
     def is_good(self, credential: Credential) -> bool:

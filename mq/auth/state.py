@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from mq.auth.holdings import Holdings, by_principal
 from mq.auth.key import Key
 from mq.auth.principal import Principal
 from mq.auth.quota import Quota
@@ -133,11 +134,21 @@ class AuthState:
     rules: Mapping[str, AccessRule] = field(default_factory=dict)
     #: By principal; never modified.
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    # The keys and the rules of each principal, by id; never modified. They follow from the above.
+    _keys_of: Mapping[str, Mapping[str, Key]] = field(default_factory=dict, compare=False, repr=False)
+    _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Who has no state before this one, a snapshot for one, gives keys and rules alone.
+        if self.keys and not self._keys_of:
+            object.__setattr__(self, "_keys_of", by_principal(self.keys.values()))
+        if self.rules and not self._rules_of:
+            object.__setattr__(self, "_rules_of", by_principal(self.rules.values()))
 
     def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
         """Return the state after `events`."""
-        principals, keys, rules = dict(self.principals), dict(self.keys), dict(self.rules)
-        quotas = dict(self.quotas)
+        principals, quotas = dict(self.principals), dict(self.quotas)
+        keys, rules = Holdings(self.keys, self._keys_of), Holdings(self.rules, self._rules_of)
         for event in events:
             match event:
                 case PrincipalPut():
@@ -145,22 +156,21 @@ class AuthState:
                 case PrincipalRemoved():
                     principals.pop(event.name, None)
                     quotas.pop(event.name, None)
-                    keys = {id_: key for id_, key in keys.items() if key.principal != event.name}
-                    rules = {id_: rule for id_, rule in rules.items() if rule.principal != event.name}
+                    keys.remove_all_of(event.name)
+                    rules.remove_all_of(event.name)
                 case KeyPut():
-                    keys = {id_: key for id_, key in keys.items() if _stays(key, event.made)}
-                    keys[event.made.id] = event.made
+                    _put_key(keys, event.made)
                 case KeyRevoked():
-                    keys.pop(event.id, None)
+                    keys.remove(event.id)
                 case AclPut():
-                    rules[event.rule.id] = event.rule
+                    rules.put(event.rule)
                 case AclRemoved():
-                    rules.pop(event.id, None)
+                    rules.remove(event.id)
                 case QuotaPut():
                     quotas.pop(event.quota.principal, None)
                     if not event.quota.is_open:
                         quotas[event.quota.principal] = event.quota
-        return AuthState(principals, keys, rules, quotas)
+        return AuthState(principals, keys.by_id, rules.by_id, quotas, keys.by_principal, rules.by_principal)
 
     def principal(self, name: str) -> Principal:
         """Return the principal, or raise `NotFound`."""
@@ -171,13 +181,16 @@ class AuthState:
 
     def keys_of(self, principal: str) -> list[Key]:
         """Return the keys of a principal, ended ones too, the oldest first."""
-        those = [key for key in self.keys.values() if key.principal == principal]
+        those = self._keys_of.get(principal, {}).values()
         return sorted(those, key=lambda key: (key.created_ms, key.id))
 
     def rules_of(self, principal: str) -> list[AccessRule]:
         """Return the rules of a principal."""
-        return [rule for rule in self.rules.values() if rule.principal == principal]
+        return list(self._rules_of.get(principal, {}).values())
 
 
-def _stays(key: Key, made: Key) -> bool:
-    return key.principal != made.principal or key.is_live(made.created_ms)
+def _put_key(keys: Holdings[Key], made: Key) -> None:
+    for key in keys.of(made.principal):
+        if not key.is_live(made.created_ms):
+            keys.remove(key.id)
+    keys.put(made)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mq.auth.changes import (
     decide_first_administrator,
@@ -18,9 +20,20 @@ from mq.auth.changes import (
 )
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key
-from mq.auth.quota import quota_of
+from mq.auth.principal import Principal
+from mq.auth.quota import Quota, quota_of
 from mq.auth.rule import VERBS, AccessRule, rule_of
-from mq.auth.state import AuthEvent, AuthState
+from mq.auth.state import (
+    AclPut,
+    AclRemoved,
+    AuthEvent,
+    AuthState,
+    KeyPut,
+    KeyRevoked,
+    PrincipalPut,
+    PrincipalRemoved,
+    QuotaPut,
+)
 from mq.auth_limits import RULES_OF_PRINCIPAL_MAX
 from mq.errors import Conflict, NotFound, Refused
 from mq.meta.fold import Meta, event_from_json, event_to_json
@@ -153,3 +166,120 @@ def test_sec_07_the_first_administrator_may_do_everything() -> None:
     with pytest.raises(Conflict) as refused:
         decide_first_administrator(state, first)
     assert refused.value.code == "principal_exists"
+
+
+# The fold, against one that looks at everything for each event.
+
+_NAMES = ["ada", "bob", "cleo"]
+_PATTERNS = ["a", "b*"]
+
+
+def _key_of(principal: str, number: int, created_ms: int, until_ms: int | None) -> Key:
+    """A key; some ids are the same for two principals, which the real ones are not."""
+    return Key(id=f"{number:016x}", principal=principal, digest="0" * 64, created_ms=created_ms, until_ms=until_ms)
+
+
+_times = st.integers(0, 9)
+_principals = st.sampled_from(_NAMES)
+_numbers = st.integers(0, 4)
+_rules = st.builds(
+    lambda principal, pattern: rule_of(
+        principal=principal, effect="allow", resource="topic", pattern=pattern, verbs=["publish"]
+    ),
+    _principals,
+    st.sampled_from(_PATTERNS),
+)
+_events: st.SearchStrategy[AuthEvent] = st.one_of(
+    st.builds(
+        lambda name, note: PrincipalPut(principal=Principal(name=name, note=note, created_ms=1)),
+        _principals,
+        st.sampled_from(["", "x"]),
+    ),
+    st.builds(PrincipalRemoved, name=_principals),
+    st.builds(KeyPut, made=st.builds(_key_of, _principals, _numbers, _times, st.none() | _times)),
+    st.builds(lambda number, name: KeyRevoked(id=f"{number:016x}", principal=name), _numbers, _principals),
+    st.builds(AclPut, rule=_rules),
+    st.builds(lambda rule: AclRemoved(id=rule.id, principal=rule.principal), _rules),
+    st.builds(
+        lambda name, bound: QuotaPut(quota=Quota(principal=name, requests_per_s=bound)),
+        _principals,
+        st.none() | st.integers(1, 2),
+    ),
+)
+
+
+def simply_folded(events: Iterable[AuthEvent]) -> AuthState:
+    """The state after these events, by the words of each."""
+    principals: dict[str, Principal] = {}
+    keys: dict[str, Key] = {}
+    rules: dict[str, AccessRule] = {}
+    quotas: dict[str, Quota] = {}
+    for event in events:
+        match event:
+            case PrincipalPut(principal=one):
+                principals[one.name] = one
+            case PrincipalRemoved(name=name):
+                principals.pop(name, None)
+                quotas.pop(name, None)
+                keys = {id_: key for id_, key in keys.items() if key.principal != name}
+                rules = {id_: rule for id_, rule in rules.items() if rule.principal != name}
+            case KeyPut(made=made):
+                its_ended = {
+                    id_
+                    for id_, key in keys.items()
+                    if key.principal == made.principal and not key.is_live(made.created_ms)
+                }
+                keys = {id_: key for id_, key in keys.items() if id_ not in its_ended} | {made.id: made}
+            case KeyRevoked(id=id_):
+                keys.pop(id_, None)
+            case AclPut(rule=put):
+                rules[put.id] = put
+            case AclRemoved(id=id_):
+                rules.pop(id_, None)
+            case QuotaPut(quota=quota):
+                quotas = {name: one for name, one in quotas.items() if name != quota.principal}
+                if not quota.is_open:
+                    quotas[quota.principal] = quota
+    return AuthState(principals, keys, rules, quotas)
+
+
+@given(st.lists(st.lists(_events, max_size=12), max_size=6))
+def test_sec_03_a_fold_in_batches_is_what_the_events_say_one_by_one(batches: list[list[AuthEvent]]) -> None:
+    states = [AuthState()]
+    for batch in batches:
+        states.append(states[-1].apply_all(batch))
+    told: list[AuthEvent] = []
+    # Each state is looked at when all are made: none may have changed by what came after it.
+    for state, batch in zip(states, [[], *batches], strict=True):
+        told += batch
+        simple = simply_folded(told)
+        assert state == simple
+        for name in _NAMES:
+            assert state.keys_of(name) == simple.keys_of(name)
+            assert {rule.id for rule in state.rules_of(name)} == {rule.id for rule in simple.rules_of(name)}
+
+
+def test_sec_03_a_fold_looks_at_the_keys_and_rules_of_one_principal_for_each_event() -> None:
+    """A thousand principals are not a thousand times the work of one for each event."""
+    names = [f"p{number}" for number in range(2_000)]
+    events: list[AuthEvent] = [PrincipalPut(principal=Principal(name=name, created_ms=1)) for name in names]
+    events += [KeyPut(made=_Counted.key(name, number)) for number, name in enumerate(names)]
+    _Counted.asked = 0
+    state = AuthState().apply_all(events)
+    assert _Counted.asked == 0 and len(state.keys) == len(names)
+    state = state.apply_all([KeyPut(made=_Counted.key(names[7], len(names)))])
+    assert _Counted.asked == 1 and len(state.keys_of(names[7])) == 2
+
+
+class _Counted(Key):
+    """A key that counts how often anybody asks whether one is over."""
+
+    asked = 0
+
+    @classmethod
+    def key(cls, principal: str, number: int) -> _Counted:
+        return cls(id=f"{number:016x}", principal=principal, digest="0" * 64, created_ms=1)
+
+    def is_live(self, now_ms: int) -> bool:
+        _Counted.asked += 1
+        return Key.is_live(self, now_ms)
