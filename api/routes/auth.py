@@ -34,6 +34,8 @@ from mq.auth import (
     Principal,
     Resource,
     Verb,
+    decide_disable_principal,
+    decide_enable_principal,
     decide_put_key,
     decide_put_principal,
     decide_put_quota,
@@ -161,11 +163,12 @@ class QuotaList(BaseModel):
 
 
 class PrincipalView(BaseModel):
-    """A principal with its keys and access rules."""
+    """A principal with its keys and access rules. One that is disabled may do nothing, whatever its rules say."""
 
     principal: str
     note: str
     created_time: str
+    disabled_time: str | None
     keys: list[KeyView]
     acls: list[AclView]
 
@@ -174,6 +177,8 @@ class PrincipalList(BaseModel):
     """Names of principals, sorted; `next` is given if more follow: send it as `after` to get them."""
 
     principals: list[str]
+    #: Those of them that may do nothing until they are enabled.
+    disabled: list[str]
     next: str | None = None
 
 
@@ -209,8 +214,9 @@ async def _change(service: Service, request: Request, decide: Callable[[AuthStat
     responses=problems(400, 409, 422, 500),
 )
 async def list_principals(service: Running, limit: Limit = None, after: After = None) -> Any:
-    names, following = page(service.meta.now.auth.principals, limit, after)
-    return {"principals": names, "next": following}
+    state = service.meta.now.auth
+    names, following = page(state.principals, limit, after)
+    return {"principals": names, "disabled": [one for one in names if state.is_disabled(one)], "next": following}
 
 
 @router.get(
@@ -259,6 +265,31 @@ async def put_principal(
 async def remove_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> None:
     await _change(service, request, lambda state: decide_remove_principal(state, principal))
     log.info("event=principal_removed principal=%r by=%r", principal, caller.name)
+
+
+@router.post(
+    "/principals/{principal}/disable",
+    summary="Refuse all that a principal asks for, until it is enabled; its keys and access rules stay",
+    response_model=PrincipalView,
+    responses=problems(404, 409, 422, 500, 507),
+)
+async def disable_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+    now_ms = service.now_ms()
+    state = await _change(service, request, lambda state: decide_disable_principal(state, principal, now_ms))
+    log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
+    return _principal_view(state, state.principal(principal), now_ms)
+
+
+@router.post(
+    "/principals/{principal}/enable",
+    summary="Let a principal that was disabled do again what its access rules grant",
+    response_model=PrincipalView,
+    responses=problems(404, 409, 500, 507),
+)
+async def enable_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+    state = await _change(service, request, lambda state: decide_enable_principal(state, principal))
+    log.info("event=principal_enabled principal=%r by=%r", principal, caller.name)
+    return _principal_view(state, state.principal(principal), service.now_ms())
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------
@@ -393,10 +424,12 @@ async def put_quota(principal: PrincipalName, service: Running, caller: Asking, 
 
 
 def _principal_view(state: AuthState, principal: Principal, now_ms: int) -> dict[str, object]:
+    since_ms = principal.disabled_since_ms
     return {
         "principal": principal.name,
         "note": principal.note,
         "created_time": rfc3339(principal.created_ms * 1000),
+        "disabled_time": None if since_ms is None else rfc3339(since_ms * 1000),
         "keys": [_key_view(key, now_ms) for key in state.keys_of(principal.name)],
         "acls": [_acl_view(rule) for rule in state.rules_of(principal.name)],
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
+
+from msgspec import UNSET
 
 from mq.auth.holdings import Holdings, by_principal
 from mq.auth.key import Key
@@ -22,6 +24,8 @@ __all__ = [
     "AuthState",
     "KeyPut",
     "KeyRevoked",
+    "PrincipalDisabled",
+    "PrincipalEnabled",
     "PrincipalPut",
     "PrincipalRemoved",
     "QuotaPut",
@@ -45,6 +49,31 @@ class PrincipalRemoved:
     """A principal was removed, with its keys and rules."""
 
     kind: ClassVar[str] = "principal_removed"
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalDisabled:
+    """A principal may do nothing until it is enabled; its keys and rules stay."""
+
+    kind: ClassVar[str] = "principal_disabled"
+    name: str
+    at_ms: int
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalEnabled:
+    """A principal that was disabled may do again what its rules grant."""
+
+    kind: ClassVar[str] = "principal_enabled"
     name: str
 
     @property
@@ -114,11 +143,29 @@ class QuotaPut:
         return f"auth/{self.quota.principal}"
 
 
-AuthEvent = PrincipalPut | PrincipalRemoved | KeyPut | KeyRevoked | AclPut | AclRemoved | QuotaPut
+AuthEvent = (
+    PrincipalPut
+    | PrincipalRemoved
+    | PrincipalDisabled
+    | PrincipalEnabled
+    | KeyPut
+    | KeyRevoked
+    | AclPut
+    | AclRemoved
+    | QuotaPut
+)
 
 #: The stored form of each kind of event.
 AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
-    PrincipalPut, PrincipalRemoved, KeyPut, KeyRevoked, AclPut, AclRemoved, QuotaPut
+    PrincipalPut,
+    PrincipalRemoved,
+    PrincipalDisabled,
+    PrincipalEnabled,
+    KeyPut,
+    KeyRevoked,
+    AclPut,
+    AclRemoved,
+    QuotaPut,
 )
 
 
@@ -158,6 +205,8 @@ class AuthState:
                     quotas.pop(event.name, None)
                     keys.remove_all_of(event.name)
                     rules.remove_all_of(event.name)
+                case PrincipalDisabled() | PrincipalEnabled():
+                    _switch(principals, event)
                 case KeyPut():
                     _put_key(keys, event.made)
                 case KeyRevoked():
@@ -167,9 +216,7 @@ class AuthState:
                 case AclRemoved():
                     rules.remove(event.id)
                 case QuotaPut():
-                    quotas.pop(event.quota.principal, None)
-                    if not event.quota.is_open:
-                        quotas[event.quota.principal] = event.quota
+                    _put_quota(quotas, event.quota)
         return AuthState(principals, keys.by_id, rules.by_id, quotas, keys.by_principal, rules.by_principal)
 
     def principal(self, name: str) -> Principal:
@@ -178,6 +225,11 @@ class AuthState:
         if found is None:
             raise NotFound(f"there is no principal {name}", code="principal_not_found", field="principal")
         return found
+
+    def is_disabled(self, name: str) -> bool:
+        """Whether there is this principal, and it may do nothing now."""
+        found = self.principals.get(name)
+        return found is not None and found.is_disabled
 
     def keys_of(self, principal: str) -> list[Key]:
         """Return the keys of a principal, ended ones too, the oldest first."""
@@ -189,8 +241,21 @@ class AuthState:
         return list(self._rules_of.get(principal, {}).values())
 
 
+def _switch(principals: dict[str, Principal], event: PrincipalDisabled | PrincipalEnabled) -> None:
+    found = principals.get(event.name)
+    if found is not None:
+        since_ms = event.at_ms if isinstance(event, PrincipalDisabled) else UNSET
+        principals[event.name] = replace(found, disabled_ms=since_ms)
+
+
 def _put_key(keys: Holdings[Key], made: Key) -> None:
     for key in keys.of(made.principal):
         if not key.is_live(made.created_ms):
             keys.remove(key.id)
     keys.put(made)
+
+
+def _put_quota(quotas: dict[str, Quota], quota: Quota) -> None:
+    quotas.pop(quota.principal, None)
+    if not quota.is_open:
+        quotas[quota.principal] = quota

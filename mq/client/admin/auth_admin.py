@@ -57,11 +57,13 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal with its keys and access rules."""
+    """A principal with its keys and access rules; while it is disabled, it may do nothing, whatever its rules say."""
 
     principal: str
     note: str
     created_time: datetime
+    #: Since when it is disabled; None if it is not.
+    disabled_time: datetime | None = None
     keys: list[KeyInfo]
     acls: list[AclInfo]
 
@@ -74,12 +76,12 @@ class AuthAdmin(Calls):
         body = msgspec.json.encode({"note": note})
         return read_answer(self._call("PUT", path_of("auth", "principals", principal), body=body), PrincipalInfo)
 
-    def list_principals(self) -> list[str]:
-        """Return the names of all principals, sorted."""
+    def list_principals(self, *, disabled: bool | None = None) -> list[str]:
+        """Return the names of all principals, sorted; with `disabled`, of those that are, or are not."""
         names, after = list[str](), None
         while True:
             page = read_answer(self._page("principals", None, after), _Principals)
-            names += page.principals
+            names += [one for one in page.principals if disabled in (None, one in page.disabled)]
             if page.next is None:
                 return names
             after = page.next
@@ -91,6 +93,20 @@ class AuthAdmin(Calls):
     def delete_principal(self, principal: str) -> None:
         """Remove a principal with its keys and rules; raises `NotFound`."""
         self._end(path_of("auth", "principals", principal), NotFound)
+
+    def disable_principal(self, principal: str) -> PrincipalInfo:
+        """Refuse all that a principal asks for, until it is enabled; its keys and rules stay.
+
+        Raises `NotFound`, and `Conflict` (`last_administrator`) for the only one that may administer the cluster.
+        """
+        return self._switch(principal, "disable")
+
+    def enable_principal(self, principal: str) -> PrincipalInfo:
+        """Let a principal do again what its rules grant; raises `NotFound`."""
+        return self._switch(principal, "enable")
+
+    def _switch(self, principal: str, how: Literal["disable", "enable"]) -> PrincipalInfo:
+        return read_answer(self._call("POST", path_of("auth", "principals", principal, how)), PrincipalInfo)
 
     def create_key(self, principal: str, *, until: datetime | None = None) -> NewKey:
         """Make a key. It is not tried again: if the answer is lost, look for a key that nobody has, and revoke it."""
@@ -183,6 +199,7 @@ class AuthAdmin(Calls):
 
 class _Principals(msgspec.Struct):
     principals: list[str]
+    disabled: list[str] = []
     next: str | None = None
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from mq.auth.changes import (
+    decide_disable_principal,
+    decide_enable_principal,
     decide_first_administrator,
     decide_put_key,
     decide_put_principal,
@@ -30,6 +35,8 @@ from mq.auth.state import (
     AuthState,
     KeyPut,
     KeyRevoked,
+    PrincipalDisabled,
+    PrincipalEnabled,
     PrincipalPut,
     PrincipalRemoved,
     QuotaPut,
@@ -71,6 +78,64 @@ def test_sec_03_a_principal_is_made_changed_and_removed_with_all_that_is_its(sta
     state = applied(state, [*decide_put_key(state, key(1)), *decide_put_rule(state, rule())])
     assert state.keys_of("reports") and state.rules_of("reports")
     assert applied(state, decide_remove_principal(state, "reports")) == AuthState()
+
+
+def test_sec_19_a_principal_is_disabled_and_enabled_and_keeps_what_it_has(state: AuthState) -> None:
+    state = applied(state, [*decide_put_key(state, key(1)), *decide_put_rule(state, rule())])
+    state = applied(state, decide_put_quota(state, quota_of("reports", requests_per_s=5)))
+    off = applied(state, decide_disable_principal(state, "reports", 70))
+    assert off.is_disabled("reports") and off.principal("reports").disabled_since_ms == 70
+    assert (off.keys, off.rules, off.quotas) == (state.keys, state.rules, state.quotas)
+    assert decide_disable_principal(off, "reports", 90) == ()
+    changed = applied(off, decide_put_principal(off, "reports", "Grace", 95))
+    assert changed.is_disabled("reports") and changed.principal("reports").note == "Grace", "a note enables nobody"
+    assert applied(off, decide_enable_principal(off, "reports")) == state
+    assert decide_enable_principal(state, "reports") == ()
+    again = applied(off, decide_remove_principal(off, "reports"))
+    assert not applied(again, decide_put_principal(again, "reports", "", 99)).is_disabled("reports")
+
+
+def test_sec_19_nobody_that_is_not_there_and_no_group_is_disabled(state: AuthState) -> None:
+    for decide in (
+        lambda: decide_disable_principal(state, "nobody", 7),
+        lambda: decide_enable_principal(state, "nobody"),
+    ):
+        with pytest.raises(NotFound):
+            decide()
+    state = applied(state, decide_put_principal(state, "group:analysts", "", 5))
+    with pytest.raises(Refused, match="is a group"):
+        decide_disable_principal(state, "group:analysts", 7)
+    assert not state.is_disabled("nobody")
+    assert applied(state, [PrincipalDisabled(name="nobody", at_ms=7), PrincipalEnabled(name="nobody")]) == state
+
+
+@pytest.mark.parametrize(
+    "decide", [lambda state, name: decide_disable_principal(state, name, 7), decide_remove_principal]
+)
+def test_sec_19_the_last_administrator_is_neither_disabled_nor_removed(decide: Any) -> None:
+    def administrator(state: AuthState, name: str) -> AuthState:
+        first = Key(id=name.encode().hex()[:16].ljust(16, "0"), principal=name, digest="1" * 64, created_ms=5)
+        return applied(state, decide_first_administrator(state, first))
+
+    def is_last(state: AuthState, name: str) -> bool:
+        try:
+            return decide(state, name) == ()
+        except Conflict as refused:
+            assert refused.code == "last_administrator"
+            return True
+
+    alone = administrator(AuthState(), "root")
+    alone = applied(alone, decide_put_principal(alone, "reports", "", 5))
+    assert is_last(alone, "root") and not is_last(alone, "reports")
+    two = administrator(alone, "second")
+    assert not is_last(two, "root")
+    assert is_last(applied(two, decide_disable_principal(two, "second", 6)), "root"), "the other may do nothing"
+    denied = rule_of(principal="second", effect="deny", resource="cluster", pattern="*", verbs=["admin"])
+    two = applied(two, decide_put_rule(two, denied))
+    assert is_last(two, "root") and not is_last(two, "second")
+    group = applied(alone, decide_put_principal(alone, "group:operators", "", 5))
+    granted = rule_of(principal="group:operators", effect="allow", resource="cluster", pattern="*", verbs=["admin"])
+    assert not is_last(applied(group, decide_put_rule(group, granted)), "root"), "whoever is in it may"
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "a/b", "\n", "ä", "a" * 128])
@@ -196,6 +261,8 @@ _events: st.SearchStrategy[AuthEvent] = st.one_of(
         st.sampled_from(["", "x"]),
     ),
     st.builds(PrincipalRemoved, name=_principals),
+    st.builds(PrincipalDisabled, name=_principals, at_ms=_times),
+    st.builds(PrincipalEnabled, name=_principals),
     st.builds(KeyPut, made=st.builds(_key_of, _principals, _numbers, _times, st.none() | _times)),
     st.builds(lambda number, name: KeyRevoked(id=f"{number:016x}", principal=name), _numbers, _principals),
     st.builds(AclPut, rule=_rules),
@@ -223,6 +290,10 @@ def simply_folded(events: Iterable[AuthEvent]) -> AuthState:
                 quotas.pop(name, None)
                 keys = {id_: key for id_, key in keys.items() if key.principal != name}
                 rules = {id_: rule for id_, rule in rules.items() if rule.principal != name}
+            case PrincipalDisabled(name=name, at_ms=at_ms):
+                principals |= {n: replace(one, disabled_ms=at_ms) for n, one in principals.items() if n == name}
+            case PrincipalEnabled(name=name):
+                principals |= {n: replace(one, disabled_ms=UNSET) for n, one in principals.items() if n == name}
             case KeyPut(made=made):
                 its_ended = {
                     id_
