@@ -8,13 +8,11 @@ from typing import Literal
 import msgspec
 
 from mq.client.admin.access_admin import time_text
-from mq.client.http import Answer, Calls, path_of, read_answer
+from mq.client.admin.paged_calls import Page, PagedCalls
+from mq.client.http import path_of, read_answer
 from mq.errors import NotFound
 
 __all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo", "QuotaInfo"]
-
-#: Names, keys or rules in one page.
-_PAGE = 1_000
 
 
 class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +66,7 @@ class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
     acls: list[AclInfo]
 
 
-class AuthAdmin(Calls):
+class AuthAdmin(PagedCalls):
     """The part of `Admin` for who may do what; each call needs `admin` on the cluster."""
 
     def put_principal(self, principal: str, *, note: str = "") -> PrincipalInfo:
@@ -78,13 +76,7 @@ class AuthAdmin(Calls):
 
     def list_principals(self, *, disabled: bool | None = None) -> list[str]:
         """Return the names of all principals, sorted; with `disabled`, of those that are, or are not."""
-        names, after = list[str](), None
-        while True:
-            page = read_answer(self._page("principals", None, after), _Principals)
-            names += [one for one in page.principals if disabled in (None, one in page.disabled)]
-            if page.next is None:
-                return names
-            after = page.next
+        return list(self._rows(["auth", "principals"], _Principals, lambda page: page.names(disabled)))
 
     def get_principal(self, principal: str) -> PrincipalInfo:
         """Return a principal with its keys and rules; raises `NotFound`."""
@@ -122,13 +114,8 @@ class AuthAdmin(Calls):
 
     def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
         """Return all keys, or those of a principal."""
-        keys, after = list[KeyInfo](), None
-        while True:
-            page = read_answer(self._page("keys", principal, after), _Keys)
-            keys += page.keys
-            if page.next is None:
-                return keys
-            after = page.next
+        asked = {"principal": principal}
+        return list(self._rows(["auth", "keys"], _Keys, lambda page: page.keys, asked))
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke a key; raises `NotFound`."""
@@ -152,13 +139,8 @@ class AuthAdmin(Calls):
 
     def list_acls(self, principal: str | None = None) -> list[AclInfo]:
         """Return all access rules, or those of a principal."""
-        acls, after = list[AclInfo](), None
-        while True:
-            page = read_answer(self._page("acls", principal, after), _Acls)
-            acls += page.acls
-            if page.next is None:
-                return acls
-            after = page.next
+        asked = {"principal": principal}
+        return list(self._rows(["auth", "acls"], _Acls, lambda page: page.acls, asked))
 
     def remove_acl(self, acl_id: str) -> None:
         """Remove an access rule; raises `NotFound`."""
@@ -183,36 +165,27 @@ class AuthAdmin(Calls):
 
     def list_quotas(self) -> list[QuotaInfo]:
         """Return all quotas."""
-        quotas, after = list[QuotaInfo](), None
-        while True:
-            page = read_answer(self._page("quotas", None, after), _Quotas)
-            quotas += page.quotas
-            if page.next is None:
-                return quotas
-            after = page.next
-
-    def _page(self, kind: str, principal: str | None, after: str | None) -> Answer:
-        asked = {"limit": str(_PAGE), "principal": principal, "after": after}
-        query = {name: value for name, value in asked.items() if value is not None}
-        return self._call("GET", path_of("auth", kind), query=query)
+        return list(self._rows(["auth", "quotas"], _Quotas, lambda page: page.quotas))
 
 
-class _Principals(msgspec.Struct):
+class _Principals(Page):
     principals: list[str]
-    disabled: list[str] = []
-    next: str | None = None
+    #: Those of them that are; releases before SEC-19 do not say.
+    disabled: list[str] = msgspec.field(default_factory=list)
+
+    def names(self, disabled: bool | None) -> list[str]:
+        """Return the names, or those that are disabled, or those that are not."""
+        those = set(self.disabled)
+        return [name for name in self.principals if disabled in (None, name in those)]
 
 
-class _Keys(msgspec.Struct):
+class _Keys(Page):
     keys: list[KeyInfo]
-    next: str | None = None
 
 
-class _Acls(msgspec.Struct):
+class _Acls(Page):
     acls: list[AclInfo]
-    next: str | None = None
 
 
-class _Quotas(msgspec.Struct):
+class _Quotas(Page):
     quotas: list[QuotaInfo]
-    next: str | None = None
