@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,18 @@ def test_sec_02_consumers_need_subscribe(admin: Guarded) -> None:
 
     with OrderlyConsumer(**access(reader), group="sdk.exclusive", topics=["sdk.read"], listener=listen):
         until(lambda: ordered >= wanted)
+
+
+def test_sec_09_the_sdk_waits_as_it_is_told_and_loses_nothing(admin: Guarded) -> None:
+    rate = 5
+    caller = admin.caller("sdk.hasty", ("topic", "sdk.quota", "publish", "create", "subscribe"))
+    assert admin.call("PUT", "/v1/auth/quotas/sdk.hasty", {"requests_per_s": rate}).status == 200
+    bodies, began = [f"{number}" for number in range(3 * rate)], time.monotonic()
+    with Producer(**access(caller)) as producer:
+        for body in bodies:
+            producer.send("sdk.quota", body)
+    assert time.monotonic() - began > 1, "a second's worth is there at once, and the rest comes at its rate"
+    assert sum(admin.stored("sdk.quota").values()) == len(bodies)
 
 
 def many(names: Sequence[str]) -> list[AuthEvent]:
