@@ -13,7 +13,7 @@ FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel sbom format lint classes test unit run bench faults fuzz mutants clean
+.PHONY: help setup lock wheel sbom format lint classes compiled test unit run bench faults fuzz mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,10 +47,13 @@ lint: setup ## Check with ruff and mypy --strict, and check which packages impor
 classes: setup ## Make an archive of Spark's classes: Spark starts in seven seconds instead of eleven (tests make it)
 	-@$(VENV)/python -m jobs.spark.make_classes
 
-test: setup classes ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
+compiled: setup ## Compile the tests once: each process of `make test` would do it for itself
+	-@test -d tests/__pycache__ || $(VENV)/python -m pytest --collect-only --quiet -n 0 > /dev/null
+
+test: setup classes compiled ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
 	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
 
-unit: setup ## Run the tests that need no Spark and no service process
+unit: setup compiled ## Run the tests that need no Spark and no service process
 	$(FAST_TMP) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
 run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)

@@ -121,7 +121,23 @@ def _served(app: FastAPI) -> list[str]:
 
 def _hot_calls(service: Service) -> HotCalls:
     """Return the endpoints of the hot calls, each with the parts of the service that it uses."""
-    settings = service.settings
+    guard = None
+    if service.gate is not None:
+        certificates = Certificates(service.settings.tls_principal)
+        guard = Guard(service.gate, service.prover, service.quotas, certificates, service.cluster_proofs)
+    return HotCalls(
+        _produce(service),
+        _fetch(service),
+        _pop(service),
+        _handles(service),
+        service.meta,
+        service.metrics,
+        guard,
+        service.audit,
+    )
+
+
+def _produce(service: Service) -> ProduceEndpoint:
     appender = RequestAppender(
         service.topics,
         service.partitions,
@@ -132,21 +148,23 @@ def _hot_calls(service: Service) -> HotCalls:
         sealer=service.sealer,
         flush=service.config.log.flush,
     )
-    global_sender = GlobalSender(appender, service.global_copies)
-    produce = ProduceEndpoint(
+    return ProduceEndpoint(
         service.topics,
         appender,
         service.partitions,
         service.metrics,
         admission=service.admission,
-        bytes_max=settings.request_bytes_max,
-        within_ms=settings.request_ms,
+        bytes_max=service.settings.request_bytes_max,
+        within_ms=service.settings.request_ms,
         now_ms=service.now_ms,
-        global_sender=global_sender,
+        global_sender=GlobalSender(appender, service.global_copies),
     )
-    reader = PartitionReader(service.partitions, service.hosting, refresh_s=settings.refresh_ms / 1000)
+
+
+def _fetch(service: Service) -> FetchEndpoint:
+    reader = PartitionReader(service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000)
     queues = QueueReader(reader, service.topics, service.meta, service.partitions)
-    fetch = FetchEndpoint(
+    return FetchEndpoint(
         service.topics,
         service.groups,
         reader,
@@ -158,7 +176,10 @@ def _hot_calls(service: Service) -> HotCalls:
         metrics=service.metrics,
         admission=service.answers,
     )
-    pop = PopEndpoint(
+
+
+def _pop(service: Service) -> PopEndpoint:
+    return PopEndpoint(
         service.topics,
         service.groups,
         service.popper,
@@ -181,10 +202,13 @@ def _hot_calls(service: Service) -> HotCalls:
         admission=service.pops,
         answers=service.answers,
         invisible=service.invisible,
-        within_ms=settings.request_ms,
+        within_ms=service.settings.request_ms,
         now_ms=service.now_ms,
     )
-    handles = HandlesEndpoint(
+
+
+def _handles(service: Service) -> HandlesEndpoint:
+    return HandlesEndpoint(
         service.groups,
         service.handles,
         service.owners,
@@ -193,13 +217,8 @@ def _hot_calls(service: Service) -> HotCalls:
         service.metrics,
         admission=service.pops,
         invisible=service.invisible,
-        within_ms=settings.request_ms,
+        within_ms=service.settings.request_ms,
     )
-    guard = None
-    if service.gate is not None:
-        certificates = Certificates(settings.tls_principal)
-        guard = Guard(service.gate, service.prover, service.quotas, certificates, service.cluster_proofs)
-    return HotCalls(produce, fetch, pop, handles, service.meta, service.metrics, guard, service.audit)
 
 
 def _version() -> str:

@@ -72,38 +72,62 @@ class Service:
         ports: Ports,
         kafka: str = "",
     ) -> None:
-        settings, cluster, refresh_s = config.service, config.warehouse.cluster, config.service.refresh_ms / 1000
-        self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.config = config
-        self.settings = settings
+        self.settings = config.service
         self.warehouse = warehouse
         self.loop = asyncio.get_running_loop()
-
-        # Bounds and counters of requests.
+        self._cluster = config.warehouse.cluster
+        self._refresh_s = config.service.refresh_ms / 1000
         self.metrics = Metrics(series_max=ports.series_max)
-        self.admission, self.answers, self.pops = _admissions(settings)
+        self.admission, self.answers, self.pops = _admissions(self.settings)
         self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
+        # Each takes what those before it have made.
+        self._make_storage(meta)
+        self._make_access(meta, ports)
+        self._make_hosting(keys, ports, address, kafka)
+        self._make_topics()
+        self._make_clusters()
+        self._make_lanes(meta, keys)
+        self._make_pops(meta, ports)
+        self._make_groups(ports)
+        self.metrics.gauges = gauges_of(
+            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
+        )
+        self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
-        # Partitions, metadata, and what this process hosts.
+    def _make_storage(self, meta: MetaLog) -> None:
+        """Make the partitions and the metadata, with the threads that they work in."""
+        settings, warehouse = self.settings, self.warehouse
         self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
+
+    def _make_access(self, meta: MetaLog, ports: Ports) -> None:
+        """Make what says who may do what, and records it."""
+        boot_ms = self.warehouse.clock.boot_ms
         self._access = Access(
-            config,
+            self.config,
             lambda: self.meta.now.auth,
             now_ms=self.now_ms,
-            boot_ms=warehouse.clock.boot_ms,
+            boot_ms=boot_ms,
             key_times=ports.key_times,
         )
         #: The check of all requests; None without authentication.
         self.gate = self._access.gate
         # By the boot clock: a wall clock that is set back must not stop anybody.
-        self.quotas = Quotas(lambda: self.meta.now.auth.quotas, warehouse.clock.boot_ms)
+        self.quotas = Quotas(lambda: self.meta.now.auth.quotas, boot_ms)
         if self.gate is not None:
             self.meta.follow(self.gate.follow)
+        #: Records administrative acts and refusals; None if the settings say so.
+        self.audit = self._audit(meta) if self.settings.is_audited else None
+
+    def _make_hosting(self, keys: HandleKeys, ports: Ports, address: str, kafka: str) -> None:
+        """Make what this process hosts, and its ways to the processes that host the rest."""
+        settings = self.settings
+        self.prover = Prover(_cluster_secret(settings), self.now_ms)
         self.hosting = Hosting(
             self.meta,
-            HostLocks(warehouse.folder),
+            HostLocks(self.warehouse.folder),
             address=address,
             brokers=settings.brokers,
             times=_lease_times(settings),
@@ -111,12 +135,13 @@ class Service:
             load=RequestRate(self.metrics),
             kafka=kafka,
         )
-        #: Records administrative acts and refusals; None if the settings say so.
-        self.audit = self._audit(meta) if settings.is_audited else None
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         prover = None if self.gate is None else self.prover
         self.peers = Peers(self.hosting, peer_context(settings), prover)
         self.owners = Owners(self.hosting, self.peers, keys)
+
+    def _make_topics(self) -> None:
+        settings = self.settings
         self.topics = Topics(
             self.meta,
             self.partitions,
@@ -125,6 +150,11 @@ class Service:
             now_ms=self.now_ms,
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
+        self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
+
+    def _make_clusters(self) -> None:
+        """Make the topics of several clusters, and the ways to the others."""
+        settings, cluster = self.settings, self._cluster
         others = [(name, url) for name, _, url in (one.partition("=") for one in settings.clusters)]
         shared = settings.clusters_shared_secret.reveal().encode()
         #: The proofs of calls between clusters; None if they share no secret.
@@ -140,23 +170,26 @@ class Service:
             now_ms=self.now_ms,
         )
         self.global_topics = GlobalTopics(self.meta, self.topics, clusters, self.global_copies, now_ms=self.now_ms)
-        self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
 
+    def _make_lanes(self, meta: MetaLog, keys: HandleKeys) -> None:
+        """Make the groups' progress in partitions, with what a takeover needs of it."""
+        cluster = self._cluster
         self.statistics = GroupStatistics(
             self.partitions, cluster, self.metrics, process=lambda: self.hosting.id, now_ms=self.now_ms
         )
-
-        # Lanes, pops, handles.
-        self.lanes = Lanes(self.partitions, meta, config.queue, cluster, keys=keys, clock=warehouse.clock)
+        self.lanes = Lanes(self.partitions, meta, self.config.queue, cluster, keys=keys, clock=self.warehouse.clock)
         self.hosting.hooks.taken.append(Takeover(self.partitions, self.hosting, self.lanes, cluster).recover)
         self.hosting.hooks.drained.append(self.lanes.drain)
         self.hosting.hooks.drained.append(lambda broker: self.statistics.flush(whole=True, broker=broker))
         self.hosting.hooks.lost.append(self.lanes.drop)
-        follow = partial(ProgressFollower, warehouse, cluster)
-        self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=refresh_s)
+        follow = partial(ProgressFollower, self.warehouse, cluster)
+        self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=self._refresh_s)
         self.commits = LaneCommits(self.lanes, self.hosting, self.owners)
         self.progress = QueueProgress(self.lanes, self.moved, self.commits)
         self.global_times = GlobalTimes(self.global_copies, self.topics, self.progress)
+
+    def _make_pops(self, meta: MetaLog, ports: Ports) -> None:
+        """Make pops, handles and delays."""
         blocked = partial(self.moved.blocked, pop=True)
         queues_of = self.topics.queues_of
         pops = LanePops(self.lanes, blocked, partial(begin, self.meta), queues_of, busy_ms=ports.lane_busy_ms)
@@ -166,13 +199,16 @@ class Service:
             self.hosting,
             queues_of,
             lambda: self.topics.access,
-            refresh_s=refresh_s,
+            refresh_s=self._refresh_s,
             bytes_max=ports.pop_bytes_max,
         )
         self.handles = HandleCalls(self.lanes, self.hosting, self.statistics)
+        self.delays = Delays(self.partitions, self._cluster, _brokers(self.settings, meta))
+        self.waiting = Waiting(self.partitions, self.delays, self._cluster)
 
-        # Clients of groups, and the exclusive ones' pull locks.
-        length_ms, clock = settings.authorization_ms, ports.lease_clock
+    def _make_groups(self, ports: Ports) -> None:
+        """Make the groups with their clients and pull locks; their ends reach lanes, locks, and who waits."""
+        length_ms, clock = self.settings.authorization_ms, ports.lease_clock
         self.seen = SeenClients(self.now_ms, keep_ms=length_ms)
         self.online = OnlineClients(
             self.meta, self.hosting, length_ms=length_ms, clients_max=ports.clients_max, clock=clock
@@ -181,26 +217,17 @@ class Service:
             self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, self.peers, clock=clock
         )
 
-        # Delayed messages.
-        self.delays = Delays(self.partitions, cluster, _brokers(settings, meta))
-        self.waiting = Waiting(self.partitions, self.delays, cluster)
-
-        # Groups, whose end lanes and locks must learn; what looks at all of it.
         self.groups = Groups(
             self.meta,
             self.partitions,
             forget=self._void,
-            auto_create=settings.auto_create_groups,
+            auto_create=self.settings.auto_create_groups,
             now_ms=self.now_ms,
         )
         end_waiting = None if self.gate is None else self.gate.end_waiting
         self._watch = Watch(
-            self.partitions, self.topics, self.groups, self.lanes, every_s=refresh_s, end_waiting=end_waiting
+            self.partitions, self.topics, self.groups, self.lanes, every_s=self._refresh_s, end_waiting=end_waiting
         )
-        self.metrics.gauges = gauges_of(
-            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
-        )
-        self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
     @classmethod
     async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "", kafka: str = "") -> Service:

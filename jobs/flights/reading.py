@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
@@ -160,6 +160,8 @@ def main(warehouse: str, scratch: str) -> None:
     """Answer questions until standard input ends; Spark's own files go to the folder `scratch`."""
     answers = _own_output()
     signal.signal(signal.SIGTERM, _leave)
+    from py4j.protocol import Py4JError
+
     from jobs.sql import spark_session
 
     settings: dict[str, Any] = {"spark.local.dir": scratch}
@@ -171,7 +173,10 @@ def main(warehouse: str, scratch: str) -> None:
         for question in _questions(sys.stdin):
             _say(answers, answering(question))
     finally:
-        spark.stop()
+        # A signal that comes within a call to the JVM leaves its answer unread, and no other call is understood then.
+        # The JVM ends with this process in any case, and removes Spark's files.
+        with suppress(Py4JError):
+            spark.stop()
 
 
 Answer: TypeAlias = "msgspec.Struct | list[GroupAccount] | dict[str, StreamAccount]"

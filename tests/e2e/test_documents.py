@@ -24,6 +24,8 @@ FLIGHTS = (ROOT / "jobs" / "flights" / "README.md").read_text(encoding="utf-8")
 #: Documents whose examples are run, in this order.
 DOCUMENTS = ("README.md", "mq/client/README.md", "jobs/README.md")
 ADDRESS = "http://127.0.0.1:8080"
+#: Examples that `make faults` alone runs: two dozen commands, and jobs that have tests of their own.
+LONG = ("Command line", "Writing, typed tables, a catalog")
 
 
 class Example(NamedTuple):
@@ -52,8 +54,8 @@ EXAMPLES = [example for document in DOCUMENTS for example in examples_of(documen
 
 
 def _named(example: Example) -> object:
-    """An example, and whether `make faults` alone runs it as a process: a start of Spark costs ten seconds."""
-    marks = [pytest.mark.long] if example.starts_spark else []
+    """Return an example, and whether `make faults` alone runs it as a process: a start of Spark costs ten seconds."""
+    marks = [pytest.mark.long] if example.starts_spark or example.title in LONG else []
     return pytest.param(example, marks=marks, id=f"{example.document}: {example.title}")
 
 
@@ -69,8 +71,15 @@ def test_an_example_of_the_documents_works(example: Example, served: MainJob) ->
 
 @pytest.mark.parametrize(
     "example",
-    [example for example in EXAMPLES if example.starts_spark],
-    ids=lambda example: f"{example.document}: {example.title}",
+    [
+        pytest.param(
+            example,
+            marks=[pytest.mark.long] if example.title in LONG else [],
+            id=f"{example.document}: {example.title}",
+        )
+        for example in EXAMPLES
+        if example.starts_spark
+    ],
 )
 def test_an_example_with_spark_works_in_the_session_that_is_there(
     example: Example, served: MainJob, spark: SparkSession

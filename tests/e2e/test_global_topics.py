@@ -146,10 +146,10 @@ class Sender:
 
 
 #: Which of the two dies, and where, while queue 0 moves from east, the home, to west, or back.
-DEATHS = [("east", "global.after_move", "west"), ("west", "global.after_adopt@2", "west")]
-DEATHS += [("west", "seal.after_fence", "east")]
+DEATHS = [("west", "global.after_adopt@2", "west"), ("west", "seal.after_fence", "east")]
 #: The same, for `make faults`.
 MORE_DEATHS = [
+    ("east", "global.after_move", "west"),
     *[("east", point, "west") for point in ("seal.after_fence", "seal.after_event", "global.after_settle")],
     *[("east", point, "west") for point in ("global.after_hand_out@1", "global.after_hand_out@2")],
     ("west", "global.after_adopt@1", "west"),

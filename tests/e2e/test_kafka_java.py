@@ -112,6 +112,16 @@ def test_kafka_09_kafkas_tool_for_groups_shows_them_and_their_lag(served, tools)
     assert sum(int(line[3]) for line in places) == _COUNT and all(line[5] == "0" for line in places)
 
 
+@pytest.mark.parametrize("tools", ["3.9", "4.3"])
+def test_kafka_09_kafkas_tool_for_groups_deletes_offsets(served, tools) -> None:
+    java = Java(GENERATIONS[tools])
+    java.run(_CLIENTS, served.address, "orders", "billing", str(_COUNT))
+    groups = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", served.address)
+    java.run(*groups, "--delete-offsets", "--group", "billing", "--topic", "orders")
+    shown = [line.split() for line in java.run(*groups, "--describe", "--group", "billing")]
+    assert [line for line in shown if line[:2] == ["billing", "orders"]] == []
+
+
 def test_kafka_04_a_connect_worker_writes_lines_of_a_file_as_messages(served, tmp_path) -> None:
     served.make_topic("lines", 2)
     lines = [f"line {number}" for number in range(100)]

@@ -107,7 +107,6 @@ SHORT = (
     "ack-before-commit",
     "ack-ignored",
     "order-ignored",
-    "sealed-short",
 )
 
 

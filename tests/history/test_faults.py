@@ -138,6 +138,7 @@ def _remaps(system: System) -> Remap:
     return Remap(system.urls, "orders", ("broker-a", "broker-b"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_f19_logical_queues_go_from_process_to_process_under_a_mixed_load(valid: Valid) -> None:
     plan = replace(TWO, static=True, seed=191, strikes=4, reach=Reach(sends=100, faults=4))

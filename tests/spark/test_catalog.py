@@ -124,6 +124,7 @@ def test_spark_11_groups_dead_letters_and_lag_are_there_once_they_are_merged(
     assert {row.space for row in spark.table(f"{schema}.partitions").collect()} >= {"topics", "dlq", "sys"}
 
 
+@pytest.mark.long
 def test_spark_11_only_what_it_made_itself_is_dropped_or_replaced(
     spark: SparkSession, tables: QueueTables, schema: str
 ) -> None:
@@ -138,6 +139,7 @@ def test_spark_11_only_what_it_made_itself_is_dropped_or_replaced(
         register_tables(spark, "a; DROP SCHEMA x", tables.conf)
 
 
+@pytest.mark.long
 def test_spark_11_a_query_through_a_view_reads_no_more_than_one_of_the_tables_themselves(
     spark: SparkSession, tables: QueueTables, schema: str
 ) -> None:

@@ -66,6 +66,7 @@ def test_spark_1_a_table_that_was_rolled_up_checkpointed_and_cleaned_is_read_rig
     assert bodies(spark, log) == [*sent, b"after"]
 
 
+@pytest.mark.long
 def test_spark_1_a_table_is_read_right_after_retention(spark: SparkSession, log: PartitionLog, clock: SetClock) -> None:
     """Some of it is removed, then all, with checkpoints and clean-up after it."""
     sent = numbered_bodies("m", 40)
@@ -129,6 +130,7 @@ def test_spark_1_files_are_skipped_by_offset(spark: SparkSession, log: Partition
     assert chosen.select(F.input_file_name()).distinct().count() == 1
 
 
+@pytest.mark.long
 def test_spark_1_a_stream_of_the_table_itself_sees_each_message_once(
     spark: SparkSession, log: PartitionLog, tmp_path: Path
 ) -> None:

@@ -204,6 +204,7 @@ def test_meta_4_only_tables_with_news_are_written_again(spark: SparkSession, clu
     assert {row["host"] for row in rows(spark, cluster, BROKERS)} == {None}
 
 
+@pytest.mark.long
 def test_what_was_replaced_is_swept(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
     for number in range(3):
         cluster.group(f"billing-{number}")
@@ -221,6 +222,7 @@ def test_what_was_replaced_is_swept(spark: SparkSession, cluster: Cluster, merge
     assert len(rows(spark, cluster, GROUPS)) == 3
 
 
+@pytest.mark.long
 def test_meta_4_a_table_of_an_earlier_release_gets_its_new_columns(
     spark: SparkSession, cluster: Cluster, merger: Merger
 ) -> None:
@@ -234,6 +236,7 @@ def test_meta_4_a_table_of_an_earlier_release_gets_its_new_columns(
     assert {row["allocation_strategy"] for row in rows(spark, cluster, GROUPS)} == {"sticky"}
 
 
+@pytest.mark.long
 @pytest.mark.promise("STATE-6")
 def test_the_state_of_consumption_in_order_is_sql(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
     cluster.register("h1", "A")

@@ -191,6 +191,7 @@ def test_static_4_mappings_are_a_table(spark: SparkSession, tables: Orders) -> N
     assert (topic["static"], topic["total_queues"], topic["mapping_epoch"]) == (True, 2, stored[0]["epoch"])
 
 
+@pytest.mark.long
 def test_static_18_queues_and_lags_are_shown_by_logical_queue(spark: SparkSession, tables: Orders) -> None:
     orders = tables.orders
     orders.meta.submit_groups(lambda m: decide_put_group(m.groups, "billing", GroupRequest(), 0))
@@ -259,6 +260,7 @@ def show_stored_places_and_logical_ones(spark: SparkSession) -> None:
     assert rows(spark, "SELECT 1 FROM mq_partitions WHERE space <> 'topics' AND logical_queue IS NOT NULL") == []
 
 
+@pytest.mark.long
 def test_static_15_the_catalogs_view_of_a_topic_is_by_logical_queue(
     spark: SparkSession, tables: Orders, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_spark_02_a_topic_streams_into_a_delta_table_exactly_once(
     assert [committed[lane].offset for lane in lanes] == [6, 3], "the last batch of AvailableNow, too"
 
 
+@pytest.mark.long
 def test_spark_02_a_stream_says_what_keeps_it_from_going_on(
     spark: SparkSession, tables: QueueTables, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_sound_partitions_are_said_to_be_sound_and_a_second_run_replaces_the_res
     assert {name: r["messages"] for name, r in _results(spark, orders).items()} == {A: 150, B: 2}
 
 
+@pytest.mark.long
 def test_each_run_lets_spark_count_other_partitions_until_all_had_their_turn(
     spark: SparkSession, orders: Filled
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_missing_file_is_found_and_does_not_hide_the_other_partitions(spark: S
     assert gone.name in found[A]["finding"]
 
 
+@pytest.mark.long
 def test_a_log_that_contradicts_itself_is_found(spark: SparkSession, orders: Filled) -> None:
     commit = sorted(Path(orders.uri, "topics/orders", A, "_delta_log").glob("*.json"))[-1]
     commit.write_bytes(commit.read_bytes()[:-40])
@@ -111,6 +113,7 @@ def test_a_log_that_contradicts_itself_is_found(spark: SparkSession, orders: Fil
     assert [name for name, row in _results(spark, orders).items() if not row["ok"]] == [A]
 
 
+@pytest.mark.long
 def test_every_space_is_verified_and_what_retention_removed_is_no_damage(spark: SparkSession, filled: Filled) -> None:
     refs = [
         PartitionRef(Space.TOPICS, "orders", A),
@@ -150,6 +153,7 @@ def test_distinct_offsets_are_counted_exactly(name: str, spark: SparkSession) ->
     assert (found["messages"], found["distinct"], found["first"], found["last"]) == expected
 
 
+@pytest.mark.long
 def test_the_command_runs_it_and_the_list_shows_it(spark: SparkSession, orders: Filled) -> None:
     # `spark` is active, so the command uses it and its warehouse must be put back
     default = spark.conf.get("spark.deltamq.warehouse")

@@ -55,6 +55,7 @@ def commit(tables: QueueTables, lane: LaneKey, epoch: int, offset: int, *deliver
     tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER)).append([Batch(rows_of_offset_records([record]))])
 
 
+@pytest.mark.long
 def test_before_the_first_merge_there_is_nothing_to_see(spark: SparkSession, tables: QueueTables) -> None:
     tables.send(tables.topic(), "a")
     assert register_views(spark, tables.conf) == ["job_shards", *VIEWS]
@@ -65,6 +66,7 @@ def test_before_the_first_merge_there_is_nothing_to_see(spark: SparkSession, tab
     ]
 
 
+@pytest.mark.long
 def test_views_that_are_made_after_the_first_run_see_all_that_comes_later(
     spark: SparkSession, tables: QueueTables
 ) -> None:
@@ -79,6 +81,7 @@ def test_views_that_are_made_after_the_first_run_see_all_that_comes_later(
     assert rows(spark, "SELECT `group`, offset FROM mq_in_flight") == [{"group": "billing", "offset": 0}]
 
 
+@pytest.mark.long
 def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSession, tables: QueueTables) -> None:
     Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
     for table, columns in STATE_TABLES.items():
@@ -162,6 +165,7 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     assert rows(spark, "SELECT offset FROM mq_in_flight WHERE partition = 'orders#1@broker-a'") == [{"offset": 1}]
 
 
+@pytest.mark.long
 def test_pop_19_what_is_in_flight_in_order_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     topic, group = tables.topic(), tables.group()
     tables.send(topic, *"abc")
@@ -182,6 +186,7 @@ def test_pop_19_what_is_in_flight_in_order_is_sql(spark: SparkSession, tables: Q
     assert rows(spark, "SELECT lag, in_flight FROM mq_lag WHERE NOT retry") == [{"lag": 2, "in_flight": 2}]
 
 
+@pytest.mark.long
 def test_order_08_what_an_exclusive_group_tries_in_place_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     topic, group = tables.topic(), tables.group()
     tables.send(topic, *"abc")
@@ -197,6 +202,7 @@ def test_order_08_what_an_exclusive_group_tries_in_place_is_sql(spark: SparkSess
     assert shown == [{"offset": 1, "attempt": 4, "tried": NOW_MS, **nothing}]
 
 
+@pytest.mark.long
 def test_a_group_that_was_made_again_has_none_of_the_old_retries(spark: SparkSession, tables: QueueTables) -> None:
     topic, group = tables.topic(), tables.group()
     tables.pop(group, topic, tables.send(topic, "a"), at_ms=NOW_MS - 60_000)

@@ -56,7 +56,7 @@ def test_ci_runs_make_and_nothing_else() -> None:
         for line in script.read_text(encoding="utf-8").splitlines()
         if line and not line.startswith(("#", "set ", "cd "))
     ]
-    assert commands == ["make lint", "make test"]
+    assert commands == ["make setup", "make --jobs=2 --output-sync=target lint classes compiled", "make test"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from api.audit import read_refusals
 from tests.api.guarded import guarded
@@ -48,6 +48,10 @@ def test_sec_40_kafkas_administrative_calls_are_in_the_audit(door: Door) -> None
     with pytest.raises(KafkaException):
         done(client.create_topics([NewTopic("kafka.made", 1)]))
     done(client.create_partitions([NewPartitions("kafka.made", 2)]))
+    kept = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    for _ in range(2):  # the second changes nothing, and is no act
+        asked = [ConfigResource("topic", "kafka.made", incremental_configs=[kept])]
+        done(client.incremental_alter_configs(asked))
     done(client.delete_topics(["kafka.made"]))
     assert door.admin.call("PUT", "/v1/groups/kafka.group", {}).status == 201
     done(client.delete_consumer_groups(["kafka.group"]))
@@ -56,6 +60,7 @@ def test_sec_40_kafkas_administrative_calls_are_in_the_audit(door: Door) -> None
         ("kafka CreateTopics", "kafka.made", "done"),
         ("kafka CreateTopics", "kafka.made", "refused"),
         ("kafka CreatePartitions", "kafka.made", "done"),
+        ("kafka IncrementalAlterConfigs", "kafka.made", "done"),
         ("kafka DeleteTopics", "kafka.made", "done"),
         ("kafka DeleteGroups", "kafka.group", "done"),
     ]

@@ -77,6 +77,8 @@ class StubQueue:
         self.calls: list[QueueCall] = []
         #: Whether pops that would wait are answered at once, as by a service without long polls.
         self.impatient = False
+        #: Number of pops whose acknowledgements belong to a cluster that is away.
+        self.pops_while_away = 0
         self.jobs = True
         self.passed_ms = 0
         self.gate = threading.Event()
@@ -183,7 +185,7 @@ class StubQueue:
         self, group: str, topic: str, request: dict[str, Any], connection: socket.socket, ended: threading.Event
     ) -> tuple[list[Popped], dict[str, Any]] | None:
         """Pop, with a wait for messages; returns None if the client went away."""
-        failed = self.settle(group, request["ack"], StubQueue._ack)["failed"] if request.get("ack") else []
+        failed = self._carried(group, request["ack"]) if request.get("ack") else []
         deadline = time.monotonic() + (0.0 if self.impatient else request.get("wait_ms", 0) / 1000)
         tags = None if request.get("tags", "*") == "*" else {tag.strip() for tag in request["tags"].split("||")}
         with self.changed:
@@ -214,6 +216,14 @@ class StubQueue:
             finally:
                 self.pops_open -= 1
                 self.changed.notify_all()
+
+    def _carried(self, group: str, handles: list[str]) -> list[dict[str, str]]:
+        """Settle acknowledgements that came with a pop; return the failed ones."""
+        if self.pops_while_away:
+            self.pops_while_away -= 1
+            return [{"handle": handle, "code": "queue_unserved"} for handle in handles]
+        found: list[dict[str, str]] = self.settle(group, handles, StubQueue._ack)["failed"]
+        return found
 
     def _popped(self, popped: list[Popped], failed: list[Any], request: dict[str, Any], group: str) -> dict[str, Any]:
         self.issuers.update(dict.fromkeys((one.handle for one in popped), self))

@@ -43,6 +43,7 @@ for number in range(1_000):
 """
 
 
+@pytest.mark.long
 def test_threads_that_meet_a_type_at_once_do_not_crash_the_interpreter() -> None:
     """In a process of its own: without the lock it ends by SIGSEGV."""
     ended = subprocess.run([sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=100)

@@ -150,6 +150,30 @@ def test_acknowledgements_carried_by_a_lost_pop_are_told_again(stub: StubService
     assert consumer.stats().expired == 0
 
 
+def test_static_19_acknowledgements_for_a_cluster_that_is_away_are_carried_until_it_is_back(
+    stub: StubService, consume: Consume, seen: Seen
+) -> None:
+    stub.queue.fill("orders", 3)
+    stub.queue.pops_while_away = 3
+    consumer = consume(seen, concurrency=1, invisible_ms=20_000, wait_ms=50)
+    wait_done(stub)
+    assert seen.numbers == [0, 1, 2]
+    assert stub.queue.pops_while_away == 0
+    assert consumer.stats().expired == 0
+
+
+def test_static_19_acknowledgements_for_a_cluster_that_stays_away_end_with_their_leases(
+    stub: StubService, consume: Consume, seen: Seen
+) -> None:
+    stub.queue.fill("orders", 1)
+    stub.queue.pops_while_away = 1_000_000
+    consumer = consume(seen, concurrency=1, invisible_ms=300)
+    stub.queue.wait_for(lambda: consumer.stats().expired == 1)
+    stub.queue.pops_while_away = 0
+    wait_done(stub)
+    assert [one.delivery_attempt for one in seen.messages][:2] == [1, 2]
+
+
 @pytest.mark.promise("SDK-4")
 @pytest.mark.parametrize("fault", [QueueFault.DROP_BEFORE, QueueFault.DROP_AFTER, QueueFault.UNAVAILABLE])
 def test_pop_08_an_acknowledgement_whose_answer_is_lost_is_repeated(

@@ -14,7 +14,7 @@ import pytest
 from jobs.setup.jars import PROJECT_FOLDER
 from jobs.setup.wheel import BROUGHT, build
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
