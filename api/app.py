@@ -16,6 +16,7 @@ from api.kafka.server import KafkaServer, bind_kafka
 from api.openapi import describe
 from api.order import Gates
 from api.ports import REAL, Ports
+from api.principals import AUTH_ROUTERS
 from api.reading import GlobalReader, PartitionReader, QueueReader
 from api.routes import (
     ROUTERS,
@@ -96,7 +97,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
     )
     app.state.service = None
     app.state.is_guarded = config.service.auth
-    for router in ROUTERS:
+    for router in (*ROUTERS, *AUTH_ROUTERS):
         app.include_router(router)
     install(app)
 
@@ -111,7 +112,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
 def _served(app: FastAPI) -> list[str]:
     """Return all calls that are served, by method and path template."""
     served = [f"HEAD {app.openapi_url}", f"GET {app.openapi_url}"]
-    for router in ROUTERS:
+    for router in (*ROUTERS, *AUTH_ROUTERS):
         for route in router.routes:
             assert isinstance(route, APIRoute), "our routers have nothing else"
             served += [f"{method} {route.path}" for method in route.methods or ()]

@@ -15,6 +15,7 @@ import ipaddress
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -84,6 +85,7 @@ def serve_command(
     }
     try:
         config = load(profile, flags)
+        _leave_no_core(config)
         _check_open_access(config)
         _check_issuer(config)
         tls = server_context(config.service)
@@ -95,6 +97,14 @@ def serve_command(
         log.info("event=setting %s", line.replace(" = ", "=", 1))
     _warn_of_open_access(config)
     sys.exit(run(config, listener, tls))
+
+
+def _leave_no_core(config: Config) -> None:
+    """Let a process that has secrets leave no core dump: its memory would be in it, with the keys of its callers."""
+    settings = config.service
+    if settings.auth or settings.cluster_secret or settings.clusters_shared_secret or config.queue.handle_secret:
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def run(config: Config, listener: socket.socket, tls: ssl.SSLContext | None = None) -> int:

@@ -88,6 +88,8 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/auth/principals/{principal}": "cluster admin",
     "PUT /v1/auth/principals/{principal}": "cluster admin; audited",
     "DELETE /v1/auth/principals/{principal}": "cluster admin; audited",
+    "POST /v1/auth/principals/{principal}/disable": "cluster admin; audited",
+    "POST /v1/auth/principals/{principal}/enable": "cluster admin; audited",
     "GET /v1/auth/keys": "cluster admin",
     "POST /v1/auth/keys": "cluster admin; audited",
     "DELETE /v1/auth/keys/{key_id}": "cluster admin; audited",

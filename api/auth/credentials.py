@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from mq.auth import AuthState, Credential, Key, is_right, key_id_of
-from mq.errors import Unauthenticated
+from mq.errors import Forbidden, Unauthenticated
 
-__all__ = ["Credentials", "SignerUnknown", "Tokens", "not_valid"]
+__all__ = ["Credentials", "SignerUnknown", "Tokens", "disabled", "not_valid"]
 
 
 _NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
@@ -54,9 +54,6 @@ class Credentials:
         self._newest = state
         self._now_ms = now_ms
         self._tokens = tokens
-        #: The state whose keys are in `_by_user`, by principal.
-        self._indexed: AuthState | None = None
-        self._by_user: dict[str, list[Key]] = {}
 
     def of(self, token: str) -> Credential:
         """Return who a key or a token is of, by what this process knows now.
@@ -106,18 +103,30 @@ class Credentials:
     def keys_of(self, user: str) -> Sequence[Key]:
         """Return the live keys of a user: a principal, or the id of one key."""
         state, now_ms = self._newest(), self._now_ms()
-        if state is not self._indexed:
-            self._indexed, self._by_user = state, {}
-            for key in state.keys.values():
-                self._by_user.setdefault(key.principal, []).append(key)
-        found = [state.keys[user]] if user in state.keys else self._by_user.get(user, [])
+        found = [state.keys[user]] if user in state.keys else state.keys_of(user)
         return [one for one in found if one.is_live(now_ms)]
 
-    def is_good(self, credential: Credential) -> bool:
-        """Whether what was found still holds: call it before each use of something that is kept."""
+    def refusal(self, credential: Credential) -> Unauthenticated | Forbidden | None:
+        """Return why what was found opens nothing now, None if it does: ask before each use of something that is kept.
+
+        `Unauthenticated` if it does not hold any more, `Forbidden` if its principal is disabled.
+        """
+        state = self._newest()
         if credential.signer and (self._tokens is None or not self._tokens.trusts(credential.signer)):
-            return False
-        return credential.is_good(self._newest(), self._now_ms())
+            return not_valid()
+        if not credential.is_good(state, self._now_ms()):
+            return not_valid()
+        return disabled(credential.principal) if state.is_disabled(credential.principal) else None
+
+
+def disabled(principal: str) -> Forbidden:
+    """Return the error for a principal that has shown who it is, and may do nothing now."""
+    return Forbidden(
+        f"principal {principal} is disabled, with all its keys, tokens and certificates, until an administrator"
+        " enables it",
+        code="principal_disabled",
+        field="principal",
+    )
 
 
 def not_valid() -> Unauthenticated:

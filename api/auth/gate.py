@@ -16,7 +16,7 @@ from typing import Final
 
 from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from api.auth.calls import Entry, Required, required_by
-from api.auth.credentials import Credentials, SignerUnknown, not_valid
+from api.auth.credentials import Credentials, SignerUnknown, disabled, not_valid
 from api.auth.forwarded_caller import caller_header
 from api.wire import WATCH, Client, Header, Scope
 from mq.auth import AuthState, Credential, Decisions
@@ -100,7 +100,7 @@ class Gate:
             The request has no valid key or token. `SignerUnknown`: that may change when the keys of the identity
             provider were read (`credentials.read_keys`).
         Forbidden
-            The principal may not do this.
+            The principal may not do this, or is disabled.
         """
         sent, shown = _sent(scope)
         found = self.remembered(sent, scope)
@@ -139,14 +139,15 @@ class Gate:
         Raises
         ------
         Forbidden
-            There is no such principal here, or it may not do this.
+            There is no such principal here, it is disabled, or it may not do this.
         """
         self._follow()
         required = required_by(scope["method"], scope["raw_path"])
         if principal:
             credential = Credential(principal=principal)
-            if not self.credentials.is_good(credential):
-                raise _unknown_here(principal)
+            refusal = self._ended(credential, is_named=True)
+            if refusal is not None:
+                raise refusal
             self._check(credential, required)
             admitted = Admitted(self.caller(credential), credential, required, is_named=True)
         elif required.call.is_clusters:
@@ -157,7 +158,7 @@ class Gate:
         return admitted.caller
 
     def caller(self, credential: Credential) -> Caller:
-        """Return the caller of a credential; ask `credentials.is_good` whether it still is one."""
+        """Return the caller of a credential; ask `credentials.refusal` whether it still is one."""
         self._follow()
         whose = credential.principal, credential.groups
         found = self._callers.get(whose)
@@ -229,6 +230,8 @@ class Gate:
         credential = known.credential
         if not credential.is_live(self._now_ms()):
             raise not_valid()
+        if self._state.is_disabled(credential.principal):
+            raise disabled(credential.principal)
         is_metered = credential.principal in self._state.quotas
         admitted = Admitted(
             self.caller(credential), credential, required, is_timed=credential.is_timed, is_metered=is_metered
@@ -284,8 +287,9 @@ class Gate:
         credential = admitted.credential
         if credential is None:
             return None
-        if not self.credentials.is_good(credential):
-            return _unknown_here(credential.principal) if admitted.is_named else not_valid()
+        refusal = self._ended(credential, is_named=admitted.is_named)
+        if refusal is not None:
+            return refusal
         try:
             self._check(credential, admitted.required)
             for resource, name, verb in client.also_needs:
@@ -293,6 +297,12 @@ class Gate:
         except Forbidden as error:
             return error
         return None
+
+    def _ended(self, credential: Credential, *, is_named: bool) -> DeltaMQError | None:
+        """Return why a credential opens nothing now; of one that another cluster named, there is only the principal."""
+        refusal = self.credentials.refusal(credential)
+        unknown = is_named and isinstance(refusal, Unauthenticated)
+        return _unknown_here(credential.principal) if unknown else refusal
 
 
 def _unknown_here(principal: str) -> Forbidden:

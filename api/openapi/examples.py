@@ -263,6 +263,7 @@ _PRINCIPAL: Final[Json] = {
     "principal": "reports",
     "note": "nightly reports, team blue",
     "created_time": "2026-01-01T00:00:00.000000Z",
+    "disabled_time": None,
     "keys": [_KEY],
     "acls": [_ACL],
 }
@@ -314,7 +315,7 @@ _EXAMPLES: Final[Json] = {
     "ReplayAnswer": _REPLAYED,
     "ClusterView": _CLUSTER,
     "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
-    "PrincipalList": {"principals": ["reports"], "next": None},
+    "PrincipalList": {"principals": ["left", "reports"], "disabled": ["left"], "next": None},
     "PrincipalView": _PRINCIPAL,
     "KeyList": {"keys": [_KEY], "next": None},
     "NewKeyView": {**_KEY, "key": f"mqk_{_KEY['key_id']}_{'x' * 43}"},

@@ -6,7 +6,6 @@ from typing import Final
 
 from api.routes import (
     audit,
-    auth,
     cancel,
     cluster,
     dead_letters,
@@ -40,22 +39,18 @@ __all__ = [
     "asking_console",
 ]
 
-#: The routers that FastAPI serves, in the order of the OpenAPI document.
-ROUTERS: Final = tuple(
-    module.router
-    for module in (
-        topics,
-        static_topics,
-        cancel,
-        groups,
-        group_offsets,
-        group_statistics,
-        heartbeats,
-        locks,
-        failed_messages,
-        dead_letters,
-        cluster,
-        auth,
-        audit,
-    )
+#: The routers that FastAPI serves, in the order of the OpenAPI document; those of `api.principals` follow.
+ROUTERS: Final = (
+    topics.router,
+    static_topics.router,
+    cancel.router,
+    groups.router,
+    group_offsets.router,
+    group_statistics.router,
+    heartbeats.router,
+    locks.router,
+    failed_messages.router,
+    dead_letters.router,
+    cluster.router,
+    audit.router,
 )

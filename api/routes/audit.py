@@ -11,8 +11,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from api.audit import ActView, read_acts, read_refusals
-from api.routes.topics import Running
-from api.service import Service
+from api.service import Running, Service
 from api.wire import parse_time, problems, rfc3339
 from mq.audit import ActBegun, Refused
 from mq.audit_limits import ACTS_DEFAULT, ACTS_MAX

@@ -12,7 +12,8 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 
 from api.host import refuse_global
-from api.routes.topics import Running, TopicName
+from api.routes.topics import TopicName
+from api.service import Running
 from api.wire import problems
 from mq.errors import NotFound
 from mq.limits import MESSAGE_ID_BYTES_MAX

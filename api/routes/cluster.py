@@ -21,7 +21,8 @@ from pydantic import BaseModel
 
 from api.host import Topics, queue_states
 from api.log import QueueGauges, of_partitions, of_queues, rendered
-from api.routes.topics import Running, TopicName, brought_up
+from api.routes.topics import TopicName, brought_up
+from api.service import Running
 from api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
 from mq.errors import Unavailable
 from mq.meta import META_ROLE, Host, decide_broker_access, decide_partition_access

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from api.host import HostedMeta
 from api.log import Partitions
 from api.routes.groups import GroupName
-from api.routes.topics import Asking, Running
 from api.sending import Replayer
+from api.service import Asking, Running
 from api.wire import JsonBody, dead_letters, problems, shown_origins
 from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX

@@ -22,7 +22,8 @@ from api.host import refuse_global
 from api.queue import Dying, Lanes
 from api.routes.groups import GroupName
 from api.routes.order_request import check_client
-from api.routes.topics import Running, TopicName
+from api.routes.topics import TopicName
+from api.service import Running
 from api.statistics import Outcome
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable

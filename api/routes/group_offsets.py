@@ -28,8 +28,8 @@ from api.queue import Lanes, begin, bounds_at
 from api.routes.groups import ReaderName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.routes.order_request import check_named
-from api.routes.topics import Running, TopicName
-from api.service import Service
+from api.routes.topics import TopicName
+from api.service import Running, Service
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound
 from mq.meta import Group, Topic, lanes_of

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from api.host import Call, is_forwarded
 from api.routes.groups import GroupName
 from api.routes.lane_views import ask_others
-from api.routes.topics import Asking, Running
+from api.service import Asking, Running
 from api.wire import problems, rfc3339
 from mq.statistics import KEPT_MINUTES, Consumed, sums_of
 

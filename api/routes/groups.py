@@ -16,7 +16,7 @@ from api.order import OnlineClients
 from api.queue import Lanes, MovedProgress, SeenClients
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.routes.lane_views import LaneView, Others, ask_others, lane_views
-from api.routes.topics import Asking, Running
+from api.service import Asking, Running
 from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
 from mq.errors import NotFound
 from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy

@@ -17,7 +17,7 @@ from api.host import refuse_global
 from api.order import Beat
 from api.routes.groups import GroupName
 from api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
-from api.routes.topics import Running
+from api.service import Running
 from api.wire import Client, problems
 from mq.limits import WAIT_MS_MAX
 from mq.meta import META_ROLE, Group

@@ -18,7 +18,8 @@ from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_f
 from api.order import LockRequest, Locks, LocksTaken
 from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
-from api.routes.topics import Running, TopicName
+from api.routes.topics import TopicName
+from api.service import Running
 from api.wire import Client, problems
 from mq.errors import Conflict, Unavailable, Unknown, Unprocessable
 from mq.meta import Group, Topic

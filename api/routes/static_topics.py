@@ -15,8 +15,8 @@ from msgspec import Meta
 from pydantic import BaseModel, Field
 
 from api.host import Call, as_response, from_cluster, global_epoch_of
-from api.routes.topics import Running, StayView, TopicName
-from api.service import Service
+from api.routes.topics import StayView, TopicName
+from api.service import Running, Service
 from api.wire import JsonBody, problems
 from mq.errors import Refused, Unprocessable
 from mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX

@@ -9,17 +9,17 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
-from api.auth import Caller, caller_of, permit_put
+from api.auth import permit_put
 from api.host import Call, HostedTopic, QueueState, from_cluster, queue_states
 from api.log import Partition
-from api.service import Service
+from api.service import Asking, Running, Service
 from api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
-from mq.errors import Corrupt, Unavailable, Unprocessable
+from mq.errors import Corrupt, Unprocessable
 from mq.limits import (
     BROKERS_NAMED_MAX,
     LOGICAL_PARTITIONS,
@@ -34,30 +34,11 @@ from mq.partitioners import Partitioner
 from mq.static import GlobalQueues, global_queue_name
 from tables.log import PartitionLog, Warehouse
 
-__all__ = ["Asking", "Running", "StayView", "TopicName", "brought_up", "router", "service_of"]
+__all__ = ["StayView", "TopicName", "brought_up", "router"]
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 
 TopicName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["flights"])]
-
-
-async def service_of(request: Request) -> Service:
-    """Return the running service."""
-    service: Service | None = request.app.state.service
-    if service is None:
-        raise Unavailable("the service is starting or stopping", code="starting")
-    return service
-
-
-Running = Annotated[Service, Depends(service_of)]
-
-
-async def asking(request: Request) -> Caller:
-    """Return who sent the request."""
-    return caller_of(request.scope)
-
-
-Asking = Annotated[Caller, Depends(asking)]
 
 
 class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
-"""The composition root: one `Service` makes and holds all parts of a service process."""
+"""The composition root: one `Service` makes and holds all parts of a service process; calls are given it."""
 
 from __future__ import annotations
 
+from api.service.dependencies import Asking, Running
 from api.service.service import Service
 
-__all__ = ["Service"]
+__all__ = ["Asking", "Running", "Service"]

@@ -257,7 +257,13 @@ def _segments(holder: str, mapping: QueueMapping, queues: Mapping[int, LogicalQu
 
 def _principals(meta: Meta) -> Iterator[Row]:
     for name, one in sorted(meta.auth.principals.items()):
-        yield {"principal": name, "note": one.note or None, "created_time": _time(one.created_ms)}
+        since_ms = one.disabled_since_ms
+        yield {
+            "principal": name,
+            "note": one.note or None,
+            "created_time": _time(one.created_ms),
+            "disabled_time": None if since_ms is None else _time(since_ms),
+        }
 
 
 def _keys(meta: Meta) -> Iterator[Row]:

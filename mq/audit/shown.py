@@ -85,6 +85,7 @@ def _principal(state: AuthState, name: str) -> Any:
     quota = state.quotas.get(name)
     return {
         "note": found.note,
+        "disabled_ms": found.disabled_since_ms,
         "keys": [{"id": key.id, "created_ms": key.created_ms, "until_ms": key.until_ms} for key in state.keys_of(name)],
         "acls": [
             {"id": r.id, "effect": r.effect, "resource": r.resource, "pattern": r.pattern, "verbs": list(r.verbs)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from mq.auth.changes import (
+    decide_disable_principal,
+    decide_enable_principal,
     decide_first_administrator,
     decide_put_key,
     decide_put_principal,
@@ -44,6 +46,8 @@ __all__ = [
     "check_caller",
     "check_principal",
     "credential_of",
+    "decide_disable_principal",
+    "decide_enable_principal",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mq.auth.key import Key
 from mq.auth.principal import Principal, check_caller, check_note, check_principal
@@ -15,6 +16,8 @@ from mq.auth.state import (
     AuthState,
     KeyPut,
     KeyRevoked,
+    PrincipalDisabled,
+    PrincipalEnabled,
     PrincipalPut,
     PrincipalRemoved,
     QuotaPut,
@@ -23,6 +26,8 @@ from mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PR
 from mq.errors import Conflict, NotFound, Unprocessable
 
 __all__ = [
+    "decide_disable_principal",
+    "decide_enable_principal",
     "decide_first_administrator",
     "decide_put_key",
     "decide_put_principal",
@@ -41,15 +46,54 @@ def decide_put_principal(state: AuthState, name: str, note: str, now_ms: int) ->
     present = state.principals.get(name)
     if present is None and len(state.principals) >= PRINCIPALS_MAX:
         raise Conflict(f"there are {PRINCIPALS_MAX} principals already; remove some", code="too_many_principals")
-    created_ms = now_ms if present is None else present.created_ms
-    wanted = Principal(name=name, note=note, created_ms=created_ms)
+    known = present or Principal(name=name, created_ms=now_ms)
+    wanted = replace(known, note=note)
     return () if wanted == present else (PrincipalPut(principal=wanted),)
 
 
 def decide_remove_principal(state: AuthState, name: str) -> Sequence[AuthEvent]:
-    """Return the events that remove a principal with its keys and rules."""
+    """Return the events that remove a principal with its keys and rules.
+
+    Raises
+    ------
+    Conflict
+        `last_administrator`: nobody else may administer the cluster.
+    """
     state.principal(name)
+    _check_other_administrator(state, name)
     return (PrincipalRemoved(name=name),)
+
+
+def decide_disable_principal(state: AuthState, name: str, now_ms: int) -> Sequence[AuthEvent]:
+    """Return the events by which a principal may do nothing, and keeps its keys and rules; none if it is so already.
+
+    Raises
+    ------
+    Conflict
+        `last_administrator`: nobody else may administer the cluster.
+    """
+    if state.principal(check_caller(name)).is_disabled:
+        return ()
+    _check_other_administrator(state, name)
+    return (PrincipalDisabled(name=name, at_ms=now_ms),)
+
+
+def decide_enable_principal(state: AuthState, name: str) -> Sequence[AuthEvent]:
+    """Return the events by which a principal may do again what its rules grant; none if it may."""
+    return (PrincipalEnabled(name=name),) if state.principal(name).is_disabled else ()
+
+
+def _check_other_administrator(state: AuthState, name: str) -> None:
+    """Refuse to go on without this principal if it is the only one that may administer the cluster."""
+    about = [rule for rule in state.rules.values() if rule.resource == "cluster" and "admin" in rule.verbs]
+    denied = {rule.principal for rule in about if rule.effect == "deny"}
+    granted = {rule.principal for rule in about if rule.effect == "allow"} - denied
+    if name in granted and not any(one != name and not state.is_disabled(one) for one in granted):
+        raise Conflict(
+            f"principal {name} is the last administrator: grant admin on the cluster to another one first",
+            code="last_administrator",
+            field="principal",
+        )
 
 
 def decide_put_key(state: AuthState, key: Key) -> Sequence[AuthEvent]:

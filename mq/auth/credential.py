@@ -42,7 +42,10 @@ class Credential:
         return (self.until_ms is None or now_ms < self.until_ms) and (self.from_ms is None or now_ms >= self.from_ms)
 
     def is_good(self, state: AuthState, now_ms: int) -> bool:
-        """Whether it still says who calls: nothing of it was revoked, and its time is not over."""
+        """Whether it still says who calls: nothing of it was revoked, and its time is not over.
+
+        Whether its principal is disabled is another question (`AuthState.is_disabled`): it is known who calls.
+        """
         if self.key is not None:
             return state.keys.get(self.key.id) == self.key and self.is_live(now_ms)
         return self.principal in state.principals and self.is_live(now_ms)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from mq.auth_limits import NOTE_LENGTH_MAX, PRINCIPAL_LENGTH_MAX
 from mq.errors import Refused, Unprocessable
 
@@ -34,6 +36,18 @@ class Principal:
     #: Whom to ask about it, in the words of an administrator.
     note: str = ""
     created_ms: int
+    #: Stored only where there is something in it; see `disabled_since_ms`.
+    disabled_ms: int | UnsetType = UNSET
+
+    @property
+    def disabled_since_ms(self) -> int | None:
+        """Since when it may do nothing, whatever its rules say, in milliseconds since 1970; None if it is enabled."""
+        return None if self.disabled_ms is UNSET else self.disabled_ms
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether it may do nothing until it is enabled again."""
+        return self.disabled_ms is not UNSET
 
 
 def check_principal(name: str) -> str:
@@ -57,7 +71,10 @@ def check_caller(name: str) -> str:
     """Return `name` if it may be that of somebody who calls: a legal name, and no group."""
     check_principal(name)
     if is_group(name):
-        detail = f"principal: {name} is a group, which rules may name, but which has no keys and no quota of its own"
+        detail = (
+            f"principal: {name} is a group, which rules may name, but which calls nothing itself: it has no keys and"
+            " no quota of its own, and cannot be disabled"
+        )
         raise Unprocessable(detail, field="principal")
     return name
 

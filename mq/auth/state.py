@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
+from msgspec import UNSET
+
+from mq.auth.holdings import Holdings, by_principal
 from mq.auth.key import Key
 from mq.auth.principal import Principal
 from mq.auth.quota import Quota
@@ -21,6 +24,8 @@ __all__ = [
     "AuthState",
     "KeyPut",
     "KeyRevoked",
+    "PrincipalDisabled",
+    "PrincipalEnabled",
     "PrincipalPut",
     "PrincipalRemoved",
     "QuotaPut",
@@ -44,6 +49,31 @@ class PrincipalRemoved:
     """A principal was removed, with its keys and rules."""
 
     kind: ClassVar[str] = "principal_removed"
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalDisabled:
+    """A principal may do nothing until it is enabled; its keys and rules stay."""
+
+    kind: ClassVar[str] = "principal_disabled"
+    name: str
+    at_ms: int
+
+    @property
+    def key(self) -> str:
+        return f"auth/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalEnabled:
+    """A principal that was disabled may do again what its rules grant."""
+
+    kind: ClassVar[str] = "principal_enabled"
     name: str
 
     @property
@@ -113,11 +143,29 @@ class QuotaPut:
         return f"auth/{self.quota.principal}"
 
 
-AuthEvent = PrincipalPut | PrincipalRemoved | KeyPut | KeyRevoked | AclPut | AclRemoved | QuotaPut
+AuthEvent = (
+    PrincipalPut
+    | PrincipalRemoved
+    | PrincipalDisabled
+    | PrincipalEnabled
+    | KeyPut
+    | KeyRevoked
+    | AclPut
+    | AclRemoved
+    | QuotaPut
+)
 
 #: The stored form of each kind of event.
 AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
-    PrincipalPut, PrincipalRemoved, KeyPut, KeyRevoked, AclPut, AclRemoved, QuotaPut
+    PrincipalPut,
+    PrincipalRemoved,
+    PrincipalDisabled,
+    PrincipalEnabled,
+    KeyPut,
+    KeyRevoked,
+    AclPut,
+    AclRemoved,
+    QuotaPut,
 )
 
 
@@ -133,11 +181,21 @@ class AuthState:
     rules: Mapping[str, AccessRule] = field(default_factory=dict)
     #: By principal; never modified.
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    # The keys and the rules of each principal, by id; never modified. They follow from the above.
+    _keys_of: Mapping[str, Mapping[str, Key]] = field(default_factory=dict, compare=False, repr=False)
+    _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Who has no state before this one, a snapshot for one, gives keys and rules alone.
+        if self.keys and not self._keys_of:
+            object.__setattr__(self, "_keys_of", by_principal(self.keys.values()))
+        if self.rules and not self._rules_of:
+            object.__setattr__(self, "_rules_of", by_principal(self.rules.values()))
 
     def apply_all(self, events: Iterable[AuthEvent]) -> AuthState:
         """Return the state after `events`."""
-        principals, keys, rules = dict(self.principals), dict(self.keys), dict(self.rules)
-        quotas = dict(self.quotas)
+        principals, quotas = dict(self.principals), dict(self.quotas)
+        keys, rules = Holdings(self.keys, self._keys_of), Holdings(self.rules, self._rules_of)
         for event in events:
             match event:
                 case PrincipalPut():
@@ -145,22 +203,21 @@ class AuthState:
                 case PrincipalRemoved():
                     principals.pop(event.name, None)
                     quotas.pop(event.name, None)
-                    keys = {id_: key for id_, key in keys.items() if key.principal != event.name}
-                    rules = {id_: rule for id_, rule in rules.items() if rule.principal != event.name}
+                    keys.remove_all_of(event.name)
+                    rules.remove_all_of(event.name)
+                case PrincipalDisabled() | PrincipalEnabled():
+                    _switch(principals, event)
                 case KeyPut():
-                    keys = {id_: key for id_, key in keys.items() if _stays(key, event.made)}
-                    keys[event.made.id] = event.made
+                    _put_key(keys, event.made)
                 case KeyRevoked():
-                    keys.pop(event.id, None)
+                    keys.remove(event.id)
                 case AclPut():
-                    rules[event.rule.id] = event.rule
+                    rules.put(event.rule)
                 case AclRemoved():
-                    rules.pop(event.id, None)
+                    rules.remove(event.id)
                 case QuotaPut():
-                    quotas.pop(event.quota.principal, None)
-                    if not event.quota.is_open:
-                        quotas[event.quota.principal] = event.quota
-        return AuthState(principals, keys, rules, quotas)
+                    _put_quota(quotas, event.quota)
+        return AuthState(principals, keys.by_id, rules.by_id, quotas, keys.by_principal, rules.by_principal)
 
     def principal(self, name: str) -> Principal:
         """Return the principal, or raise `NotFound`."""
@@ -169,15 +226,36 @@ class AuthState:
             raise NotFound(f"there is no principal {name}", code="principal_not_found", field="principal")
         return found
 
+    def is_disabled(self, name: str) -> bool:
+        """Whether there is this principal, and it may do nothing now."""
+        found = self.principals.get(name)
+        return found is not None and found.is_disabled
+
     def keys_of(self, principal: str) -> list[Key]:
         """Return the keys of a principal, ended ones too, the oldest first."""
-        those = [key for key in self.keys.values() if key.principal == principal]
+        those = self._keys_of.get(principal, {}).values()
         return sorted(those, key=lambda key: (key.created_ms, key.id))
 
     def rules_of(self, principal: str) -> list[AccessRule]:
         """Return the rules of a principal."""
-        return [rule for rule in self.rules.values() if rule.principal == principal]
+        return list(self._rules_of.get(principal, {}).values())
 
 
-def _stays(key: Key, made: Key) -> bool:
-    return key.principal != made.principal or key.is_live(made.created_ms)
+def _switch(principals: dict[str, Principal], event: PrincipalDisabled | PrincipalEnabled) -> None:
+    found = principals.get(event.name)
+    if found is not None:
+        since_ms = event.at_ms if isinstance(event, PrincipalDisabled) else UNSET
+        principals[event.name] = replace(found, disabled_ms=since_ms)
+
+
+def _put_key(keys: Holdings[Key], made: Key) -> None:
+    for key in keys.of(made.principal):
+        if not key.is_live(made.created_ms):
+            keys.remove(key.id)
+    keys.put(made)
+
+
+def _put_quota(quotas: dict[str, Quota], quota: Quota) -> None:
+    quotas.pop(quota.principal, None)
+    if not quota.is_open:
+        quotas[quota.principal] = quota

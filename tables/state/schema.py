@@ -299,6 +299,8 @@ PRINCIPALS_SCHEMA: Final = pa.schema(
         _required("principal", pa.string()),
         pa.field("note", pa.string()),
         _required("created_time", TIME),
+        # Since when it may do nothing; null: it may do what its rules grant.
+        pa.field("disabled_time", TIME),
     ]
 )
 

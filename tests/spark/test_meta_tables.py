@@ -13,7 +13,12 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import Merger
 from jobs.merge.meta_tables import META_TABLES, meta_rows
 from jobs.sql.views import register_views
-from mq.auth.changes import decide_first_administrator, decide_put_quota
+from mq.auth.changes import (
+    decide_disable_principal,
+    decide_first_administrator,
+    decide_put_principal,
+    decide_put_quota,
+)
 from mq.auth.key import Key
 from mq.auth.quota import quota_of
 from mq.auth.state import AuthState
@@ -309,6 +314,14 @@ def test_kafka_12_the_partitioner_is_in_the_table_of_topics_and_kafkas_has_no_lo
     ]
 
 
+def test_sec_19_the_table_of_principals_says_since_when_one_is_disabled() -> None:
+    meta = Meta().apply_all(decide_put_principal(AuthState(), "reports", "Ada", 0))
+    meta = meta.apply_all(decide_disable_principal(meta.auth, "reports", 1_000))
+    since = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    told = {"principal": "reports", "note": "Ada", "created_time": since - timedelta(seconds=1)}
+    assert meta_rows(PRINCIPALS, meta).to_pylist() == [{**told, "disabled_time": since}]
+
+
 def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() -> None:
     key = Key(id="00112233aabbccdd", principal="root", digest="ab" * 32, created_ms=0, until_ms=1_000)
     meta = Meta().apply_all(decide_first_administrator(AuthState(), key))
@@ -316,7 +329,7 @@ def test_sec_03_who_may_do_what_is_in_tables_without_any_secret_or_its_hash() ->
     (quota,) = meta_rows(QUOTAS, meta).to_pylist()
     assert quota == {"principal": "root", "requests_per_s": 5, "bytes_in_per_s": None, "bytes_out_per_s": None}
     tables = {table: meta_rows(table, meta).to_pylist() for table in (PRINCIPALS, KEYS, ACLS)}
-    assert [row["principal"] for row in tables[PRINCIPALS]] == ["root"]
+    assert [(row["principal"], row["disabled_time"]) for row in tables[PRINCIPALS]] == [("root", None)]
     ends = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     begins = ends - timedelta(seconds=1)
     assert tables[KEYS] == [{"key_id": key.id, "principal": "root", "created_time": begins, "until_time": ends}]

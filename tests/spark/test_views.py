@@ -30,7 +30,8 @@ from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
 from tables.log.batch import Batch
 from tables.queue.records import rows_of_audit, rows_of_lost_records, rows_of_offset_records, rows_of_statistics
 from tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, system_ref
-from tests.queue_tables import BROKER, CLUSTER, QueueTables
+from tests.api.audit.test_killed_acts import OUTCOMES, killed_at_each_point
+from tests.queue_tables import BROKER, CLUSTER, QueueTables, config
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -259,6 +260,16 @@ def test_sec_43_sql_shows_each_act_once_with_its_outcome(spark: SparkSession, ta
     ]
     (first,) = rows(spark, "SELECT time FROM mq_audit WHERE id = 'a1'")
     assert first["time"].timestamp() * 1_000 == pytest.approx(NOW_MS + 1)
+
+
+def test_outsider_7_sql_shows_each_act_once_wherever_its_process_was_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with killed_at_each_point(tmp_path / "w"):
+        register_views(spark, config(tmp_path / "w"))
+        found = rows(spark, "SELECT name, outcome, count(*) AS times FROM mq_audit GROUP BY ALL ORDER BY name")
+    made = [row for row in found if row["name"] != "admin"]
+    assert made == [{"name": name, "outcome": outcome, "times": 1} for name, outcome in OUTCOMES]
 
 
 def test_sec_43_sql_shows_refusals_by_minute(spark: SparkSession, tables: QueueTables) -> None:

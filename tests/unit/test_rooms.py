@@ -30,6 +30,7 @@ ROOMS = (
             "log",
             "openapi",
             "order",
+            "principals",
             "progress",
             "queue",
             "reading",

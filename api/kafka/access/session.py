@@ -74,14 +74,13 @@ class Session:
         Raises
         ------
         Unauthenticated
-            The client must say first who it is, or its credential is over.
+            The client must say first who it is, its credential is over, or its principal is disabled.
         """
         if self._gate is None or isinstance(request, _OPEN):
             return Asker(EVERYBODY)
         if self._credential is None:
             raise Unauthenticated("the client must authenticate first (security.protocol SASL_SSL or SASL_PLAINTEXT)")
-        if not self._gate.credentials.is_good(self._credential):
-            raise Unauthenticated("the key or token is revoked or over")
+        self._check(self._credential)
         return Asker(self._gate.caller(self._credential), self._credential)
 
     def begin(self, asker: Asker) -> None:
@@ -97,7 +96,7 @@ class Session:
         """Whether the connection must end: its credential has, or a request under way is not allowed any more."""
         if self._gate is None or self._credential is None:
             return False
-        if not self._gate.credentials.is_good(self._credential):
+        if self._gate.credentials.refusal(self._credential) is not None:
             return True
         return not all(asker.is_allowed_still() for asker in self._asking)
 
@@ -134,10 +133,16 @@ class Session:
         self._exchange = None
         if self._credential is not None and self._credential.principal != found.principal:
             raise Unauthenticated("a connection stays its principal's: connect anew as another one")
-        if not self._gate.credentials.is_good(found):
-            raise Unauthenticated("the key or token is revoked or over")
+        self._check(found)
         self._credential = found
         return 0 if found.until_ms is None else max(1, found.until_ms - self._now_ms())
+
+    def _check(self, credential: Credential) -> None:
+        """Raise `Unauthenticated` if a credential opens nothing now: Kafka knows no other end of a connection."""
+        assert self._gate is not None
+        refusal = self._gate.credentials.refusal(credential)
+        if refusal is not None:
+            raise Unauthenticated(refusal.detail, code=refusal.code)
 
     def _refused(self, error: ErrorCode, detail: str) -> SaslAuthenticateResponse:
         self.is_refused, self._exchange = True, None

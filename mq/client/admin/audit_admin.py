@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from mq.client.admin.access_admin import time_text
-from mq.client.http import Calls, path_of, read_answer
+from mq.client.admin.paged_calls import Page, PagedCalls
 
 __all__ = ["ActInfo", "AuditAdmin", "RefusalInfo"]
-
-#: Rows in one page.
-_PAGE = 1_000
 
 
 class ActInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,51 +55,30 @@ class RefusalInfo(msgspec.Struct, frozen=True, kw_only=True):
     process: str
 
 
-class _Page(msgspec.Struct, kw_only=True):
-    next: int | None = None
-
-
-class _Acts(_Page):
+class _Acts(Page):
     acts: list[ActInfo]
 
 
-class _Refusals(_Page):
+class _Refusals(Page):
     refusals: list[RefusalInfo]
 
 
-P = TypeVar("P", bound=_Page)
-R = TypeVar("R")
-
-
-class AuditAdmin(Calls):
+class AuditAdmin(PagedCalls):
     """The part of `Admin` for the audit; each call needs `audit` on the cluster."""
 
     def audit(
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
     ) -> Iterator[ActInfo]:
         """Yield acts, the oldest first, page by page; at most `limit` of them."""
-        return self._rows("audit", _Acts, lambda page: page.acts, _asked(since, principal), limit)
+        return self._rows(["audit"], _Acts, lambda page: page.acts, _asked(since, principal), limit=limit)
 
     def audit_refusals(
         self, *, since: datetime | None = None, principal: str | None = None, limit: int | None = None
     ) -> Iterator[RefusalInfo]:
         """Yield what was refused, by minute, the oldest first, page by page; at most `limit` rows."""
-        return self._rows("audit/refusals", _Refusals, lambda page: page.refusals, _asked(since, principal), limit)
-
-    def _rows(
-        self, path: str, kind: type[P], rows_of: Callable[[P], Sequence[R]], asked: dict[str, str], limit: int | None
-    ) -> Iterator[R]:
-        while limit is None or limit > 0:
-            query = {**asked, "limit": str(min(_PAGE, limit or _PAGE))}
-            page = read_answer(self._call("GET", path_of(*path.split("/")), query=query), kind)
-            rows = rows_of(page)
-            yield from rows
-            limit = None if limit is None else limit - len(rows)
-            if page.next is None:
-                return
-            asked["after"] = str(page.next)
+        path, asked = ["audit", "refusals"], _asked(since, principal)
+        return self._rows(path, _Refusals, lambda page: page.refusals, asked, limit=limit)
 
 
-def _asked(since: datetime | None, principal: str | None) -> dict[str, str]:
-    asked = {"since": None if since is None else time_text(since), "principal": principal}
-    return {name: value for name, value in asked.items() if value is not None}
+def _asked(since: datetime | None, principal: str | None) -> dict[str, str | None]:
+    return {"since": None if since is None else time_text(since), "principal": principal}

@@ -8,13 +8,11 @@ from typing import Literal
 import msgspec
 
 from mq.client.admin.access_admin import time_text
-from mq.client.http import Answer, Calls, path_of, read_answer
+from mq.client.admin.paged_calls import Page, PagedCalls
+from mq.client.http import path_of, read_answer
 from mq.errors import NotFound
 
 __all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo", "QuotaInfo"]
-
-#: Names, keys or rules in one page.
-_PAGE = 1_000
 
 
 class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,16 +55,18 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrincipalInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal with its keys and access rules."""
+    """A principal with its keys and access rules; while it is disabled, it may do nothing, whatever its rules say."""
 
     principal: str
     note: str
     created_time: datetime
+    #: Since when it is disabled; None if it is not.
+    disabled_time: datetime | None = None
     keys: list[KeyInfo]
     acls: list[AclInfo]
 
 
-class AuthAdmin(Calls):
+class AuthAdmin(PagedCalls):
     """The part of `Admin` for who may do what; each call needs `admin` on the cluster."""
 
     def put_principal(self, principal: str, *, note: str = "") -> PrincipalInfo:
@@ -74,15 +74,9 @@ class AuthAdmin(Calls):
         body = msgspec.json.encode({"note": note})
         return read_answer(self._call("PUT", path_of("auth", "principals", principal), body=body), PrincipalInfo)
 
-    def list_principals(self) -> list[str]:
-        """Return the names of all principals, sorted."""
-        names, after = list[str](), None
-        while True:
-            page = read_answer(self._page("principals", None, after), _Principals)
-            names += page.principals
-            if page.next is None:
-                return names
-            after = page.next
+    def list_principals(self, *, disabled: bool | None = None) -> list[str]:
+        """Return the names of all principals, sorted; with `disabled`, of those that are, or are not."""
+        return list(self._rows(["auth", "principals"], _Principals, lambda page: page.names(disabled)))
 
     def get_principal(self, principal: str) -> PrincipalInfo:
         """Return a principal with its keys and rules; raises `NotFound`."""
@@ -91,6 +85,20 @@ class AuthAdmin(Calls):
     def delete_principal(self, principal: str) -> None:
         """Remove a principal with its keys and rules; raises `NotFound`."""
         self._end(path_of("auth", "principals", principal), NotFound)
+
+    def disable_principal(self, principal: str) -> PrincipalInfo:
+        """Refuse all that a principal asks for, until it is enabled; its keys and rules stay.
+
+        Raises `NotFound`, and `Conflict` (`last_administrator`) for the only one that may administer the cluster.
+        """
+        return self._switch(principal, "disable")
+
+    def enable_principal(self, principal: str) -> PrincipalInfo:
+        """Let a principal do again what its rules grant; raises `NotFound`."""
+        return self._switch(principal, "enable")
+
+    def _switch(self, principal: str, how: Literal["disable", "enable"]) -> PrincipalInfo:
+        return read_answer(self._call("POST", path_of("auth", "principals", principal, how)), PrincipalInfo)
 
     def create_key(self, principal: str, *, until: datetime | None = None) -> NewKey:
         """Make a key. It is not tried again: if the answer is lost, look for a key that nobody has, and revoke it."""
@@ -106,13 +114,8 @@ class AuthAdmin(Calls):
 
     def list_keys(self, principal: str | None = None) -> list[KeyInfo]:
         """Return all keys, or those of a principal."""
-        keys, after = list[KeyInfo](), None
-        while True:
-            page = read_answer(self._page("keys", principal, after), _Keys)
-            keys += page.keys
-            if page.next is None:
-                return keys
-            after = page.next
+        asked = {"principal": principal}
+        return list(self._rows(["auth", "keys"], _Keys, lambda page: page.keys, asked))
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke a key; raises `NotFound`."""
@@ -136,13 +139,8 @@ class AuthAdmin(Calls):
 
     def list_acls(self, principal: str | None = None) -> list[AclInfo]:
         """Return all access rules, or those of a principal."""
-        acls, after = list[AclInfo](), None
-        while True:
-            page = read_answer(self._page("acls", principal, after), _Acls)
-            acls += page.acls
-            if page.next is None:
-                return acls
-            after = page.next
+        asked = {"principal": principal}
+        return list(self._rows(["auth", "acls"], _Acls, lambda page: page.acls, asked))
 
     def remove_acl(self, acl_id: str) -> None:
         """Remove an access rule; raises `NotFound`."""
@@ -167,35 +165,27 @@ class AuthAdmin(Calls):
 
     def list_quotas(self) -> list[QuotaInfo]:
         """Return all quotas."""
-        quotas, after = list[QuotaInfo](), None
-        while True:
-            page = read_answer(self._page("quotas", None, after), _Quotas)
-            quotas += page.quotas
-            if page.next is None:
-                return quotas
-            after = page.next
-
-    def _page(self, kind: str, principal: str | None, after: str | None) -> Answer:
-        asked = {"limit": str(_PAGE), "principal": principal, "after": after}
-        query = {name: value for name, value in asked.items() if value is not None}
-        return self._call("GET", path_of("auth", kind), query=query)
+        return list(self._rows(["auth", "quotas"], _Quotas, lambda page: page.quotas))
 
 
-class _Principals(msgspec.Struct):
+class _Principals(Page):
     principals: list[str]
-    next: str | None = None
+    #: Those of them that are; releases before SEC-19 do not say.
+    disabled: list[str] = msgspec.field(default_factory=list)
+
+    def names(self, disabled: bool | None) -> list[str]:
+        """Return the names, or those that are disabled, or those that are not."""
+        those = set(self.disabled)
+        return [name for name in self.principals if disabled in (None, name in those)]
 
 
-class _Keys(msgspec.Struct):
+class _Keys(Page):
     keys: list[KeyInfo]
-    next: str | None = None
 
 
-class _Acls(msgspec.Struct):
+class _Acls(Page):
     acls: list[AclInfo]
-    next: str | None = None
 
 
-class _Quotas(msgspec.Struct):
+class _Quotas(Page):
     quotas: list[QuotaInfo]
-    next: str | None = None

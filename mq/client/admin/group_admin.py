@@ -9,7 +9,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from mq.client.http import Calls, path_of, read_answer
+from mq.client.admin.paged_calls import Page, PagedCalls
+from mq.client.http import path_of, read_answer
 from mq.client.messages import MessageOrigin
 from mq.errors import NotFound, Unprocessable
 from mq.meta import ConsumeStrategy, Ordering, Strategy
@@ -36,8 +37,6 @@ __all__ = [
 ]
 
 _CREATED: Final = 201
-#: Names in a page, the most that the service gives.
-_PAGE_NAMES: Final = 1_000
 
 #: Target of an offset reset: `first`, `last`, a time, or offsets by partition.
 ResetTarget: TypeAlias = Literal["first", "last"] | str | datetime | Mapping[str, int]
@@ -245,7 +244,7 @@ class Replayed(msgspec.Struct, frozen=True):
     failed_total: int = 0
 
 
-class GroupAdmin(Calls):
+class GroupAdmin(PagedCalls):
     """The part of `Admin` that manages groups."""
 
     # Groups -----------------------------------------------------------------------------------------------------
@@ -300,13 +299,7 @@ class GroupAdmin(Calls):
         return self._names("groups")
 
     def _names(self, kind: Literal["topics", "groups"]) -> list[str]:
-        names, query = list[str](), {"limit": str(_PAGE_NAMES)}
-        while True:
-            found = read_answer(self._call("GET", path_of(kind), query=query), _Names)
-            names += found.topics if kind == "topics" else found.groups
-            if found.next is None:
-                return names
-            query["after"] = found.next
+        return list(self._rows([kind], _Names, lambda page: page.topics if kind == "topics" else page.groups))
 
     def get_group(self, group: str) -> GroupInfo:
         """Return a group, or a client of a broadcast group (`GROUP@CLIENT`), with its progress; raises `NotFound`."""
@@ -428,12 +421,11 @@ def _moment(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-class _Names(msgspec.Struct):
-    """A page of names; a service older than paging answers with all of them."""
+class _Names(Page):
+    """A page of names."""
 
-    topics: list[str] = []
-    groups: list[str] = []
-    next: str | None = None
+    topics: list[str] = msgspec.field(default_factory=list)
+    groups: list[str] = msgspec.field(default_factory=list)
 
 
 class _Offsets(msgspec.Struct):

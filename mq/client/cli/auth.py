@@ -45,7 +45,7 @@ def auth() -> None:
 
 @auth.group()
 def principal() -> None:
-    """Make, list, show and remove principals."""
+    """Make, list, show, disable, enable and remove principals."""
 
 
 @principal.command("create")
@@ -62,13 +62,13 @@ def create_principal(name: str, note: str, url: str, access: Access, as_json: bo
 @principal.command("list")
 @service_options
 def list_principals(url: str, access: Access, as_json: bool) -> None:
-    """Print the names of all principals."""
+    """Print the names of all principals, and which of them are disabled."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        names = admin.list_principals()
+        names, disabled = admin.list_principals(), set(admin.list_principals(disabled=True))
     if as_json:
-        print_json({"principals": names})
+        print_json({"principals": names, "disabled": sorted(disabled)})
     for name in () if as_json else names:
-        click.echo(name)
+        click.echo(f"{name} (disabled)" if name in disabled else name)
 
 
 @principal.command("show")
@@ -82,6 +82,8 @@ def show_principal(name: str, url: str, access: Access, as_json: bool) -> None:
         print_json(found)
         return
     click.echo(f"principal {found.principal}{f' ({found.note})' if found.note else ''}")
+    if found.disabled_time is not None:
+        click.echo(f"disabled since {_time(found.disabled_time)}: it may do nothing")
     _print_keys(found.keys)
     _print_acls(found.acls)
 
@@ -94,6 +96,29 @@ def delete_principal(name: str, url: str, access: Access, as_json: bool) -> None
     with Admin(url, patience=PATIENCE, **access) as admin:
         admin.delete_principal(name)
     print_json({"principal": name}) if as_json else click.echo(f"removed principal {name}")
+
+
+@principal.command("disable")
+@click.argument("name")
+@service_options
+def disable_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+    """Refuse all that principal NAME asks for, until it is enabled. Its keys and access rules stay.
+
+    What it has under way ends: pops and streams that wait, and connections of Kafka's clients.
+    """
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.disable_principal(name)
+    print_json(found) if as_json else click.echo(f"disabled principal {name}")
+
+
+@principal.command("enable")
+@click.argument("name")
+@service_options
+def enable_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+    """Let principal NAME do again what its access rules grant."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.enable_principal(name)
+    print_json(found) if as_json else click.echo(f"enabled principal {name}")
 
 
 # Keys -----------------------------------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ ACTS: list[tuple[str, str, object, tuple[str, str]]] = [
     ("DELETE", "/v1/groups/billing", None, ("group", "billing")),
     ("DELETE", "/v1/topics/orders", None, ("topic", "orders")),
     ("PUT", "/v1/auth/principals/reports", {"note": "Ada"}, ("principal", "reports")),
+    ("POST", "/v1/auth/principals/reports/disable", None, ("principal", "reports")),
+    ("POST", "/v1/auth/principals/reports/enable", None, ("principal", "reports")),
     ("POST", "/v1/auth/keys", {"principal": "reports"}, ("principal", "reports")),
     (
         "POST",
@@ -114,6 +116,11 @@ def test_sec_40_an_act_shows_what_was_before_and_after(admin: Guarded) -> None:
     admin.caller("seen", ("topic", "shown", "subscribe"))
     (rule,) = acts(admin)[-2]["after"]["auth/seen"]["acls"]
     assert (rule["pattern"], rule["verbs"], rule["effect"]) == ("shown", ["subscribe"], "allow")
+    for how, was, now in (("disable", False, True), ("enable", True, False)):
+        assert admin.call("POST", f"/v1/auth/principals/seen/{how}").status == 200
+        switched = last(admin)
+        assert [switched[when]["auth/seen"]["disabled_ms"] is not None for when in ("before", "after")] == [was, now]
+        assert len(switched["after"]["auth/seen"]["acls"]) == 1
     assert admin.call("DELETE", "/v1/auth/principals/seen").status == 204
     assert last(admin)["after"] == {"auth/seen": None}
 

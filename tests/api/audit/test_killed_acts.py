@@ -75,16 +75,27 @@ def killed(warehouse: Path, token: str, failpoint: str, topic: str) -> bool:
     return True
 
 
-@pytest.mark.promise("AUDIT-2")
-def test_sec_40_an_act_is_in_the_audit_once_wherever_its_process_is_killed(tmp_path: Path) -> None:
-    _, token = make_administrator(config_for(warehouse := tmp_path / "warehouse"), "admin")
+#: Acts that are in the audit, by the topics that they are about, and what became of each.
+OUTCOMES = [(f"t{number}", outcome) for number, (_, _, outcome) in enumerate(POINTS) if outcome is not None]
+
+
+@contextmanager
+def killed_at_each_point(warehouse: Path) -> Iterator[Admin]:
+    """A process that has settled what was left of acts whose processes were killed, each at another point."""
+    _, token = make_administrator(config_for(warehouse), "admin")
     for number, (point, _, _) in enumerate(POINTS):
         assert not killed(warehouse, token, f"{point}=kill", f"t{number}"), point
     with serving(warehouse) as process:
         admin = Admin(process, token)
         until(lambda: "unknown" not in [one["outcome"] for one in admin.acts()], within_s=60)
+        yield admin
+
+
+@pytest.mark.promise("AUDIT-2")
+def test_sec_40_an_act_is_in_the_audit_once_wherever_its_process_is_killed(tmp_path: Path) -> None:
+    with killed_at_each_point(tmp_path / "warehouse") as admin:
         found = [(one["name"], one["outcome"]) for one in admin.acts() if one["resource"] == "topic"]
-        assert found == [(f"t{n}", outcome) for n, (_, _, outcome) in enumerate(POINTS) if outcome is not None]
+        assert found == OUTCOMES
         assert admin.topics() == [f"t{n}" for n, (_, is_there, _) in enumerate(POINTS) if is_there]
         codes = {one["name"]: one["code"] for one in admin.acts()}
         assert codes["t1"] == codes["t2"] == "process_ended"

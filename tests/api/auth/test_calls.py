@@ -14,6 +14,7 @@ from starlette.routing import Match
 from api.app import create_app
 from api.auth.calls import CALLS, CallsDisagree, Need, Required, check_complete, needs_of, required_by
 from api.front import HOT_CALLS
+from api.principals import AUTH_ROUTERS
 from api.routes import ROUTERS
 from mq.auth import CLUSTER
 from mq.auth.rule import VERBS
@@ -91,7 +92,7 @@ PIECES = [
     *("v1", "topics", "groups", "orders", "g@c", "messages", "partitions", "auth", "keys", "ack", "pop", "", ".", ".."),
     *("offsets", "a/b", "cluster", "healthz", "ä", "dead-letters", "replay", "%2F", "locks", "clients", "remap"),
 ]
-ROUTES = [route for router in ROUTERS for route in router.routes]
+ROUTES = [route for router in (*ROUTERS, *AUTH_ROUTERS) for route in router.routes]
 
 
 def routed(method: str, raw: str) -> tuple[str, dict[str, Any]] | None:

@@ -265,6 +265,21 @@ def test_sec_17_access_by_a_certificate_ends_with_its_principal(place: Place, ad
     assert refused(caller.call("GET", "/v1/topics")) == (401, "unauthenticated")
 
 
+def test_sec_19_a_certificate_of_a_disabled_principal_opens_nothing(place: Place, admin: Secured) -> None:
+    admin.put_principal("resting")
+    admin.rule("resting", "topic", "orders", "subscribe")
+    caller = with_certificate(admin, place.context("resting"))
+    path = f"/v1/topics/orders/partitions/{quote('orders@broker-a')}/messages"
+    thread, found = waiting(caller, path, None, "text/event-stream")
+    began = time.monotonic()
+    assert admin.call("POST", "/v1/auth/principals/resting/disable").status == 200
+    thread.join(10)
+    assert time.monotonic() - began < 5 and b'"code":"principal_disabled"' in found[0].body.rpartition(b"refused")[2]
+    assert refused(caller.call("GET", "/v1/topics/orders")) == (403, "principal_disabled")
+    assert admin.call("POST", "/v1/auth/principals/resting/enable").status == 200
+    assert caller.call("GET", "/v1/topics/orders").status == 200
+
+
 @pytest.mark.parametrize("by", [TlsPrincipal.URI, TlsPrincipal.SUBJECT])
 def test_sec_17_other_parts_of_a_certificate_may_name_it(
     tmp_path: Path, by: TlsPrincipal, caplog: pytest.LogCaptureFixture

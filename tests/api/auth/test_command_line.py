@@ -89,11 +89,21 @@ def test_sec_07_everything_is_done_from_the_command_line(tmp_path: Path, run: Ru
         bounds = done(run("auth", "quota", "set", "reports", "--requests-per-s", "7", *at))
         assert bounds["requests_per_s"] == 7 and bounds["bytes_in_per_s"] is None
         assert done(run("auth", "quota", "list", *at))["quotas"] == [bounds]
-        done(run("auth", "acl", "remove", denied["acl_id"], *at))
+        off = done(run("auth", "principal", "disable", "reports", *at))
+        assert off["disabled_time"] is not None and off["acls"] == shown["acls"]
+        assert run("topic", "list", *at, token=key["key"])[0] == 1, "it is disabled"
+        listed = done(run("auth", "principal", "list", *at, token=root))
+        assert listed == {"principals": ["admin", "reports"], "disabled": ["reports"]}
+        assert "reports (disabled)" in run("auth", "principal", "list", *at[:2])[1]
+        assert "disabled since" in run("auth", "principal", "show", "reports", *at[:2])[1]
+        assert run("auth", "principal", "disable", "admin", *at)[0] == 1, "nobody else may enable it"
+        assert done(run("auth", "principal", "enable", "reports", *at))["disabled_time"] is None
+        assert done(run("topic", "list", *at, token=key["key"])) == {"topics": ["orders.eu"]}
+        done(run("auth", "acl", "remove", denied["acl_id"], *at, token=root))
         done(run("auth", "key", "revoke", key["key_id"], *at))
         assert run("topic", "list", *at, token=key["key"])[0] == 1
         done(run("auth", "principal", "delete", "reports", *at, token=root))
-        assert done(run("auth", "principal", "list", *at)) == {"principals": ["admin"]}
+        assert done(run("auth", "principal", "list", *at)) == {"principals": ["admin"], "disabled": []}
         for words in (("principal", "list"), ("key", "list"), ("acl", "list"), ("principal", "show", "admin")):
             status, text = run("auth", *words, *at[:2])
             assert status == 0 and "admin" in text

@@ -315,7 +315,7 @@ def request_that_waits(caller: Guarded, call: str, name: str) -> tuple[str, obje
 
 
 @pytest.mark.promise("AUTH-5")
-@pytest.mark.parametrize("how", ["key", "rule", "principal"])
+@pytest.mark.parametrize("how", ["key", "rule", "principal", "disabled"])
 @pytest.mark.parametrize("call", ["pop", "fetch", "stream", "heartbeat"])
 def test_sec_05_requests_that_wait_end_when_their_access_does(admin: Guarded, call: str, how: str) -> None:
     name = f"waiter.{call}.{how}"
@@ -330,12 +330,14 @@ def test_sec_05_requests_that_wait_end_when_their_access_does(admin: Guarded, ca
         "key": f"keys/{str(caller.token)[4:20]}",
         "rule": f"acls/{rules['topic' if body is None else 'group']}",
         "principal": f"principals/{name}",
+        "disabled": f"principals/{name}/disable",
     }[how]
     began = time.monotonic()
-    assert admin.call("DELETE", f"/v1/auth/{ended}").status == 204
+    assert admin.call("POST" if how == "disabled" else "DELETE", f"/v1/auth/{ended}").status in (200, 204)
     thread.join(10)
     assert not thread.is_alive() and time.monotonic() - began < 5
-    (reply,), code = found, (403, "forbidden") if how == "rule" else (401, "unauthenticated")
+    codes = {"rule": (403, "forbidden"), "disabled": (403, "principal_disabled")}
+    (reply,), code = found, codes.get(how, (401, "unauthenticated"))
     if call == "stream":
         assert reply.status == 200 and f'"code":"{code[1]}"'.encode() in reply.body.rpartition(b"event: refused")[2]
     elif call == "fetch":

@@ -363,6 +363,23 @@ def test_sec_15_a_principal_that_is_removed_is_refused_though_its_token_lives(wo
     assert time.monotonic() - began < 5 and b'"code":"unauthenticated"' in found[0].body.rpartition(b"refused")[2]
 
 
+def test_sec_19_a_principal_that_is_disabled_is_refused_though_its_token_lives(world: World) -> None:
+    admin = world.admin
+    admin.put_principal("resting")
+    admin.rule("resting", "topic", "orders", "subscribe")
+    caller = world.by(world.idp.token("resting"))
+    path = f"/v1/topics/orders/partitions/{quote('orders@broker-a')}/messages"
+    thread, found = waiting(caller, path, None, "text/event-stream")
+    began = time.monotonic()
+    assert admin.call("POST", "/v1/auth/principals/resting/disable").status == 200
+    thread.join(10)
+    assert time.monotonic() - began < 5 and b'"code":"principal_disabled"' in found[0].body.rpartition(b"refused")[2]
+    for token in (str(caller.token), world.idp.token("resting", nonce="another")):
+        assert refused(world.by(token).call("GET", "/v1/topics/orders")) == (403, "principal_disabled")
+    assert admin.call("POST", "/v1/auth/principals/resting/enable").status == 200
+    assert caller.call("GET", "/v1/topics/orders").status == 200
+
+
 @pytest.mark.promise("AUTH-8")
 @pytest.mark.parametrize("call", ["pop", "stream"])
 def test_sec_15_what_waits_ends_with_its_token(world: World, call: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
+from mq.auth import decide_disable_principal, decide_revoke_key
 from tables.config_sections import Secret
+from tables.log import Warehouse
+from tables.queue import MetaLog
 from tests.api.auth.test_guarded_service import refused, waiting
 from tests.api.guarded import SECRET, Guarded, guarded
 from tests.api.running import JSON, until
@@ -95,6 +99,29 @@ def test_sec_05_a_pop_that_waits_at_another_process_ends_with_its_key(two: Two) 
     assert found and (found[0].status == 401 or not found[0].json["messages"])
     for api in two:
         assert refused(caller.at(api).call("POST", path, asked)) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize("how", ["revoked", "disabled"])
+def test_sec_05_what_nobody_tells_a_process_it_finds_within_5_s(tmp_path: Path, how: str) -> None:
+    """The process that changed the metadata may be cut off from the others: they read it themselves."""
+    with guarded(tmp_path) as admin:
+        admin.put_topic("orders")
+        caller = admin.caller("reports", ("topic", "orders", "subscribe"))
+        path = f"/v1/topics/orders/partitions/{quote('orders@broker-a')}/messages"
+        thread, found = waiting(caller, path, None, "text/event-stream")
+        warehouse = Warehouse.open(str(tmp_path))
+        elsewhere, began = MetaLog(warehouse), time.monotonic()
+        if how == "revoked":
+            key_id = str(caller.token)[4:20]
+            elsewhere.submit_any(lambda meta: decide_revoke_key(meta.auth, key_id))
+        else:
+            elsewhere.submit_any(lambda meta: decide_disable_principal(meta.auth, "reports", 5))
+        thread.join(10)
+        assert found and time.monotonic() - began < 5
+        code = (401, "unauthenticated") if how == "revoked" else (403, "principal_disabled")
+        assert f'"code":"{code[1]}"'.encode() in found[0].body.rpartition(b"event: refused")[2]
+        assert refused(caller.call("GET", "/v1/topics/orders")) == code
+        warehouse.close()
 
 
 def test_sec_06_a_process_with_another_secret_is_not_believed(tmp_path: Path) -> None:

@@ -22,7 +22,17 @@ from mq.auth.principal import Principal
 from mq.auth.quota import Quota
 from mq.auth.rule import rule_of
 from mq.auth.scram import Scram
-from mq.auth.state import AclPut, AclRemoved, KeyPut, KeyRevoked, PrincipalPut, PrincipalRemoved, QuotaPut
+from mq.auth.state import (
+    AclPut,
+    AclRemoved,
+    KeyPut,
+    KeyRevoked,
+    PrincipalDisabled,
+    PrincipalEnabled,
+    PrincipalPut,
+    PrincipalRemoved,
+    QuotaPut,
+)
 from mq.errors import Corrupt
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
@@ -222,6 +232,12 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
         ),
     ),
     "a principal": (META, PrincipalPut(principal=Principal(name="ada@x.org", note="größe", created_ms=5))),
+    "a disabled principal": (
+        META,
+        PrincipalPut(principal=Principal(name="ada@x.org", note="größe", created_ms=5, disabled_ms=9)),
+    ),
+    "a disabling": (META, PrincipalDisabled(name="ada@x.org", at_ms=9)),
+    "an enabling": (META, PrincipalEnabled(name="ada@x.org")),
     "a principal's end": (META, PrincipalRemoved(name="ada@x.org")),
     "a key": (META, KeyPut(made=Key(id=ID, principal="ada@x.org", digest="ab" * 32, created_ms=5, until_ms=9))),
     "a key for SCRAM": (
@@ -339,7 +355,7 @@ OPTIONAL = {
     *("machine", "kafka", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
-    *("note", "until_ms", "scram", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
+    *("note", "disabled_ms", "until_ms", "scram", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
     *(f"{queue}.{name}" for queue in (0, 1) for name in ("start_offset", "end_offset", "end_ms")),

@@ -16,14 +16,14 @@ from api.kafka.messages import (
     Message,
     SaslHandshakeRequest,
 )
-from tests.api.kafka.access.callers import TIMEOUT_S, everything
+from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, everything, send
 from tests.api.kafka.access.calls import ANYTHING, errors_in, waiting_fetch
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
 
 
 @pytest.mark.promise("KAFKA-4")
-@pytest.mark.parametrize("how", ["key", "rule", "principal", "time"])
+@pytest.mark.parametrize("how", ["key", "rule", "principal", "disabled", "time"])
 def test_kafka_11_a_connection_ends_with_its_access_also_while_it_waits(door, topic, how) -> None:
     door.admin.put_topic(topic, partitions=1)
     door.admin.put_principal(topic)
@@ -43,6 +43,8 @@ def test_kafka_11_a_connection_ends_with_its_access_also_while_it_waits(door, to
             assert door.admin.call("DELETE", f"/v1/auth/acls/{rule}").status == 204
         elif how == "principal":
             assert door.admin.call("DELETE", f"/v1/auth/principals/{topic}").status == 204
+        elif how == "disabled":
+            assert door.admin.call("POST", f"/v1/auth/principals/{topic}/disable").status == 200
         assert client.is_closed(10 if how == "time" else 5)
         if how == "rule":  # it may still ask, and is refused
             assert errors_in(idle.ask(waiting_fetch(topic))) == {29} | {0}
@@ -50,6 +52,24 @@ def test_kafka_11_a_connection_ends_with_its_access_also_while_it_waits(door, to
             assert idle.is_closed(5)
         door.admin.send(topic, "for the others")
         assert other.receive(frame).topics[0].partitions[0].records
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_sec_19_a_client_of_a_disabled_principal_is_told_so_and_comes_back_when_it_is_enabled(
+    door, topic, mechanism
+) -> None:
+    door.admin.put_topic(topic, partitions=1)
+    caller = door.caller(topic, *everything(topic))
+    switch = f"/v1/auth/principals/{topic}"
+    assert door.admin.call("POST", f"{switch}/disable").status == 200
+    errors: list[str] = []
+    refused = Producer(caller.settings(mechanism, error_cb=lambda error: errors.append(error.str())))
+    refused.produce(topic, "never")
+    until(lambda: refused.poll(0.05) is not None and any(f"{topic} is disabled" in one for one in errors))
+    refused.purge()
+    assert door.admin.call("POST", f"{switch}/enable").status == 200
+    send(caller.settings(mechanism), topic, "again")
+    assert sum(door.admin.stored(topic).values()) == 1
 
 
 def test_kafka_11_a_member_that_waits_for_others_goes_with_its_access(door, topic) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
 
 from mq.auth.changes import (
+    decide_disable_principal,
+    decide_enable_principal,
     decide_first_administrator,
     decide_put_key,
     decide_put_principal,
@@ -18,9 +25,22 @@ from mq.auth.changes import (
 )
 from mq.auth.decisions import Decisions
 from mq.auth.key import Key
-from mq.auth.quota import quota_of
+from mq.auth.principal import Principal
+from mq.auth.quota import Quota, quota_of
 from mq.auth.rule import VERBS, AccessRule, rule_of
-from mq.auth.state import AuthEvent, AuthState
+from mq.auth.state import (
+    AclPut,
+    AclRemoved,
+    AuthEvent,
+    AuthState,
+    KeyPut,
+    KeyRevoked,
+    PrincipalDisabled,
+    PrincipalEnabled,
+    PrincipalPut,
+    PrincipalRemoved,
+    QuotaPut,
+)
 from mq.auth_limits import RULES_OF_PRINCIPAL_MAX
 from mq.errors import Conflict, NotFound, Refused
 from mq.meta.fold import Meta, event_from_json, event_to_json
@@ -58,6 +78,64 @@ def test_sec_03_a_principal_is_made_changed_and_removed_with_all_that_is_its(sta
     state = applied(state, [*decide_put_key(state, key(1)), *decide_put_rule(state, rule())])
     assert state.keys_of("reports") and state.rules_of("reports")
     assert applied(state, decide_remove_principal(state, "reports")) == AuthState()
+
+
+def test_sec_19_a_principal_is_disabled_and_enabled_and_keeps_what_it_has(state: AuthState) -> None:
+    state = applied(state, [*decide_put_key(state, key(1)), *decide_put_rule(state, rule())])
+    state = applied(state, decide_put_quota(state, quota_of("reports", requests_per_s=5)))
+    off = applied(state, decide_disable_principal(state, "reports", 70))
+    assert off.is_disabled("reports") and off.principal("reports").disabled_since_ms == 70
+    assert (off.keys, off.rules, off.quotas) == (state.keys, state.rules, state.quotas)
+    assert decide_disable_principal(off, "reports", 90) == ()
+    changed = applied(off, decide_put_principal(off, "reports", "Grace", 95))
+    assert changed.is_disabled("reports") and changed.principal("reports").note == "Grace", "a note enables nobody"
+    assert applied(off, decide_enable_principal(off, "reports")) == state
+    assert decide_enable_principal(state, "reports") == ()
+    again = applied(off, decide_remove_principal(off, "reports"))
+    assert not applied(again, decide_put_principal(again, "reports", "", 99)).is_disabled("reports")
+
+
+def test_sec_19_nobody_that_is_not_there_and_no_group_is_disabled(state: AuthState) -> None:
+    for decide in (
+        lambda: decide_disable_principal(state, "nobody", 7),
+        lambda: decide_enable_principal(state, "nobody"),
+    ):
+        with pytest.raises(NotFound):
+            decide()
+    state = applied(state, decide_put_principal(state, "group:analysts", "", 5))
+    with pytest.raises(Refused, match="is a group"):
+        decide_disable_principal(state, "group:analysts", 7)
+    assert not state.is_disabled("nobody")
+    assert applied(state, [PrincipalDisabled(name="nobody", at_ms=7), PrincipalEnabled(name="nobody")]) == state
+
+
+@pytest.mark.parametrize(
+    "decide", [lambda state, name: decide_disable_principal(state, name, 7), decide_remove_principal]
+)
+def test_sec_19_the_last_administrator_is_neither_disabled_nor_removed(decide: Any) -> None:
+    def administrator(state: AuthState, name: str) -> AuthState:
+        first = Key(id=name.encode().hex()[:16].ljust(16, "0"), principal=name, digest="1" * 64, created_ms=5)
+        return applied(state, decide_first_administrator(state, first))
+
+    def is_last(state: AuthState, name: str) -> bool:
+        try:
+            return decide(state, name) == ()
+        except Conflict as refused:
+            assert refused.code == "last_administrator"
+            return True
+
+    alone = administrator(AuthState(), "root")
+    alone = applied(alone, decide_put_principal(alone, "reports", "", 5))
+    assert is_last(alone, "root") and not is_last(alone, "reports")
+    two = administrator(alone, "second")
+    assert not is_last(two, "root")
+    assert is_last(applied(two, decide_disable_principal(two, "second", 6)), "root"), "the other may do nothing"
+    denied = rule_of(principal="second", effect="deny", resource="cluster", pattern="*", verbs=["admin"])
+    two = applied(two, decide_put_rule(two, denied))
+    assert is_last(two, "root") and not is_last(two, "second")
+    group = applied(alone, decide_put_principal(alone, "group:operators", "", 5))
+    granted = rule_of(principal="group:operators", effect="allow", resource="cluster", pattern="*", verbs=["admin"])
+    assert not is_last(applied(group, decide_put_rule(group, granted)), "root"), "whoever is in it may"
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "a/b", "\n", "ä", "a" * 128])
@@ -153,3 +231,126 @@ def test_sec_07_the_first_administrator_may_do_everything() -> None:
     with pytest.raises(Conflict) as refused:
         decide_first_administrator(state, first)
     assert refused.value.code == "principal_exists"
+
+
+# The fold, against one that looks at everything for each event.
+
+_NAMES = ["ada", "bob", "cleo"]
+_PATTERNS = ["a", "b*"]
+
+
+def _key_of(principal: str, number: int, created_ms: int, until_ms: int | None) -> Key:
+    """A key; some ids are the same for two principals, which the real ones are not."""
+    return Key(id=f"{number:016x}", principal=principal, digest="0" * 64, created_ms=created_ms, until_ms=until_ms)
+
+
+_times = st.integers(0, 9)
+_principals = st.sampled_from(_NAMES)
+_numbers = st.integers(0, 4)
+_rules = st.builds(
+    lambda principal, pattern: rule_of(
+        principal=principal, effect="allow", resource="topic", pattern=pattern, verbs=["publish"]
+    ),
+    _principals,
+    st.sampled_from(_PATTERNS),
+)
+_events: st.SearchStrategy[AuthEvent] = st.one_of(
+    st.builds(
+        lambda name, note: PrincipalPut(principal=Principal(name=name, note=note, created_ms=1)),
+        _principals,
+        st.sampled_from(["", "x"]),
+    ),
+    st.builds(PrincipalRemoved, name=_principals),
+    st.builds(PrincipalDisabled, name=_principals, at_ms=_times),
+    st.builds(PrincipalEnabled, name=_principals),
+    st.builds(KeyPut, made=st.builds(_key_of, _principals, _numbers, _times, st.none() | _times)),
+    st.builds(lambda number, name: KeyRevoked(id=f"{number:016x}", principal=name), _numbers, _principals),
+    st.builds(AclPut, rule=_rules),
+    st.builds(lambda rule: AclRemoved(id=rule.id, principal=rule.principal), _rules),
+    st.builds(
+        lambda name, bound: QuotaPut(quota=Quota(principal=name, requests_per_s=bound)),
+        _principals,
+        st.none() | st.integers(1, 2),
+    ),
+)
+
+
+def simply_folded(events: Iterable[AuthEvent]) -> AuthState:
+    """The state after these events, by the words of each."""
+    principals: dict[str, Principal] = {}
+    keys: dict[str, Key] = {}
+    rules: dict[str, AccessRule] = {}
+    quotas: dict[str, Quota] = {}
+    for event in events:
+        match event:
+            case PrincipalPut(principal=one):
+                principals[one.name] = one
+            case PrincipalRemoved(name=name):
+                principals.pop(name, None)
+                quotas.pop(name, None)
+                keys = {id_: key for id_, key in keys.items() if key.principal != name}
+                rules = {id_: rule for id_, rule in rules.items() if rule.principal != name}
+            case PrincipalDisabled(name=name, at_ms=at_ms):
+                principals |= {n: replace(one, disabled_ms=at_ms) for n, one in principals.items() if n == name}
+            case PrincipalEnabled(name=name):
+                principals |= {n: replace(one, disabled_ms=UNSET) for n, one in principals.items() if n == name}
+            case KeyPut(made=made):
+                its_ended = {
+                    id_
+                    for id_, key in keys.items()
+                    if key.principal == made.principal and not key.is_live(made.created_ms)
+                }
+                keys = {id_: key for id_, key in keys.items() if id_ not in its_ended} | {made.id: made}
+            case KeyRevoked(id=id_):
+                keys.pop(id_, None)
+            case AclPut(rule=put):
+                rules[put.id] = put
+            case AclRemoved(id=id_):
+                rules.pop(id_, None)
+            case QuotaPut(quota=quota):
+                quotas = {name: one for name, one in quotas.items() if name != quota.principal}
+                if not quota.is_open:
+                    quotas[quota.principal] = quota
+    return AuthState(principals, keys, rules, quotas)
+
+
+@given(st.lists(st.lists(_events, max_size=12), max_size=6))
+def test_sec_03_a_fold_in_batches_is_what_the_events_say_one_by_one(batches: list[list[AuthEvent]]) -> None:
+    states = [AuthState()]
+    for batch in batches:
+        states.append(states[-1].apply_all(batch))
+    told: list[AuthEvent] = []
+    # Each state is looked at when all are made: none may have changed by what came after it.
+    for state, batch in zip(states, [[], *batches], strict=True):
+        told += batch
+        simple = simply_folded(told)
+        assert state == simple
+        for name in _NAMES:
+            assert state.keys_of(name) == simple.keys_of(name)
+            assert {rule.id for rule in state.rules_of(name)} == {rule.id for rule in simple.rules_of(name)}
+
+
+def test_sec_03_a_fold_looks_at_the_keys_and_rules_of_one_principal_for_each_event() -> None:
+    """A thousand principals are not a thousand times the work of one for each event."""
+    names = [f"p{number}" for number in range(2_000)]
+    events: list[AuthEvent] = [PrincipalPut(principal=Principal(name=name, created_ms=1)) for name in names]
+    events += [KeyPut(made=_Counted.key(name, number)) for number, name in enumerate(names)]
+    _Counted.asked = 0
+    state = AuthState().apply_all(events)
+    assert _Counted.asked == 0 and len(state.keys) == len(names)
+    state = state.apply_all([KeyPut(made=_Counted.key(names[7], len(names)))])
+    assert _Counted.asked == 1 and len(state.keys_of(names[7])) == 2
+
+
+class _Counted(Key):
+    """A key that counts how often anybody asks whether one is over."""
+
+    asked = 0
+
+    @classmethod
+    def key(cls, principal: str, number: int) -> _Counted:
+        return cls(id=f"{number:016x}", principal=principal, digest="0" * 64, created_ms=1)
+
+    def is_live(self, now_ms: int) -> bool:
+        _Counted.asked += 1
+        return Key.is_live(self, now_ms)

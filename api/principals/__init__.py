@@ -1,0 +1,12 @@
+"""Who may do what, over REST: principals and keys, access rules and quotas (SPEC SEC-1 to SEC-3, SEC-9, SEC-19)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.principals import access_rules, principals
+
+__all__ = ["AUTH_ROUTERS"]
+
+#: The routers, in the order of the OpenAPI document.
+AUTH_ROUTERS: Final = (principals.router, access_rules.router)

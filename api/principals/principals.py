@@ -1,0 +1,257 @@
+"""Principals and their keys over REST (SPEC SEC-1, SEC-3, SEC-19)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Path as PathParameter
+from fastapi import Request, Response
+from msgspec import Meta as Field
+from pydantic import BaseModel
+
+from api.principals.access_rules import AclView, acl_view
+from api.principals.change import NameInBody, OfPrincipal, PrincipalName, auth_router, change
+from api.service import Asking, Running
+from api.wire import After, JsonBody, Limit, page, parse_time, problems, rfc3339
+from mq.auth import (
+    AuthEvent,
+    AuthState,
+    Key,
+    Principal,
+    decide_disable_principal,
+    decide_enable_principal,
+    decide_put_key,
+    decide_put_principal,
+    decide_remove_principal,
+    decide_revoke_key,
+    new_key,
+)
+from mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
+
+__all__ = ["router"]
+
+log = logging.getLogger("deltamq.api")
+
+router = auth_router()
+
+
+class PrincipalPutRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be known of a principal."""
+
+    note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX, description="Whom to ask about it.")] = ""
+
+
+class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A new key for a principal."""
+
+    principal: NameInBody
+    until: Annotated[str | None, Field(description="When the key ends, RFC 3339; by default never.")] = None
+
+
+_PRINCIPAL: Final = JsonBody(PrincipalPutRequest, {"note": "nightly reports, team blue"}, required=False)
+_KEY: Final = JsonBody(KeyRequest, {"principal": "reports", "until": "2030-01-01T00:00:00Z"})
+
+
+class KeyView(BaseModel):
+    """A key without its secret. One that is over is not `live`."""
+
+    key_id: str
+    principal: str
+    created_time: str
+    until_time: str | None
+    live: bool
+
+
+class NewKeyView(KeyView):
+    """A new key. `key` is what the principal sends as `Authorization: Bearer`; it is shown here and never again."""
+
+    key: str
+
+
+class KeyList(BaseModel):
+    """Keys by id; `next` is given if more follow: send it as `after` to get them."""
+
+    keys: list[KeyView]
+    next: str | None = None
+
+
+class PrincipalView(BaseModel):
+    """A principal with its keys and access rules. One that is disabled may do nothing, whatever its rules say."""
+
+    principal: str
+    note: str
+    created_time: str
+    disabled_time: str | None
+    keys: list[KeyView]
+    acls: list[AclView]
+
+
+class PrincipalList(BaseModel):
+    """Names of principals, sorted; `next` is given if more follow: send it as `after` to get them."""
+
+    principals: list[str]
+    #: Those of them that may do nothing until they are enabled.
+    disabled: list[str]
+    next: str | None = None
+
+
+# Principals -----------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/principals",
+    summary="Names of all principals, or a page of them",
+    response_model=PrincipalList,
+    response_model_exclude_none=True,
+    responses=problems(400, 409, 422, 500),
+)
+async def list_principals(service: Running, limit: Limit = None, after: After = None) -> Any:
+    state = service.meta.now.auth
+    names, following = page(state.principals, limit, after)
+    return {"principals": names, "disabled": [one for one in names if state.is_disabled(one)], "next": following}
+
+
+@router.get(
+    "/principals/{principal}",
+    summary="One principal with its keys and access rules",
+    response_model=PrincipalView,
+    responses=problems(404, 409, 500),
+)
+async def show_principal(principal: PrincipalName, service: Running) -> Any:
+    state = service.meta.now.auth
+    return _principal_view(state, state.principal(principal), service.now_ms())
+
+
+@router.put(
+    "/principals/{principal}",
+    summary="Make a principal, or change its note",
+    response_model=PrincipalView,
+    responses={
+        201: {"model": PrincipalView, "description": "Created"},
+        **problems(400, 409, 413, 415, 422, 500, 507),
+    },
+    openapi_extra=_PRINCIPAL.described,
+)
+async def put_principal(
+    principal: PrincipalName, service: Running, caller: Asking, request: Request, response: Response
+) -> Any:
+    note, now_ms = (await _PRINCIPAL.read(request)).note, service.now_ms()
+    is_new = [False]
+
+    def decide(state: AuthState) -> Sequence[AuthEvent]:
+        is_new[0] = principal not in state.principals
+        return decide_put_principal(state, principal, note, now_ms)
+
+    state = await change(service, request, decide)
+    log.info("event=principal_put principal=%r created=%s by=%r", principal, is_new[0], caller.name)
+    response.status_code = 201 if is_new[0] else 200
+    return _principal_view(state, state.principal(principal), now_ms)
+
+
+@router.delete(
+    "/principals/{principal}",
+    summary="Remove a principal with its keys and access rules",
+    status_code=204,
+    responses=problems(404, 409, 500, 507),
+)
+async def remove_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> None:
+    await change(service, request, lambda state: decide_remove_principal(state, principal))
+    log.info("event=principal_removed principal=%r by=%r", principal, caller.name)
+
+
+@router.post(
+    "/principals/{principal}/disable",
+    summary="Refuse all that a principal asks for, until it is enabled; its keys and access rules stay",
+    response_model=PrincipalView,
+    responses=problems(404, 409, 422, 500, 507),
+)
+async def disable_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+    now_ms = service.now_ms()
+    state = await change(service, request, lambda state: decide_disable_principal(state, principal, now_ms))
+    log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
+    return _principal_view(state, state.principal(principal), now_ms)
+
+
+@router.post(
+    "/principals/{principal}/enable",
+    summary="Let a principal that was disabled do again what its access rules grant",
+    response_model=PrincipalView,
+    responses=problems(404, 409, 500, 507),
+)
+async def enable_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+    state = await change(service, request, lambda state: decide_enable_principal(state, principal))
+    log.info("event=principal_enabled principal=%r by=%r", principal, caller.name)
+    return _principal_view(state, state.principal(principal), service.now_ms())
+
+
+# Keys -----------------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/keys",
+    summary="All keys without their secrets, or a page of them",
+    response_model=KeyList,
+    responses=problems(400, 409, 422, 500),
+)
+async def list_keys(service: Running, principal: OfPrincipal = None, limit: Limit = None, after: After = None) -> Any:
+    keys, now_ms = service.meta.now.auth.keys, service.now_ms()
+    ids, following = page((id_ for id_, key in keys.items() if principal in (None, key.principal)), limit, after)
+    return {"keys": [_key_view(keys[id_], now_ms) for id_ in ids], "next": following}
+
+
+@router.post(
+    "/keys",
+    summary="Make a key; its secret is answered once",
+    status_code=201,
+    response_model=NewKeyView,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=_KEY.described,
+)
+async def make_key(service: Running, caller: Asking, request: Request, response: Response) -> Any:
+    asked, now_ms = await _KEY.read(request), service.now_ms()
+    until_ms = None if asked.until is None else parse_time(asked.until) // 1000
+    id_, secret = secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+    # What is stored for SCRAM takes some milliseconds.
+    key, token = await asyncio.to_thread(new_key, asked.principal, id_, secret, now_ms, until_ms)
+    await change(service, request, lambda state: decide_put_key(state, key))
+    log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)
+    response.headers["cache-control"] = "no-store"
+    return {**_key_view(key, now_ms), "key": token}
+
+
+@router.delete("/keys/{key_id}", summary="Revoke a key", status_code=204, responses=problems(404, 409, 500, 507))
+async def revoke_key(
+    key_id: Annotated[str, PathParameter(examples=["9f86d081884c7d65"])],
+    service: Running,
+    caller: Asking,
+    request: Request,
+) -> None:
+    await change(service, request, lambda state: decide_revoke_key(state, key_id))
+    log.info("event=key_revoked key=%s by=%r", key_id, caller.name)
+
+
+def _principal_view(state: AuthState, principal: Principal, now_ms: int) -> dict[str, object]:
+    since_ms = principal.disabled_since_ms
+    return {
+        "principal": principal.name,
+        "note": principal.note,
+        "created_time": rfc3339(principal.created_ms * 1000),
+        "disabled_time": None if since_ms is None else rfc3339(since_ms * 1000),
+        "keys": [_key_view(key, now_ms) for key in state.keys_of(principal.name)],
+        "acls": [acl_view(rule) for rule in state.rules_of(principal.name)],
+    }
+
+
+def _key_view(key: Key, now_ms: int) -> dict[str, object]:
+    return {
+        "key_id": key.id,
+        "principal": key.principal,
+        "created_time": rfc3339(key.created_ms * 1000),
+        "until_time": None if key.until_ms is None else rfc3339(key.until_ms * 1000),
+        "live": key.is_live(now_ms),
+    }

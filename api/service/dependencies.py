@@ -1,0 +1,30 @@
+"""What FastAPI gives to the function of a call: the running service, and who asks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.auth import Caller, caller_of
+from api.service.service import Service
+from mq.errors import Unavailable
+
+__all__ = ["Asking", "Running"]
+
+
+async def _service_of(request: Request) -> Service:
+    service: Service | None = request.app.state.service
+    if service is None:
+        raise Unavailable("the service is starting or stopping", code="starting")
+    return service
+
+
+async def _asking(request: Request) -> Caller:
+    return caller_of(request.scope)
+
+
+#: The running service.
+Running = Annotated[Service, Depends(_service_of)]
+#: Who sent the request.
+Asking = Annotated[Caller, Depends(_asking)]
