@@ -18,6 +18,7 @@ from tests.bench.registry import BENCHES, selected
 from tests.bench.targets import TARGETS
 
 
+@pytest.mark.long
 def test_bench_quick_run_measures_and_writes_json(tmp_path: Path) -> None:
     only = "append.100.sync,rest.arrow.100B,filter.log"
     result = CliRunner().invoke(main, ["--quick", "--only", only, "--out", str(tmp_path)], catch_exceptions=False)

@@ -84,6 +84,7 @@ def test_produce_sends_a_line_as_soon_as_it_is_there(shared_service: ServiceProc
     assert out.startswith("sent 2 messages")
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_is_no_error(shared_service: ServiceProcess, run: Run, topic: str) -> None:
     run("produce", topic, stdin="".join(f'{{"body":"{n}"}}\n' for n in range(20_000)))
     deltamq = " ".join(DELTAMQ)

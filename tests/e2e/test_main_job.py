@@ -78,6 +78,7 @@ def test_another_run_takes_a_fresh_topic_and_fresh_groups(served: MainJob) -> No
             admin.delete_group(group)
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         job = MainJob(tmp_path / "warehouse", "--once", port=taken.getsockname()[1])

@@ -335,6 +335,7 @@ def test_order_03_the_partitions_of_a_killed_client_go_to_others_when_its_author
 
 
 @pytest.mark.promise("LOCK-10")
+@pytest.mark.long
 def test_order_03_a_client_that_stood_still_stops_before_it_goes_on_and_commits_nothing(
     short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
 ) -> None:
@@ -509,6 +510,7 @@ def test_order_11_clients_come_and_go_and_keys_heard_in_parallel_keep_their_orde
     assert 2 <= most_at_once(heard) <= 4
 
 
+@pytest.mark.long
 def test_order_11_after_a_crash_keys_heard_in_parallel_go_on_and_nothing_is_lost(
     short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
 ) -> None:

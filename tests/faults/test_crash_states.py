@@ -159,7 +159,10 @@ def _play(
 
 
 SCENARIOS = pytest.mark.parametrize("scenario", [*DURABLE, *ASYNC], ids=lambda f: f.__name__)
-FILES = pytest.mark.parametrize("recycle", [False, True], ids=["fresh", "recycled"])
+#: The service recycles files; `make faults` also plays what other processes do, whose files are fresh.
+FILES = pytest.mark.parametrize(
+    "recycle", [pytest.param(False, marks=pytest.mark.long), True], ids=["fresh", "recycled"]
+)
 
 
 @pytest.mark.promise("FLUSH-1")

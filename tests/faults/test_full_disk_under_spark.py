@@ -66,6 +66,7 @@ def _refusals(disk: SmallDisk, before: Callable[[int], object], run: Callable[[]
     return refused
 
 
+@pytest.mark.long
 def test_f7_a_merge_on_a_full_disk_merges_each_record_once_when_there_is_room(
     spark: SparkSession, disk: SmallDisk, tables: QueueTables
 ) -> None:

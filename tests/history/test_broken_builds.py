@@ -105,7 +105,6 @@ CASES = {
 #: Those that `make test` plays; the others take longer, or are found by rules that these are found by, too.
 SHORT = (
     "ack-before-commit",
-    "ack-ignored",
     "order-ignored",
 )
 

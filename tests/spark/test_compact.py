@@ -36,6 +36,7 @@ def conf(filled: Filled) -> Config:
     return with_spark_engine(conf_of(filled))
 
 
+@pytest.mark.long
 def test_spark_08_tasks_compact_what_the_local_engine_would_and_readers_see_the_same_rows(
     spark: SparkSession, filled: Filled
 ) -> None:

@@ -414,6 +414,7 @@ def expected_due_times(tables: QueueTables) -> dict[CheckpointKey, int | None]:
 
 
 @pytest.mark.promise("STATE-11")
+@pytest.mark.long
 def test_pop_11_what_is_due_is_found_by_the_statistics_of_the_data_files(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -504,6 +505,7 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
 
 
 @pytest.mark.promise("STATE-4")
+@pytest.mark.long
 def test_rows_that_nobody_needs_are_deleted(tables: QueueTables, merges: Merges) -> None:
     """Finished and below the committed offset; of a reset epoch; of a group and of a topic that are gone."""
     topic, other = tables.topic(), tables.topic("taxes")
@@ -540,6 +542,7 @@ def test_rows_that_nobody_needs_are_deleted(tables: QueueTables, merges: Merges)
 
 
 @pytest.mark.promise("STATE-4")
+@pytest.mark.long
 def test_pop_09_a_checkpoint_that_is_still_in_memory_is_not_forgotten_what_was_taken_over(
     tables: QueueTables, merges: Merges
 ) -> None:

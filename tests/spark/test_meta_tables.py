@@ -132,6 +132,7 @@ def version(cluster: Cluster, table: str) -> int:
     return found.version
 
 
+@pytest.mark.long
 def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
     cluster.topic("orders", 3, ("a", "b"))
     cluster.group("billing", max_attempts=3, order="key")
