@@ -91,13 +91,10 @@ class IssuerKeys:
 
     def _begin(self) -> asyncio.Task[None]:
         """Return the read under way, or the next one, which waits until it may begin."""
-        if self._reading is None:
+        # One that has ended is none: waiting for it would not let the event loop go on, and so never end.
+        if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(self._run())
-            self._reading.add_done_callback(self._ended)
         return self._reading
-
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._reading = None
 
     async def _run(self) -> None:
         if self._began_ms is not None:

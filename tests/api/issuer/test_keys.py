@@ -49,7 +49,7 @@ class World:
 
     async def settled(self) -> None:
         """Wait for the read under way."""
-        while self.keys._reading is not None:
+        while self.keys._reading is not None and not self.keys._reading.done():
             await asyncio.sleep(0.001)
 
 
@@ -63,6 +63,28 @@ def test_sec_16_keys_are_read_once_for_all_who_wait() -> None:
         await asyncio.gather(*(world.keys.read() for _ in range(50)))
         assert len(world.reads) <= 2 and world.keys.get("one") is not None and world.keys.get("two") is None
         assert world.changes == 1, "the same keys again are no change"
+
+    run(play())
+
+
+def test_sec_16_who_asks_in_the_moment_in_which_a_read_ends_waits_for_the_next_and_stops_nobody() -> None:
+    """Between the last step of a task and what it calls at its end, others run."""
+
+    async def play() -> None:
+        world = World()
+        ended = asyncio.get_running_loop().create_future()
+
+        async def next_reader() -> None:
+            await ended
+            world.ahead_ms += 1
+            await world.keys.read()
+
+        waiting = asyncio.ensure_future(next_reader())
+        await asyncio.sleep(0)
+        world.keys.changed = lambda: ended.set_result(None)  # wakes the next reader in the last step of the read
+        await world.keys.read()
+        await waiting
+        assert len(world.reads) == 2
 
     run(play())
 
