@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -35,6 +35,9 @@ from tables.config import Config
 __all__ = ["App", "create_app"]
 
 log = logging.getLogger("deltamq.api")
+
+#: All routers, in the order of the OpenAPI document.
+_ROUTERS: Final = (*ROUTERS, *AUTH_ROUTERS)
 
 
 class App(Front):
@@ -97,7 +100,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
     )
     app.state.service = None
     app.state.is_guarded = config.service.auth
-    for router in (*ROUTERS, *AUTH_ROUTERS):
+    for router in _ROUTERS:
         app.include_router(router)
     install(app)
 
@@ -112,7 +115,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
 def _served(app: FastAPI) -> list[str]:
     """Return all calls that are served, by method and path template."""
     served = [f"HEAD {app.openapi_url}", f"GET {app.openapi_url}"]
-    for router in (*ROUTERS, *AUTH_ROUTERS):
+    for router in _ROUTERS:
         for route in router.routes:
             assert isinstance(route, APIRoute), "our routers have nothing else"
             served += [f"{method} {route.path}" for method in route.methods or ()]

@@ -165,11 +165,14 @@ class GroupOffsets:
 
     async def _deleted(self, group: str, name: str, indexes: Iterable[int], asker: Asker) -> dict[int, ErrorCode]:
         """Delete the group's offsets in partitions of a topic, and return the outcome of each."""
+        try:
+            asker.check(OffsetDeleteRequest, topic=name)
+            topic = await self._places.topic(name)
+        except DeltaMQError as error:
+            return dict.fromkeys(indexes, error_code_of(error))
         lanes, codes = dict[LaneKey, int](), dict[int, ErrorCode]()
         for index in indexes:
             try:
-                asker.check(OffsetDeleteRequest, topic=name)
-                topic = await self._places.topic(name)
                 if (await self._of(group, topic, index)).offset >= 0:
                     lanes |= dict.fromkeys(self._lanes(group, topic, index), NO_OFFSET)
                 codes[index] = ErrorCode.NONE

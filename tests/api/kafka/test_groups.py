@@ -52,6 +52,17 @@ def _fill(kafka: KafkaApi, topic: str, count: int, partitions: int = 4, start: i
     return bodies
 
 
+def _fill_two(kafka: KafkaApi, topic: str, kind: str) -> None:
+    """Make a plain or a static topic of two partitions with ten messages each."""
+    if kind == "plain":
+        _fill(kafka, topic, 20, partitions=2)
+        return
+    assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2}).status == 201
+    for queue in range(2):
+        sent = [{"body": f"{n}", "partition": f"{queue}@__logical_queue_broker__"} for n in range(10)]
+        assert kafka.api.send(topic, *sent).status == 200
+
+
 def _member(kafka: KafkaApi, group: str, topic: str, **settings) -> Consumer:
     base = {
         "bootstrap.servers": kafka.address,
@@ -133,13 +144,7 @@ def test_kafka_09_a_members_commit_moves_forward_only(kafka, topic, group) -> No
 
 @pytest.mark.parametrize("kind", ["plain", "static"])
 def test_kafka_09_an_earlier_commit_to_a_group_without_members_resets_it(kafka, topic, group, kind) -> None:
-    if kind == "static":
-        assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2}).status == 201
-        for queue in range(2):
-            sent = [{"body": f"{n}", "partition": f"{queue}@__logical_queue_broker__"} for n in range(10)]
-            assert kafka.api.send(topic, *sent).status == 200
-    else:
-        _fill(kafka, topic, 20, partitions=2)
+    _fill_two(kafka, topic, kind)
     member = _member(kafka, group, topic)
     _play([member], lambda got: len(got) == 20)
     admin = AdminClient({"bootstrap.servers": kafka.address})
@@ -201,13 +206,7 @@ def test_kafka_09_groups_are_listed_described_and_deleted(kafka, topic, group) -
 
 @pytest.mark.parametrize("kind", ["plain", "static"])
 def test_kafka_09_deleted_offsets_are_gone_and_the_group_begins_anew(kafka, topic, group, kind) -> None:
-    if kind == "static":
-        assert kafka.api.call("PUT", f"/v1/topics/{topic}", {"static": True, "total_queues": 2}).status == 201
-        for queue in range(2):
-            sent = [{"body": f"{n}", "partition": f"{queue}@__logical_queue_broker__"} for n in range(10)]
-            assert kafka.api.send(topic, *sent).status == 200
-    else:
-        _fill(kafka, topic, 20, partitions=2)
+    _fill_two(kafka, topic, kind)
     member = _member(kafka, group, topic)
     _play([member], lambda got: len(got) == 20)
     asked = OffsetDeleteRequest(group, [OffsetDeleteTopic(topic, [0, 7]), OffsetDeleteTopic(f"{topic}.none", [0])])
