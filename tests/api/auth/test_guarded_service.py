@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -298,6 +298,16 @@ def waiting(caller: Guarded, path: str, body: object, accept: str) -> tuple[thre
     thread.start()
     until(lambda: caller.service.gate is not None and caller.service.gate._waiting)
     return thread, found
+
+
+def check_stream_ends(caller: Guarded, act: Callable[[], bool], code: str) -> None:
+    """Check that a waiting stream of `orders` ends with this code within 5 s of `act`, which says if it is done."""
+    path = f"/v1/topics/orders/partitions/{quote('orders@broker-a')}/messages"
+    thread, found = waiting(caller, path, None, "text/event-stream")
+    began = time.monotonic()
+    assert act()
+    thread.join(10)
+    assert time.monotonic() - began < 5 and f'"code":"{code}"'.encode() in found[0].body.rpartition(b"refused")[2]
 
 
 def request_that_waits(caller: Guarded, call: str, name: str) -> tuple[str, object, str]:
