@@ -19,7 +19,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
-__all__ = ["FailpointHit", "arm", "armed", "failpoint"]
+__all__ = ["FailpointHit", "any_armed", "arm", "armed", "failpoint"]
 
 
 class FailpointHit(OSError):
@@ -62,6 +62,11 @@ def arm(text: str) -> None:
 def armed(name: str) -> bool:
     """Return whether `name` is armed: for work that is only needed to make a failpoint observable."""
     return name in _armed
+
+
+def any_armed() -> bool:
+    """Return whether any failpoint is armed: then no call may pass over those that lie inside it."""
+    return bool(_armed)
 
 
 def failpoint(name: str) -> None:

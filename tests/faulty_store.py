@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tables.store.file_pool import PoolingFiles
 from tables.store.local import LocalStore
-from tables.store.store import Entry, Store
+from tables.store.store import Entry, Store, put_in_turn
 
 __all__ = ["FaultyStore", "HeldReads", "failing", "faulty_disk"]
 
@@ -74,6 +74,9 @@ class FaultyStore:
 
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
         return self._around("put_if_absent", key, lambda: self._store.put_if_absent(key, data, durable=durable))
+
+    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self._around("replace", key, lambda: self._store.replace(key, data))

@@ -1,6 +1,6 @@
 """`make setup`: everything that the project needs, from a clone with Python 3.11, Java 17 and make.
 
-    python ok? -> java ok? -> .venv with the locked packages -> the project itself -> .jars
+    python ok? -> java ok? -> .venv with the locked packages -> the project itself -> the native part -> .jars
 
 Each step prints what it does; if it fails, one line names the remedy. A step whose result exists is not repeated (a
 stamp in .venv holds the hash of its input): a second run needs no network. Two runs at once wait for each other.
@@ -35,6 +35,7 @@ from jobs.setup.jars import (
     wrong_jars,
 )
 from jobs.setup.java import Java, JavaMissing, find_java
+from jobs.setup.native import build_library, find_compiler, is_built, library_path
 
 PYTHON_VERSION_MIN = (3, 11)
 LOCK_FILE = PROJECT_FOLDER / "requirements.lock"
@@ -42,6 +43,8 @@ PROJECT_FILE = PROJECT_FOLDER / "pyproject.toml"
 VENV = PROJECT_FOLDER / ".venv"
 STAMP_OF_PACKAGES = VENV / ".locked-packages"
 STAMP_OF_PROJECT = VENV / ".project"
+#: Holds what could not be compiled, and with which compiler: it is not tried, and told, again and again.
+STAMP_OF_NATIVE = VENV / ".native"
 BUILDER = "setuptools"
 
 
@@ -72,7 +75,7 @@ def set_up(jars: Sequence[JarSet] = (DELTA,)) -> int:
     _check_python()
     java = find_java()
     with _one_at_a_time():
-        changed = [_packages(), _project(), *(_jars(java, one) for one in jars)]
+        changed = [_packages(), _project(), _native(), *(_jars(java, one) for one in jars)]
     if any(changed):
         _say(f"ready in {time.monotonic() - started:.0f} s (Java {java.version} at {java.path})")
     return 0
@@ -164,6 +167,23 @@ def _project() -> bool:
     )
     STAMP_OF_PROJECT.write_text(key, encoding="ascii")
     return True
+
+
+def _native() -> bool:
+    """Compile the native part if a C compiler is there; return False if that is done, or was tried in vain before."""
+    compiler = find_compiler()
+    key = f"{library_path().name} {compiler}"
+    if is_built() or _read(STAMP_OF_NATIVE) == key:
+        return False
+    told = (
+        "there is no C compiler (Debian, Ubuntu: apt-get install gcc)" if compiler is None else build_library(compiler)
+    )
+    if told is None:
+        _say(f"compiled {library_path().name}")
+    else:
+        STAMP_OF_NATIVE.write_text(key, encoding="utf-8")
+        _say(f"{told}: DeltaMQ works without, small commits are slower under load")
+    return told is None
 
 
 def _jars(java: Java, jars: JarSet) -> bool:

@@ -19,7 +19,9 @@ end of the log or among versions that were cleaned up (ARCHITECTURE I5).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
+
+import pyarrow as pa
 
 from mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
 from tables.clock import Clock
@@ -37,6 +39,10 @@ __all__ = ["CommitLog", "LostRace"]
 _READ_BACK_TRIES: Final = 3
 #: How often a rebuild starts again because files vanished while it read them; each try reads a newer log.
 _REBUILD_TRIES: Final = 5
+
+
+#: Key and content of a data file.
+NewFile: TypeAlias = tuple[str, pa.Buffer | bytes]
 
 
 class LostRace(Conflict):
@@ -111,8 +117,12 @@ class CommitLog:
         if self._store.cheap_look or self._stale():
             self.refresh()
 
-    def commit(self, encode: Callable[[int], bytes], *, batch_id: str, durable: bool) -> int:
+    def commit(
+        self, encode: Callable[[int], bytes], *, batch_id: str, durable: bool, file: NewFile | None = None
+    ) -> int:
         """Put the commit that `encode(version)` makes as the next version, and apply it.
+
+        `file` is a data file that is not put yet: it is there before the commit is.
 
         Returns
         -------
@@ -130,7 +140,7 @@ class CommitLog:
         data = encode(version)
         commit = parse_commit(data, table_id=self.snapshot.table_id, version=version, source=self.key(version))
         began = self._clock.boot_ms()
-        not_durable = self._put(version, data, batch_id, durable=durable)
+        not_durable = self._put(version, data, batch_id, file, durable=durable)
         if self._stale() and not self._still_there():
             # Our predecessor was cleaned up while this process slept: before or after the put?
             self._settle(commit)
@@ -141,12 +151,18 @@ class CommitLog:
             raise not_durable
         return version
 
-    def _put(self, version: int, data: bytes, batch_id: str, *, durable: bool) -> NotDurable | None:
+    def _put(
+        self, version: int, data: bytes, batch_id: str, file: NewFile | None, *, durable: bool
+    ) -> NotDurable | None:
         """Put a version; return `NotDurable` if it is stored, but not durably. Raises as `commit` does."""
         key = self.key(version)
         unknown: Unknown | None = None
         try:
-            if self._store.put_if_absent(key, data, durable=durable):
+            if file is None:
+                stored = self._store.put_if_absent(key, data, durable=durable)
+            else:
+                stored = self._store.put_commit(key, data, *file, durable=durable)
+            if stored:
                 return None
         except NotDurable as error:
             return error

@@ -13,7 +13,6 @@ from mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
 from mq.producer import Part
 from tables.clock import Clock
 from tables.delta import Encoded, RowsPart, encode_append, encode_file, numbered, stamp
-from tables.failpoints import failpoint
 from tables.log.batch import Appended, appended, only, repeats, requests, with_numbers
 from tables.log.fences import check_fences
 from tables.log.publish import Publisher
@@ -125,8 +124,6 @@ class Appender:
     def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
         file = encoded.file
         began_ms = self._clock.boot_ms()
-        self._publisher.put(encoded, durable=durable)
-        failpoint("commit.after_data_write")
 
         def encode(version: int) -> bytes:
             return encode_append(
@@ -139,4 +136,4 @@ class Appender:
                 now_ms=file.modified_ms,
             )
 
-        self._publisher.commit(encode, [encoded], batch_id=batch_id, durable=durable, began_ms=began_ms)
+        self._publisher.commit(encode, [encoded], put=encoded, batch_id=batch_id, durable=durable, began_ms=began_ms)

@@ -51,10 +51,15 @@ class Publisher:
         batch_id: str,
         durable: bool,
         began_ms: int,
+        put: Encoded | None = None,
     ) -> None:
-        """Commit files of which the first was put at `began_ms` (boot clock); raises as `CommitLog.commit` does."""
+        """Commit files of which the first was put at `began_ms` (boot clock); raises as `CommitLog.commit` does.
+
+        `put` is the one of them that is not put yet, if any: it is put together with the commit.
+        """
+        file = None if put is None else (self._key(put.file), put.data)
         try:
-            version = self._log.commit(encode, batch_id=batch_id, durable=durable)
+            version = self._log.commit(encode, batch_id=batch_id, durable=durable, file=file)
         except NotDurable:
             # A repeat of the request first waits until these files are durable.
             log = self._log

@@ -1,12 +1,8 @@
 """Tables on a local disk, durable against power loss.
 
-A commit is written in five steps; a kill may follow each of them:
-
-    write temp -> fsync temp -> link temp to its name -> rename temp to .head -> fsync folder
-
-`link` fails if the name exists, whichever process created it, and never overwrites; the content is complete before
-the name appears. `.head` stays as a second name of the newest commit: if the commit's own file is deleted or damaged,
-opening the table detects it, and repair has the content.
+A commit is written in steps (`tables.store.publish`); a kill may follow each of them. `.head` stays as a second name of
+the newest commit: if the commit's own file is deleted or damaged, opening the table detects it, and repair has the
+content.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ import pyarrow as pa
 
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
+from tables.store.publish import Failed, Publication, Step, publish_in_steps
 from tables.store.store import Entry, FileMissing, NotDurable, StoreUnsafe
 from tables.store.trash import Trash
 
@@ -48,6 +45,7 @@ class FileSystem(Protocol):
     def rename(self, source: str, target: str) -> None: ...
     def unlink(self, path: str) -> None: ...
     def make_folder(self, path: str) -> None: ...
+    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None: ...
     def refill(self) -> None: ...
     def close(self) -> None: ...
 
@@ -94,6 +92,10 @@ class OsFiles:
 
     def make_folder(self, path: str) -> None:
         os.mkdir(path, 0o750)
+
+    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
+        """Write a data file and the commit that names it; return what failed, None if nothing did."""
+        return publish_in_steps(self, wanted, sync=sync)
 
     def refill(self) -> None:
         """Do nothing: no files are made in advance."""
@@ -151,23 +153,51 @@ class LocalStore:
         failpoint("commit.after_dir_fsync")
         return True
 
+    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+        path, file = self._path(key), self._path(file_key)
+        folder = os.path.dirname(path)
+        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        with _as_ours(key):
+            self._make_folder(os.path.dirname(file))
+            self._make_folder(folder)
+            wanted = Publication(file, file_data, temp, data, path, f"{folder}/{HEAD}")
+            failed = self._files.publish(wanted, sync=durable)
+            if failed is not None and failed.step < Step.SETTLE:
+                return self._unpublished(wanted, failed)
+        if failed is not None:
+            self._put_anew(key, data, durable=durable, cause=failed.error)
+        failpoint("commit.after_dir_fsync")
+        return True
+
+    def _unpublished(self, wanted: Publication, failed: Failed) -> bool:
+        """Remove what a failed publication left; return False if the name is taken, and raise its error otherwise."""
+        if failed.step is Step.LINK:
+            return self._not_linked(wanted.temp, failed.error)
+        self._drop(wanted.temp)
+        self._drop(wanted.file)
+        raise failed.error
+
     def _link(self, temp: str, path: str) -> bool:
         """Link `temp` to its name; if the name is taken, remove `temp` and return False."""
         try:
             self._files.link(temp, path)
-        except FileExistsError:
+        except OSError as error:
+            return self._not_linked(temp, error)
+        return True
+
+    def _not_linked(self, temp: str, error: OSError) -> bool:
+        """Remove a temp file that could not be linked; return False if the name is taken, and raise otherwise."""
+        if isinstance(error, FileExistsError):
             self._files.unlink(temp)
             return False
-        except OSError as error:
-            self._drop(temp)
-            if error.errno in _NO_LINKS:
-                raise StoreUnsafe(
-                    f"{self._root} is on a file system without hard links ({error.strerror}), such as a volume of "
-                    "Unity Catalog or a mounted bucket: nothing can be committed there. Use a local disk, or the "
-                    "object store itself: s3://, gs://, abfss://"
-                ) from error
-            raise
-        return True
+        self._drop(temp)
+        if error.errno in _NO_LINKS:
+            raise StoreUnsafe(
+                f"{self._root} is on a file system without hard links ({error.strerror}), such as a volume of "
+                "Unity Catalog or a mounted bucket: nothing can be committed there. Use a local disk, or the "
+                "object store itself: s3://, gs://, abfss://"
+            ) from error
+        raise error
 
     def _put_anew(self, key: str, data: bytes, *, durable: bool, cause: OSError) -> None:
         """Write a file again after a failed sync.

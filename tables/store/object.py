@@ -17,7 +17,7 @@ from obstore.store import from_url
 
 from mq.errors import Unavailable, Unknown
 from tables.failpoints import failpoint
-from tables.store.store import Entry, FileMissing, sparse_buffer
+from tables.store.store import Entry, FileMissing, put_in_turn, sparse_buffer
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
@@ -56,6 +56,9 @@ class ObjectStore:
             raise Unknown(f"no answer to the put of {key}: {error}") from error
         failpoint("commit.after_link")
         return True
+
+    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)

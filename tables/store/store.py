@@ -19,8 +19,19 @@ import numpy as np
 import pyarrow as pa
 
 from mq.errors import NotFound, Unavailable, Unknown
+from tables.failpoints import failpoint
 
-__all__ = ["Entry", "FileMissing", "MemoryStore", "NotDurable", "Store", "StoreUnsafe", "probe", "sparse_buffer"]
+__all__ = [
+    "Entry",
+    "FileMissing",
+    "MemoryStore",
+    "NotDurable",
+    "Store",
+    "StoreUnsafe",
+    "probe",
+    "put_in_turn",
+    "sparse_buffer",
+]
 
 
 class StoreUnsafe(Unavailable):
@@ -65,6 +76,13 @@ class Store(Protocol):
 
         Raises `NotDurable` if the file was created, but not made durable, and `Unknown` if the outcome is not known:
         the caller must read `key` back. False may also mean that an earlier attempt within this call created the file.
+        """
+
+    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+        """Put a data file, then create the commit `key` that names it: as `put` and `put_if_absent` do.
+
+        The file is complete, and durable if the commit is, before the commit exists. A commit that lost leaves its
+        file, which no commit names then. Raises as `put` and `put_if_absent` do.
         """
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
@@ -120,6 +138,15 @@ def probe(store: Store) -> None:
         raise StoreUnsafe(f"{store.uri('')} overwrites files: use local disk, or an object store with conditional put")
 
 
+def put_in_turn(
+    store: Store, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+) -> bool:
+    """Put a data file and its commit by one call each: `put_commit` of stores that have no shorter way."""
+    store.put(file_key, file_data, durable=durable)
+    failpoint("commit.after_data_write")
+    return store.put_if_absent(key, data, durable=durable)
+
+
 def sparse_buffer(size: int, ranges: Sequence[tuple[int, int]], parts: Sequence[bytes | pa.Buffer]) -> pa.Buffer:
     """Return a buffer of `size` bytes with each of `parts` at the start of its range, and zeros behind it.
 
@@ -155,6 +182,9 @@ class MemoryStore:
                 return False
             self._files[key] = bytes(data)
             return True
+
+    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)

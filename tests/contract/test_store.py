@@ -193,6 +193,17 @@ def test_put_if_absent_leaves_only_its_key_and_the_second_name_of_the_newest(sto
         assert store.read(f"a/{HEAD}").to_pybytes() == b"2"
 
 
+def test_a_commit_is_put_with_its_file_once_and_says_who_won(store: Store) -> None:
+    buffer = pa.py_buffer(b"second file")
+    assert store.put_commit("a/_log/1", b"first", "a/file1", b"first file", durable=True)
+    assert not store.put_commit("a/_log/1", b"second", "a/file2", buffer, durable=True)
+    assert store.put_commit("a/_log/2", b"third", "a/file3", buffer, durable=False)
+    assert not store.put_if_absent("a/_log/2", b"fourth", durable=True)
+    assert [store.read(key).to_pybytes() for key in ("a/_log/1", "a/_log/2")] == [b"first", b"third"]
+    assert [store.read(f"a/file{i}").to_pybytes() for i in (1, 3)] == [b"first file", b"second file"]
+    assert [name for name in store.names("a/_log") if name != HEAD] == ["1", "2"]
+
+
 def test_put_if_absent_wins_again_after_a_delete(store: Store) -> None:
     assert store.put_if_absent("a/key", b"first", durable=True)
     store.delete("a/key")

@@ -29,6 +29,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from tables.store.local import TEMP_PREFIX, LocalStore
+from tables.store.publish import Failed, Publication, publish_in_steps
 from tables.store.store import Entry, FileMissing, sparse_buffer
 
 __all__ = ["CrashDisk", "DiskStore", "Outcome", "outcomes"]
@@ -234,6 +235,9 @@ class CrashDisk:
             raise FileExistsError(errno.EEXIST, "exists", path)
         self._folders[path] = _Folder()
         self._add(path, _FOLDER, f"mkdir {path}")
+
+    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
+        return publish_in_steps(self, wanted, sync=sync)
 
     def refill(self) -> None:
         """Do nothing: no files are made in advance."""

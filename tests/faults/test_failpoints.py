@@ -34,9 +34,9 @@ class Expected:
 
 #: The names are API (tests/faults/README.md). In the order in which an append passes them.
 OUTCOMES: Final = {
-    "commit.after_data_fsync": Expected(stored=False, data_file=True, temp_file=False),
     "commit.after_data_write": Expected(stored=False, data_file=True, temp_file=False),
     "commit.before_log_tmp": Expected(stored=False, data_file=True, temp_file=False),
+    "commit.after_data_fsync": Expected(stored=False, data_file=True, temp_file=True),
     "commit.after_log_fsync": Expected(stored=False, data_file=True, temp_file=True),
     "commit.after_link": Expected(stored=True, data_file=False, temp_file=True),
     "commit.after_dir_fsync": Expected(stored=True, data_file=False, temp_file=False),

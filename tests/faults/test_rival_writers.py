@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from mq.errors import Fenced
 from tables.log.warehouse import Warehouse
 from tables.store.local import LocalStore
+from tables.store.store import put_in_turn
 from tests.faults.conftest import Judge, judged
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, batch
@@ -76,6 +78,9 @@ class Owner(LocalStore):
         won = super().put_if_absent(key, data, durable=durable)
         self.refused += not won and "_delta_log" in key
         return won
+
+    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
 
 @pytest.mark.promise("HOST-10")

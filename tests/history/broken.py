@@ -33,6 +33,7 @@ from tables.log.fences import ROUTE_FENCE
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.store.local import HEAD, LocalStore
+from tables.store.store import put_in_turn
 
 __all__ = ["BUILDS", "program"]
 
@@ -65,6 +66,7 @@ def ack_before_commit() -> None:
         return True
 
     _break(LocalStore, "put_if_absent", late)
+    _break(LocalStore, "put_commit", put_in_turn)
 
 
 def blind_append() -> None:
@@ -78,6 +80,7 @@ def blind_append() -> None:
         return put(self, key, data, durable=durable)
 
     _break(LocalStore, "put_if_absent", blind)
+    _break(LocalStore, "put_commit", put_in_turn)
 
 
 def drop_last_commit() -> None:

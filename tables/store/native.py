@@ -1,0 +1,87 @@
+"""The steps of `tables.store.publish` in one native call (`publish.c`), where `make setup` could compile it.
+
+A thread gives Python's lock away at each of the fifteen system calls of a commit, and in a busy service it waits longer
+to get it back than for the call itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from tables.store.publish import Failed, Publication, Step
+
+__all__ = ["OpenFile", "library_path", "native_library", "publish_natively"]
+
+_SOURCE: Final = Path(__file__).with_name("publish.c")
+#: A dead file to write to, with its open descriptor.
+OpenFile: TypeAlias = tuple[str, int]
+
+
+def publish_natively(
+    library: ctypes.CDLL, wanted: Publication, file: OpenFile | None, log: OpenFile | None, *, sync: bool
+) -> Failed | None:
+    """Publish in one call into `file` and `log`, if given, which are closed then; return what failed."""
+    error = ctypes.c_int()
+    file_at, file_bytes = _memory(wanted.file_data)
+    file_dead, file_fd = file or ("", -1)
+    log_dead, log_fd = log or ("", -1)
+    step = library.deltamq_publish(
+        os.fsencode(wanted.file),
+        os.fsencode(os.path.dirname(wanted.file)),
+        file_at,
+        file_bytes,
+        os.fsencode(file_dead),
+        file_fd,
+        os.fsencode(wanted.temp),
+        wanted.log,
+        len(wanted.log),
+        os.fsencode(log_dead),
+        log_fd,
+        os.fsencode(wanted.name),
+        os.fsencode(wanted.head),
+        os.fsencode(os.path.dirname(wanted.name)),
+        sync,
+        ctypes.byref(error),
+    )
+    if not step:
+        return None
+    failed = Step(step)
+    path = {Step.WRITE_FILE: wanted.file, Step.LINK: wanted.name, Step.SETTLE: wanted.name}.get(failed, wanted.temp)
+    # the number alone chooses the class: FileExistsError for EEXIST
+    return Failed(failed, OSError(error.value, os.strerror(error.value), path))
+
+
+def _memory(data: pa.Buffer | bytes) -> tuple[int | bytes, int]:
+    """Return where bytes lie, as ctypes takes it, and how many they are."""
+    return (data, len(data)) if isinstance(data, bytes) else (data.address, data.size)
+
+
+def library_path() -> Path:
+    """Return where the compiled library of this very source lies, if `make setup` could make it."""
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
+    return _SOURCE.with_name(f"publish-{digest}.so")
+
+
+@cache
+def native_library() -> ctypes.CDLL | None:
+    """Return the compiled library; None where there is none, or none that this machine can load."""
+    try:
+        library = ctypes.CDLL(str(library_path()))
+    except OSError:
+        return None
+    text, memory = ctypes.c_char_p, ctypes.c_void_p
+    size, number = ctypes.c_size_t, ctypes.c_int
+    library.deltamq_publish.argtypes = [
+        *(text, text, memory, size, text, number),
+        *(text, memory, size, text, number),
+        *(text, text, text, number, ctypes.POINTER(number)),
+    ]
+    library.deltamq_publish.restype = number
+    return library

@@ -1,0 +1,179 @@
+"""The steps of a commit in Python and as one native call: the same files, the same errors, nothing left open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from jobs.setup.native import find_compiler, is_built
+from jobs.setup.native import library_path as built_path
+from tables.store.file_pool import PoolingFiles
+from tables.store.local import HEAD, OsFiles
+from tables.store.native import OpenFile, library_path, native_library, publish_natively
+from tables.store.publish import Failed, Publication, Step, publish_in_steps
+
+Publish = Callable[[Publication, bool], Failed | None]
+
+needs_native = pytest.mark.skipif(native_library() is None, reason="make setup found no C compiler")
+
+
+def _in_steps(wanted: Publication, sync: bool) -> Failed | None:
+    return publish_in_steps(OsFiles(), wanted, sync=sync)
+
+
+def _natively(wanted: Publication, sync: bool) -> Failed | None:
+    library = native_library()
+    assert library is not None
+    return publish_natively(library, wanted, None, None, sync=sync)
+
+
+WAYS = pytest.mark.parametrize(
+    "publish", [pytest.param(_in_steps, id="steps"), pytest.param(_natively, id="native", marks=needs_native)]
+)
+SYNC = pytest.mark.parametrize("sync", [True, False])
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Publication:
+    (tmp_path / "table" / "log").mkdir(parents=True)
+    table = str(tmp_path / "table")
+    return Publication(
+        file=f"{table}/data",
+        file_data=pa.py_buffer(b"rows" * 5_000),
+        temp=f"{table}/log/.tmp-1",
+        log=b"the commit",
+        name=f"{table}/log/1.json",
+        head=f"{table}/log/{HEAD}",
+    )
+
+
+def _files(wanted: Publication) -> dict[str, bytes]:
+    root = Path(wanted.file).parent
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def _open_files(wanted: Publication) -> set[str]:
+    """Return what this process has open in the table and beside it."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            continue
+    return {path for path in found if path.startswith(os.path.dirname(os.path.dirname(wanted.file)))}
+
+
+@WAYS
+@SYNC
+def test_a_commit_and_its_file_are_there_under_both_names(publish: Publish, wanted: Publication, sync: bool) -> None:
+    assert publish(wanted, sync) is None
+    assert _files(wanted) == {"data": b"rows" * 5_000, "log/1.json": wanted.log, f"log/{HEAD}": wanted.log}
+    assert os.path.samefile(wanted.name, wanted.head)
+    assert os.stat(wanted.file).st_mode & 0o027 == 0
+    assert _open_files(wanted) == set()
+
+
+def _no_folder(wanted: Publication) -> None:
+    os.rmdir(os.path.dirname(wanted.name))
+    os.rmdir(os.path.dirname(wanted.file))
+
+
+def _no_log(wanted: Publication) -> None:
+    os.rmdir(os.path.dirname(wanted.name))
+
+
+def _file_taken(wanted: Publication) -> None:
+    Path(wanted.file).write_bytes(b"of another")
+
+
+def _name_taken(wanted: Publication) -> None:
+    Path(wanted.name).write_bytes(b"of another")
+
+
+def _head_taken(wanted: Publication) -> None:
+    os.mkdir(wanted.head)
+
+
+@WAYS
+@SYNC
+@pytest.mark.parametrize(
+    ("spoil", "step", "error"),
+    [
+        (_no_folder, Step.WRITE_FILE, FileNotFoundError),
+        (_file_taken, Step.WRITE_FILE, FileExistsError),
+        (_no_log, Step.WRITE_LOG, FileNotFoundError),
+        (_name_taken, Step.LINK, FileExistsError),
+        (_head_taken, Step.SETTLE, IsADirectoryError),
+    ],
+)
+def test_a_step_that_fails_is_told_with_its_error_and_leaves_nothing_open(
+    publish: Publish,
+    wanted: Publication,
+    sync: bool,
+    spoil: Callable[[Publication], None],
+    step: Step,
+    error: type[OSError],
+) -> None:
+    spoil(wanted)
+    failed = publish(wanted, sync)
+    assert failed is not None and failed.step is step
+    assert type(failed.error) is error and failed.error.strerror
+    assert _open_files(wanted) == set()
+    if step is Step.LINK:
+        assert Path(wanted.name).read_bytes() == b"of another"
+
+
+@needs_native
+@SYNC
+def test_dead_files_are_written_again_and_cut_to_their_new_length(
+    tmp_path: Path, wanted: Publication, sync: bool
+) -> None:
+    library = native_library()
+    assert library is not None
+    dead: list[OpenFile] = []
+    for name in ("old1", "old2"):
+        (tmp_path / name).write_bytes(b"x" * 60_000)
+        dead.append((str(tmp_path / name), os.open(tmp_path / name, os.O_WRONLY)))
+    inodes = [os.fstat(fd).st_ino for _, fd in dead]
+    assert publish_natively(library, wanted, *dead, sync=sync) is None
+    assert [os.stat(path).st_ino for path in (wanted.file, wanted.name)] == inodes
+    assert _files(wanted)["data"] == b"rows" * 5_000 and _files(wanted)["log/1.json"] == wanted.log
+    assert sorted(os.listdir(tmp_path)) == ["table"]
+    assert _open_files(wanted) == set()
+
+
+@needs_native
+def test_a_dead_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path, wanted: Publication) -> None:
+    library = native_library()
+    assert library is not None
+    (tmp_path / "old").write_bytes(b"x")
+    dead = str(tmp_path / "old"), os.open(tmp_path / "old", os.O_WRONLY)
+    os.unlink(tmp_path / "old")
+    assert publish_natively(library, wanted, dead, None, sync=True) is None
+    assert _files(wanted)["data"] == b"rows" * 5_000
+    assert _open_files(wanted) == set()
+
+
+def test_the_pool_takes_the_native_way_where_there_is_one(
+    tmp_path: Path, wanted: Publication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = []
+    monkeypatch.setattr("tables.store.file_pool.publish_natively", lambda *_, **__: ways.append("native"))
+    monkeypatch.setattr("tables.store.local.publish_in_steps", lambda *_, **__: ways.append("steps"))
+    files = PoolingFiles(str(tmp_path))
+    assert files.publish(wanted, sync=True) is None
+    assert ways == (["steps"] if native_library() is None else ["native"])
+    monkeypatch.setattr("tables.failpoints._armed", {"commit.after_link": None})
+    assert files.publish(wanted, sync=True) is None
+    assert ways[1:] == ["steps"], "only the steps in Python pass the failpoints"
+    files.close()
+
+
+def test_setup_compiles_what_is_loaded() -> None:
+    assert built_path() == library_path()
+    assert is_built() == (native_library() is not None)
+    assert find_compiler() is None or is_built(), "run make setup"
