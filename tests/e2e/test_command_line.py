@@ -24,6 +24,7 @@ def run(shared_service: ServiceProcess) -> Run:
     return run
 
 
+@pytest.mark.long
 def test_from_topic_to_topic(run: Run, topic: str) -> None:
     assert run("topic", "create", topic, "--partitions", "4").returncode == 0
     lines = "".join(json.dumps({"body": f"{n}", "key": f"k{n % 7}", "tag": "AB"[n % 2]}) + "\n" for n in range(5_000))
@@ -44,6 +45,7 @@ def test_from_topic_to_topic(run: Run, topic: str) -> None:
     assert topic not in run("topic", "list").stdout
 
 
+@pytest.mark.long
 def test_cons_07_clients_of_a_broadcast_group_each_print_everything_once(run: Run, topic: str) -> None:
     run("topic", "create", topic, "--partitions", "1")
     run("produce", topic, stdin="".join(json.dumps({"body": f"{n}"}) + "\n" for n in range(4)))

@@ -182,7 +182,8 @@ def feed(two: Two) -> Iterator[Callable[[str], Feed]]:
         one.stop()
 
 
-@pytest.mark.parametrize("strategy", ["best_tried", pytest.param("strict", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["best_tried", "strict"])
 def test_static_08_queues_move_again_and_again_while_everything_is_read_once_and_in_order(
     two: Two, feed: Callable[[str], Feed], strategy: str
 ) -> None:

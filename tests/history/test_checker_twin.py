@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def test_changes_are_found() -> None:
     assert found >= COMPARED - {"int-nonmonotonic-poll", "stale-ack-accepted"}
 
 
+@pytest.mark.long
 def test_two_hundred_thousand_operations_are_checked_in_seconds() -> None:
     history = invent(1, 20_000)
     whole = History()

@@ -64,6 +64,7 @@ def test_spark_08_tasks_compact_what_the_local_engine_would_and_readers_see_the_
     assert compact(spark, conf(filled), NOW)["files"] == 0
 
 
+@pytest.mark.long
 def test_spark_08_two_drivers_at_once_do_each_file_once(spark: SparkSession, filled: Filled) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -244,7 +244,13 @@ def test_spark_1_sql_reads_a_topic(spark: SparkSession, orders: Filled) -> None:
 
 @pytest.mark.parametrize(
     ("condition", "rows"),
-    [("key = 'k'", 15), ("key IN ('k', 'x', NULL)", 15), ("key = 'K'", 0), ("NOT key <=> 'k'", 2), ("tag = 'TagA'", 9)],
+    [
+        pytest.param("key = 'k'", 15, marks=pytest.mark.long),
+        ("key IN ('k', 'x', NULL)", 15),
+        pytest.param("key = 'K'", 0, marks=pytest.mark.long),
+        pytest.param("NOT key <=> 'k'", 2, marks=pytest.mark.long),
+        ("tag = 'TagA'", 9),
+    ],
 )
 def test_spark_1_filters_on_text_leave_the_same_rows_both_ways(read: Read, condition: str, rows: int) -> None:
     assert read(topic="orders").where(condition).count() == rows

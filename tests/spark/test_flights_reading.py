@@ -51,6 +51,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made.close()
 
 
+@pytest.mark.long
 def test_sparks_account_is_the_one_counted_from_the_rows(spark: SparkSession, warehouse: Path) -> None:
     rows = [
         {"partition": name, "offset": offset, **row}
@@ -62,6 +63,7 @@ def test_sparks_account_is_the_one_counted_from_the_rows(spark: SparkSession, wa
     assert account(spark, TOPIC, warehouse=str(warehouse)) == counted
 
 
+@pytest.mark.long
 def test_a_look_shows_what_is_there(spark: SparkSession, warehouse: Path) -> None:
     seen = look(spark, TOPIC, warehouse=str(warehouse))
     assert seen.messages == 7

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
+@pytest.mark.long
 def test_spark_07_shards_owners_and_failures_are_sql(spark: SparkSession, tmp_path: Path) -> None:
     store, me = LocalStore(tmp_path), Holder.this()
     recorder = Recorder(store, "merge", me.application)

@@ -269,6 +269,7 @@ def test_a_run_without_news_commits_nothing(tables: QueueTables, merges: Merges)
     ] == logs
 
 
+@pytest.mark.long
 def test_spark_07_a_run_without_news_needs_no_spark(spark: SparkSession, tables: QueueTables) -> None:
     merges = Merges(spark, tables, Tuning(look_every_s=3_600))
     tables.pop(tables.group(), tables.topic(), [1, 2], at_ms=NOW_MS)

@@ -192,6 +192,7 @@ def test_meta_4_brokers_clients_allocations_and_moves_are_tables(
     assert sorted(moves) == [("orders@A", "orders#1@A", 256, 120), ("orders@B", "orders#2@B", 768, None)]
 
 
+@pytest.mark.long
 def test_meta_4_only_tables_with_news_are_written_again(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
     cluster.register("h1", *AB)
     cluster.group("billing", consume_strategy="exclusive")

@@ -105,6 +105,7 @@ def rows(spark: SparkSession, query: str) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(query).collect()]
 
 
+@pytest.mark.long
 def test_static_15_both_ways_to_read_show_logical_queues_and_offsets(spark: SparkSession, tables: Orders) -> None:
     uri = tables.warehouse.uri
     reads = [
@@ -170,6 +171,7 @@ def test_static_21_rows_that_name_a_queue_are_written_to_it(spark: SparkSession,
     assert found == [(Q0, "3"), (Q0, "4"), (Q0, "5"), (Q1, "0"), (Q1, "1"), (Q1, "2")]
 
 
+@pytest.mark.long
 def test_static_4_mappings_are_a_table(spark: SparkSession, tables: Orders) -> None:
     tables.merge(spark)
     read = spark.read.format("delta").load(tables.warehouse.store.uri(QUEUE_MAPPINGS))

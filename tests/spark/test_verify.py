@@ -48,6 +48,7 @@ def _by_spark(spark: SparkSession, filled: Filled) -> dict[str, Row]:
     return {row["partition"]: row for row in table.where("reader = 'spark'").collect()}
 
 
+@pytest.mark.long
 def test_sound_partitions_are_said_to_be_sound_and_a_second_run_replaces_the_results(
     spark: SparkSession, orders: Filled
 ) -> None:

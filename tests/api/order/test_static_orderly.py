@@ -40,7 +40,10 @@ class Heard:
         return sum(map(len, self.of.values()))
 
 
-@pytest.mark.parametrize("processes", [((A,), (B,)), ((A, B),)], ids=["two", "one"])
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param(((A,), (B,)), id="two"), pytest.param(((A, B),), id="one", marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("mode", ["strict", "available"])
 def test_order_05_no_message_is_heard_twice_or_out_of_order_while_its_queue_moves(
     tmp_path: Path, mode: RemapMode, processes: Sequence[tuple[str, ...]]
