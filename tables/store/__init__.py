@@ -6,6 +6,7 @@ from tables.store.file_pool import PoolingFiles
 from tables.store.handle_secret import handle_keys
 from tables.store.host_lock import HostLocks
 from tables.store.local import HEAD, TEMP_PREFIX, LocalStore, OsFiles, make_root
+from tables.store.native import native_library
 from tables.store.object import ObjectStore
 from tables.store.store import FileMissing, NotDurable, Store, probe
 from tables.store.unsynced import Unsynced
@@ -24,5 +25,6 @@ __all__ = [
     "Unsynced",
     "handle_keys",
     "make_root",
+    "native_library",
     "probe",
 ]

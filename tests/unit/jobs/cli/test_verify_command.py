@@ -13,6 +13,7 @@ from mq.client.cli.doctor import Health, Subject
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.settings import Flush
+from tables.store.native import native_library
 from tests.rows import REF, all_bodies, batch
 
 
@@ -98,7 +99,10 @@ def test_a_warehouse_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> N
 
 def checks(folder: Path) -> list[tuple[Health, str]]:
     subject = Subject(url="http://127.0.0.1:1", warehouse=str(folder))
-    return [(check.health, check.detail) for check in doctor_checks(subject)]
+    how, *found = [(check.health, check.detail) for check in doctor_checks(subject)]
+    assert how[0] is Health.OK and how[1].startswith("commits to local disks")
+    assert ("native" in how[1]) == (native_library() is not None)
+    return found
 
 
 def test_the_doctor_finds_a_sound_warehouse_sound(folder: Path) -> None:
