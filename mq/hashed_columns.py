@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HashBlock", "Words", "hash_column", "words_of"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["HashBlock", "Words", "column_buffers", "hash_column", "words_of"]
 
 # Keys hashed together: the working arrays of one block stay in the second-level cache.
 _BLOCK_KEYS: Final = 16_384
@@ -37,6 +40,15 @@ def hash_column(
         block = order[low : low + _BLOCK_KEYS] if order is not None else slice(low, low + _BLOCK_KEYS)
         hashes[block] = hash_block(starts[block], lengths[block], data)
     return hashes.view(np.int32)
+
+
+def column_buffers(column: pa.StringArray | pa.BinaryArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Return the offsets and the data of an Arrow column, as `hash_column` takes them; a null has the empty value."""
+    _, offsets, data = column.buffers()
+    # A foreign buffer may be longer than its column, by any number of bytes.
+    ends = np.frombuffer(offsets, dtype=np.int32, count=column.offset + len(column) + 1)[column.offset :]
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
+    return ends, raw
 
 
 def _by_length(lengths: NDArray[np.int64]) -> NDArray[np.intp] | None:

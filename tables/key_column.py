@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from mq.hashed_columns import column_buffers
 from mq.partitioners import Slots, kafka_hashes, logical_partitions, slots_of
 from mq.routing import Places
 
@@ -14,31 +15,23 @@ __all__ = ["kafka_hashes_of_keys", "lps_of_keys", "slots_of_keys"]
 
 def lps_of_keys(key: pa.StringArray) -> NDArray[np.int16]:
     """Return the logical partition of each key, -1 for null."""
-    lps = logical_partitions(*_buffers(key))
+    lps = logical_partitions(*column_buffers(key))
     _mark_nulls(lps, key)
     return lps
 
 
 def kafka_hashes_of_keys(key: pa.StringArray | pa.BinaryArray) -> NDArray[np.int32]:
     """Return the number that Kafka's partitioner has for each key, -1 for null."""
-    hashes = kafka_hashes(*_buffers(key))
+    hashes = kafka_hashes(*column_buffers(key))
     _mark_nulls(hashes, key)
     return hashes
 
 
 def slots_of_keys(key: pa.StringArray | pa.BinaryArray, places: Places) -> Slots:
     """Return the slot of each key in the table of `places`, -1 for null."""
-    slots = slots_of(*_buffers(key), places.partitioner, len(places.table))
+    slots = slots_of(*column_buffers(key), places.partitioner, len(places.table))
     _mark_nulls(slots, key)
     return slots
-
-
-def _buffers(key: pa.StringArray | pa.BinaryArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    _, offsets, data = key.buffers()
-    # A foreign buffer may be longer than its column, by any number of bytes.
-    ends = np.frombuffer(offsets, dtype=np.int32, count=key.offset + len(key) + 1)[key.offset :]
-    raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
-    return ends, raw
 
 
 def _mark_nulls(numbers: Slots, key: pa.StringArray | pa.BinaryArray) -> None:

@@ -15,6 +15,7 @@ from mq.client.admin import TopicView
 from mq.client.messages import Message
 from mq.client.produce.wire import ROW_SCHEMA
 from mq.errors import Refused, TooLarge
+from mq.hashed_columns import column_buffers
 from mq.limits import KEY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, TAG_BYTES_MAX
 from mq.partitioners import Slots, slots_of
 from mq.routing import spread
@@ -236,9 +237,6 @@ def _row_targets(keys: pa.StringArray, view: TopicView, draw: int) -> NDArray[np
 
 def _slots(keys: pa.StringArray, view: TopicView) -> Slots:
     """Return the slot of each key; a null gets that of the empty key."""
-    _, offsets, data = keys.buffers()
-    edges = np.frombuffer(offsets, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
-    slots = slots_of(edges, raw, view.partitioner, len(view.table))
+    slots = slots_of(*column_buffers(keys), view.partitioner, len(view.table))
     assert slots.max(initial=0) < len(view.table)
     return slots
