@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-__all__ = ["HashBlock", "Words", "column_buffers", "hash_column", "words_of"]
+__all__ = ["HashBlock", "TextColumn", "Words", "column_buffers", "hash_column", "words_of"]
 
 # Keys hashed together: the working arrays of one block stay in the second-level cache.
 _BLOCK_KEYS: Final = 16_384
@@ -20,6 +17,15 @@ _UINT16_MAX: Final = 0xFFFF
 Words: TypeAlias = NDArray[np.uint32]
 #: Returns the hashes of keys at `starts`, of ascending `lengths`, in `data`.
 HashBlock: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]], Words]
+
+
+class TextColumn(Protocol):
+    """What a column of Arrow's strings or bytes has; this package knows Arrow's memory, and not its library."""
+
+    @property
+    def offset(self) -> int: ...
+    def __len__(self) -> int: ...
+    def buffers(self) -> list[Any]: ...
 
 
 def hash_column(
@@ -42,7 +48,7 @@ def hash_column(
     return hashes.view(np.int32)
 
 
-def column_buffers(column: pa.StringArray | pa.BinaryArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+def column_buffers(column: TextColumn) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Return the offsets and the data of an Arrow column, as `hash_column` takes them; a null has the empty value."""
     _, offsets, data = column.buffers()
     # A foreign buffer may be longer than its column, by any number of bytes.
