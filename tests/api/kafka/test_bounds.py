@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,14 @@ from tests.api.running import until
 from tests.certificates import Authority
 
 CLIENTS = 3_000
+#: Connections that other processes hold open: half of them each.
+HELD = 10_000
+HOLDER = """
+import socket, sys
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+print("open", flush=True)
+sys.stdin.read()
+"""
 #: Most bytes that one idle connection takes in the process, its client's end in the test included.
 IDLE_BYTES_MAX = 128 * 1024
 
@@ -32,7 +43,7 @@ def _resident_bytes() -> int:
 def files():
     """Enough open files for both ends of the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 3 * CLIENTS
+    wanted = max(3 * CLIENTS, HELD + 2_000)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         pytest.skip("the machine allows too few open files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
@@ -71,6 +82,39 @@ def test_kafka_06_thousands_of_idle_connections_take_little_and_do_no_harm(tmp_p
         assert time.monotonic() - began < 5
         for one in clients[:: count // 5]:
             assert one.ask(MetadataRequest(topics=None)).brokers, "and none was closed"
+
+
+@contextlib.contextmanager
+def _holding(port: int, count: int) -> Iterator[None]:
+    """Another process holds so many connections open, and says nothing on them."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(port), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "open\n"
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.long
+def test_kafka_06_ten_thousand_idle_connections_leave_the_others_served(tmp_path, files, topic) -> None:
+    with kafka_running(tmp_path, connections_max=HELD + 100) as kafka, contextlib.ExitStack() as stack:
+        kafka.api.put_topic(topic, partitions=1)
+        before = _resident_bytes()
+        for _ in range(2):
+            stack.enter_context(_holding(kafka.port, HELD // 2))
+        until(lambda: len(os.listdir("/proc/self/fd")) > HELD)
+        each = (_resident_bytes() - before) / HELD
+        print(f"{each / 1024:.1f} KiB for each connection")
+        assert each < IDLE_BYTES_MAX
+        with RawClient(kafka.port) as client:
+            began = time.monotonic()
+            assert client.ask(MetadataRequest(topics=None)).brokers
+            assert kafka.api.send(topic, "x").status == 200
+            assert client.ask(_fetch(topic)).topics[0].partitions[0].records
+            assert time.monotonic() - began < 5
 
 
 def _fetch(topic: str) -> FetchRequest:
