@@ -16,13 +16,16 @@ from typing import Final
 
 __all__ = ["build_library", "find_compiler", "is_built", "library_path"]
 
-SOURCE: Final = Path(__file__).resolve().parents[2] / "tables" / "store" / "publish.c"
+_PROJECT: Final = Path(__file__).resolve().parents[2]
+SOURCE: Final = _PROJECT / "tables" / "store" / "publish.c"
+FOLDER: Final = _PROJECT / ".venv" / "lib"
+_NAME: Final = "deltamq-publish"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
 
 
-def library_path(source: Path = SOURCE) -> Path:
+def library_path(source: Path = SOURCE, folder: Path = FOLDER) -> Path:
     """Return where the library of this very source belongs; `tables.store.native` loads it from there."""
-    return source.with_name(f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so")
+    return folder / f"{_NAME}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so"
 
 
 def find_compiler() -> str | None:
@@ -30,18 +33,18 @@ def find_compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc") if sys.platform == "linux" else None
 
 
-def is_built(source: Path = SOURCE) -> bool:
+def is_built(source: Path = SOURCE, folder: Path = FOLDER) -> bool:
     """Return whether the library is there and can be loaded on this machine."""
     try:
-        ctypes.CDLL(str(library_path(source)))
+        ctypes.CDLL(str(library_path(source, folder)))
     except OSError:
         return False
     return True
 
 
-def build_library(compiler: str, source: Path = SOURCE) -> str | None:
+def build_library(compiler: str, source: Path = SOURCE, folder: Path = FOLDER) -> str | None:
     """Compile the library and remove those of earlier sources; return the compiler's message if it fails."""
-    path = library_path(source)
+    path = library_path(source, folder)
     temp = path.with_suffix(f".{os.getpid()}.tmp")
     command = [compiler, *_FLAGS, "-o", str(temp), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -49,7 +52,7 @@ def build_library(compiler: str, source: Path = SOURCE) -> str | None:
         temp.unlink(missing_ok=True)
         return done.stderr.strip() or f"{compiler} ended with {done.returncode}"
     temp.replace(path)
-    for earlier in source.parent.glob(f"{source.stem}-*.so"):
+    for earlier in folder.glob(f"{_NAME}-*.so"):
         if earlier != path:
             earlier.unlink(missing_ok=True)
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -64,9 +65,9 @@ def _memory(data: pa.Buffer | bytes) -> tuple[int | bytes, int]:
 
 
 def library_path() -> Path:
-    """Return where the compiled library of this very source lies, if `make setup` could make it."""
+    """Return where the compiled library of this very source lies, if `make setup` could make it: in .venv."""
     digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-    return _SOURCE.with_name(f"publish-{digest}.so")
+    return Path(sys.prefix, "lib", f"deltamq-publish-{digest}.so")
 
 
 @cache
