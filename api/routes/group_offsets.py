@@ -147,6 +147,7 @@ def _brokers(topic: Topic) -> set[str]:
 )
 async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _COMMIT.read(request)
+    _check_texts(asked)
     hosted = await service.topics.require(topic)
     call = Call.of(request.scope)
     if is_for_all(hosted.topic, call):
@@ -164,7 +165,6 @@ async def _commit(service: Service, group: str, topic: str, call: Call, asked: C
     wanted, numbers, epochs, attempts = asked.offsets, asked.locks or {}, asked.epochs or {}, asked.attempts or {}
     check_named(numbers, "locks", wanted)
     check_named(attempts, "attempts", wanted)
-    texts = _texts(asked)
     found = await _topic_meant(service.topics, service.meta, topic, asked.topic_id)
     its_group = await service.groups.for_use(group)
     _check_not_broadcast(its_group)
@@ -201,7 +201,7 @@ async def _commit(service: Service, group: str, topic: str, call: Call, asked: C
     ]
     begins = is_forwarded(call.headers) and is_begin(call.headers)
     here = service.commits.here(
-        topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, metadata=texts, begins=begins
+        topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, metadata=asked.metadata or {}, begins=begins
     )
     in_queues = _commit_queues(service, found, its_group, {queue: queues[queue] for queue in our_queues}, asked, call)
     done = await together([here, in_queues, *asking])
@@ -215,13 +215,12 @@ async def _commit(service: Service, group: str, topic: str, call: Call, asked: C
     return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
 
 
-def _texts(asked: CommitRequest) -> Mapping[str, str]:
-    """Return the texts of a request's partitions, each checked."""
+def _check_texts(asked: CommitRequest) -> None:
+    """Refuse a text of a partition that is not committed, and one that is too large."""
     texts = asked.metadata or {}
     check_named(texts, "metadata", asked.offsets)
     for name, text in texts.items():
         check_metadata(name, text)
-    return texts
 
 
 def _check_not_broadcast(group: Group) -> None:
