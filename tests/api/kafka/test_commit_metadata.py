@@ -54,11 +54,7 @@ def _fill(kafka: KafkaApi, topic: str, kind: str = "plain") -> list[str]:
 
 def _commit(raw: RawClient, group: str, topic: str, *asked: tuple[int, int, str | None]) -> list[tuple[int, int]]:
     """Commit `(partition, offset, text)` as somebody without a membership; return partitions with their codes."""
-    partitions = [CommitPartition(index=index, offset=offset, metadata=text) for index, offset, text in asked]
-    request = OffsetCommitRequest(
-        group_id=group, generation_id=-1, member_id="", topics=[CommitTopic(topic, partitions)]
-    )
-    (found,) = raw.ask(request).topics
+    (found,) = raw.ask(_request(group, topic, *asked)).topics
     return sorted((one.index, one.error_code) for one in found.partitions)
 
 
@@ -85,6 +81,24 @@ def test_kafka_13_the_text_of_a_commit_comes_back_until_the_next_commit(kafka, t
         assert _fetch(raw, group, topic) == [(3, ""), (6, "")], "a commit without a text clears it"
         assert _commit(raw, group, topic, (0, 10, "end"), (1, 99, "nowhere"))[0] == done[0]
         assert _fetch(raw, group, topic) == [(10, "end"), (6, "")], "what is refused stores nothing"
+
+
+def _request(group: str, topic: str, *asked: tuple[int, int, str | None]) -> OffsetCommitRequest:
+    partitions = [CommitPartition(index=index, offset=offset, metadata=text) for index, offset, text in asked]
+    return OffsetCommitRequest(group_id=group, generation_id=-1, member_id="", topics=[CommitTopic(topic, partitions)])
+
+
+@KINDS
+def test_kafka_13_of_commits_sent_at_once_the_last_text_counts(kafka, topic, group, kind) -> None:
+    _fill(kafka, topic, kind)
+    with RawClient(kafka.port) as raw:
+        for last in ("", "a", "z"):
+            texts = [*(f"text {number}" for number in range(20, 0, -1)), last]
+            sent = [raw.send(_request(group, topic, (0, 5, text), (1, 5, "same"))) for text in texts]
+            for frame in sent:
+                (answer,) = raw.receive(frame).topics
+                assert [one.error_code for one in answer.partitions] == [ErrorCode.NONE, ErrorCode.NONE]
+            assert _fetch(raw, group, topic) == [(5, last), (5, "same")]
 
 
 @KINDS
