@@ -187,8 +187,11 @@ class Committed:
         for one in (one for part in parts for one in part.delivered):
             if one.offset >= offset and one.offset not in done:
                 newest[one.offset] = max(one, newest.get(one.offset, one))
+        ranges, leases = tuple(done), tuple(sorted(newest.values()))
+        if self.note is other.note is None:  # as nearly all
+            return Committed(epoch, offset, ranges, leases)
         notes = [part.note for part in parts if part.note is not None and part.offset == offset]
-        return Committed(epoch, offset, tuple(done), tuple(sorted(newest.values())), max(notes, default=None))
+        return Committed(epoch, offset, ranges, leases, max(notes, default=None))
 
 
 class _StoredNote(msgspec.Struct, gc=False):
