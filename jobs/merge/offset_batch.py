@@ -54,17 +54,14 @@ def decode(rows: pa.Table) -> pa.Table:
 def _decode(rows: pa.Table) -> pa.Table:
     found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
     required(found, *(name for name in _SCHEMA.names if name not in {*_ORDERED, "note"}))
-    for name, values in zip(CommitNote._fields, _noted(found).column("note").combine_chunks().flatten(), strict=True):
+    for name, values in zip(
+        CommitNote._fields, found.column("note").drop_null().combine_chunks().flatten(), strict=True
+    ):
         if values.null_count:
             raise Damaged(f"a note without {name!r}")
     for name, width in _ORDERED.items():
         tuples_of(found.column(name), width)
     return found
-
-
-def _noted(table: pa.Table) -> pa.Table:
-    """Return the commits that have a metadata text, or replaced one."""
-    return table.filter(pc.is_valid(table.column("note")))
 
 
 def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
