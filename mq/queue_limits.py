@@ -69,6 +69,9 @@ LANE_BUSY_MS: Final = 15 * _SECOND
 # Ordered pops: the most offsets of one partition that are known and not done. At this limit, nothing new is popped.
 ORDERED_OUTSTANDING_MAX: Final = 10_000
 
+# The metadata text of a committed offset (SPEC KAFKA-13): Kafka's `offset.metadata.max.bytes`.
+COMMIT_METADATA_BYTES_MAX: Final = 4_096
+
 # Messages that one pass of the delay or revive job appends to one partition before it marks them done. All that a kill
 # leaves unmarked must still be in the duplicate window of that partition.
 JOB_BATCH_MESSAGES_MAX: Final = 50_000

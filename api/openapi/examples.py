@@ -127,6 +127,7 @@ _LANE: Final[Json] = {
     "in_flight": 0,
     "last_consume_time": "2013-01-01T05:15:00.456000Z",
     "epoch": 1,
+    "metadata": "worker-1 at 05:15",
 }
 _GROUP: Final[Json] = {
     "group": "billing",

@@ -57,6 +57,7 @@ class Lane(msgspec.Struct, kw_only=True):
     in_flight: int
     last_consume_time: str | None = None
     epoch: int | None = None
+    metadata: str | None = None
 
 
 class Here(NamedTuple):
@@ -139,6 +140,7 @@ class GlobalGroup:
                 )
         queues = {self._queue(name, "offsets"): name for name in asked.offsets}
         wanted = {queue: asked.offsets[name] for queue, name in queues.items()}
+        texts = {self._queue(name, "metadata"): text for name, text in (asked.metadata or {}).items()}
         epochs = await self._epochs(wanted, asked.epochs or {})
 
         async def tried() -> Json | Unavailable:
@@ -150,7 +152,7 @@ class GlobalGroup:
                     field="topic_id",
                     extra={"topic_id": world.id},
                 )
-            return await self._commit(world, wanted, epochs, asked.client_id)
+            return await self._commit(world, wanted, epochs, texts, asked.client_id)
 
         return await self._copies.agreed(self._hosted.name, tried, within_s=_AGREED_S)
 
@@ -159,6 +161,7 @@ class GlobalGroup:
         world: GlobalQueues,
         wanted: Mapping[int, int],
         epochs: Mapping[tuple[str, int], int],
+        texts: Mapping[int, str],
         client_id: str | None,
     ) -> Json | Unavailable:
         parts = {queue: list(global_commit_parts(world, queue, offset).items()) for queue, offset in wanted.items()}
@@ -169,7 +172,8 @@ class GlobalGroup:
             now = {queue: its[-left] for queue, its in parts.items() if len(its) >= left}
             for cluster in sorted({cluster for cluster, _ in now.values()}):
                 its = {queue: at for queue, (one, at) in now.items() if one == cluster}
-                stored = await self._commit_part(world, cluster, its, epochs, client_id)
+                noted = {queue: text for queue, text in texts.items() if queue in its and left == 1}
+                stored = await self._commit_part(world, cluster, its, epochs, noted, client_id)
                 if isinstance(stored, Unavailable):
                     return stored
                 for queue, (offset, epoch) in stored.items():
@@ -192,15 +196,16 @@ class GlobalGroup:
         cluster: str,
         offsets: Mapping[int, int],
         epochs: Mapping[tuple[str, int], int],
+        texts: Mapping[int, str],
         client_id: str | None,
     ) -> dict[int, tuple[int, int]] | Unavailable:
         """Commit local offsets in a cluster; return global offset and epoch by queue."""
         meant = {queue_name(queue): epochs[cluster, queue] for queue in offsets if (cluster, queue) in epochs}
         local = {queue_name(queue): at for queue, at in offsets.items()}
+        noted = {queue_name(queue): text for queue, text in texts.items()}
+        part = CommitRequest(offsets=local, epochs=meant or None, client_id=client_id, metadata=noted or None)
         try:
-            told = await self._ask(
-                cluster, "PUT", CommitRequest(offsets=local, epochs=meant or None, client_id=client_id)
-            )
+            told = await self._ask(cluster, "PUT", part)
         except DeltaMQError as error:
             _tell_globally(world, cluster, error)
             raise
@@ -359,6 +364,16 @@ def _view(world: GlobalQueues, queue: int, told: Told) -> Lane:
     )
     if any(at is not None for at in committed.values()):
         shown.committed_offset = global_position(world, queue, committed)
+        # The newest cluster with a commit of that offset has its text.
+        for stay in world.readable(queue):
+            lane = lanes[stay.cluster]
+            at = None if lane is None else lane.committed_offset
+            if (
+                lane is not None
+                and at is not None
+                and shown_in(world, queue, stay.cluster, at) == shown.committed_offset
+            ):
+                shown.metadata = lane.metadata
     first, newest = world.readable(queue)[0], world.readable(queue)[-1]
     oldest, last = lanes[first.cluster], lanes[newest.cluster]
     if oldest is not None and oldest.min_offset is not None:

@@ -22,6 +22,7 @@ __all__ = ["LaneCommits", "is_begin"]
 
 #: Header of a commit that another process forwards: the offsets are where the group begins.
 _BEGINS: Final = b"mq-begins"
+_NO_TEXTS: Final[Mapping[str, str]] = {}
 
 
 def is_begin(headers: Collection[Header]) -> bool:
@@ -44,9 +45,10 @@ class LaneCommits:
         epochs: Mapping[str, int],
         attempts: Mapping[str, int],
         *,
+        metadata: Mapping[str, str] = _NO_TEXTS,
         begins: bool = False,
     ) -> dict[str, Committed]:
-        """Store commits in lanes of this process; `epochs` that are meant and `attempts` are by partition.
+        """Store commits in lanes of this process; `epochs` that are meant, `attempts` and `metadata` are by partition.
 
         With `begins`, the offsets are where the group begins, and do not count as consumption.
 
@@ -60,8 +62,9 @@ class LaneCommits:
         held = {broker: self._hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
 
         def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
-            tried = attempts.get(lane.partition, 0)
-            return self._lanes.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
+            name = lane.partition
+            tried, text = attempts.get(name, 0), metadata.get(name, "")
+            return self._lanes.commit(lane, topic, offset, epochs.get(name), attempts=tried, metadata=text)
 
         done = await together([commit(lane, at) for lane, at in lanes.items()])
         for broker, epoch in held.items():
@@ -99,9 +102,12 @@ class LaneCommits:
         meant: int | None,
         attempts: int,
         headers: Collection[Header],
+        metadata: str = "",
         begins: bool = False,
     ) -> Committed:
         """Store one commit in a lane of any process; `headers` are those of the client's request. `begins`: see `here`.
+
+        `metadata`: see `decide_commit`.
 
         Another process takes the partition's name from this one only, so what clients may do is checked before.
         """
@@ -110,7 +116,10 @@ class LaneCommits:
         call = Call.on_behalf("PUT", target, [*headers, (_BEGINS, b"1")] if begins else headers)
         peer = self._owners.of(broker_of(name), call)
         epochs, tried = {} if meant is None else {name: meant}, {name: attempts} if attempts else {}
+        texts = {name: metadata} if metadata else {}
         if peer is None:
-            return (await self.here(topic, {lane: offset}, epochs, tried, begins=begins))[name]
-        asked = CommitRequest(offsets={name: offset}, epochs=epochs, attempts=tried, topic_id=lane.topic_id)
+            return (await self.here(topic, {lane: offset}, epochs, tried, metadata=texts, begins=begins))[name]
+        asked = CommitRequest(
+            offsets={name: offset}, epochs=epochs, attempts=tried, topic_id=lane.topic_id, metadata=texts or None
+        )
         return (await self.there(peer, call, asked))[name]

@@ -18,7 +18,17 @@ from api.wire import Header
 from mq.errors import Unprocessable
 from mq.meta import Group, Topic
 from mq.queue import Bounds, Committed, LaneKey, Start, StartKind, reset_position
-from mq.static import Found, LogicalQueue, Segment, commit_steps, offset_at_time, position_of, reset_steps, unfinished
+from mq.static import (
+    Found,
+    LogicalQueue,
+    Segment,
+    commit_steps,
+    committed_at,
+    offset_at_time,
+    position_of,
+    reset_steps,
+    unfinished,
+)
 from tables.log import PartitionLog
 
 __all__ = ["QueuePosition", "QueueProgress"]
@@ -36,6 +46,8 @@ class QueuePosition(NamedTuple):
     is_begun: bool
     #: The epoch of its offsets; None if there is no such group.
     epoch: int | None
+    #: The text that was committed with this offset (SPEC KAFKA-13).
+    metadata: str = ""
 
 
 class QueueProgress:
@@ -64,13 +76,17 @@ class QueueProgress:
                 if committed is not None
                 else await self._moved.position(topic, group, segment.partition, pop=False)
             )
-        segment = unfinished(queue, positions)
+        segment, offset = unfinished(queue, positions), position_of(queue, positions)
+        stored = {partition: None if at is None else at.offset for partition, at in known.items()}
+        noting = committed_at(queue, stored, offset)
+        noted = None if noting is None else known[noting.partition]
         return QueuePosition(
-            offset=position_of(queue, positions),
+            offset=offset,
             segment=segment,
             committed=known[segment.partition],
             is_begun=any(committed is not None for committed in known.values()),
             epoch=self.epoch_of(topic, group.name, queue),
+            metadata="" if noted is None else noted.metadata,
         )
 
     def lanes(self, topic: Topic, group: str, queue: LogicalQueue) -> list[LaneKey]:
@@ -119,12 +135,13 @@ class QueueProgress:
         *,
         meant: int | None = None,
         attempts: int = 0,
+        metadata: str = "",
         headers: Collection[Header] = (),
     ) -> Committed:
         """Commit a logical offset in the lanes of any process; return the progress, with its logical offset.
 
-        The lanes of older segments come first. `meant`, `attempts` and errors are as for `Lanes.commit`; `headers` are
-        those of the client's request.
+        The lanes of older segments come first. `meant`, `attempts`, `metadata` and errors are as for `Lanes.commit`;
+        `headers` are those of the client's request.
         """
         before = await self.of(topic, group, queue)
         store = partial(self._commits.anywhere, topic.name, meant=meant, headers=headers)
@@ -134,7 +151,7 @@ class QueueProgress:
             known = await self._moved.committed(lane)
             if end > passed.start_offset and (known is None or known.offset < end):
                 await store(lane, end, attempts=0)
-        done = await store(lane_of(topic, group.name, segment), physical, attempts=attempts)
+        done = await store(lane_of(topic, group.name, segment), physical, attempts=attempts, metadata=metadata)
         reached = max(segment.logical(done.offset), before.offset if before.is_begun else 0)
         return Committed(done.epoch if before.epoch is None else max(before.epoch, done.epoch), reached)
 

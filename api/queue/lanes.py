@@ -203,12 +203,19 @@ class Lanes:
         self._consumed_ms[lane] = now_ms
 
     async def commit(
-        self, lane: LaneKey, topic: str, offset: int, meant: int | None = None, *, attempts: int = 0
+        self,
+        lane: LaneKey,
+        topic: str,
+        offset: int,
+        meant: int | None = None,
+        *,
+        attempts: int = 0,
+        metadata: str = "",
     ) -> Committed:
         """Commit for a client; durable when this returns (SPEC CONS-4).
 
         `meant` is the epoch that the client means; `attempts` says how often the message at `offset` was tried in place
-        (ORDER-8).
+        (ORDER-8); `metadata` is the commit's text (KAFKA-13, see `decide_commit`).
 
         Raises
         ------
@@ -227,8 +234,8 @@ class Lanes:
         async def decided() -> tuple[Committed, range]:
             present = await self.committed(lane)
             check_epoch(lane.partition, meant, epoch if present is None else present.epoch)
-            now_ms = self.logs.now_ms()
-            committed = decide_commit(present or Committed(epoch, 0), offset, bounds, attempts=attempts, now_ms=now_ms)
+            before, now_ms = present or Committed(epoch, 0), self.logs.now_ms()
+            committed = decide_commit(before, offset, bounds, attempts=attempts, now_ms=now_ms, metadata=metadata)
             return committed, self._lost(lane, present, committed, bounds)
 
         committed, lost = await decided()

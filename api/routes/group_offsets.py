@@ -34,7 +34,7 @@ from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound
 from mq.meta import Group, Topic, lanes_of
 from mq.names import broker_of
-from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, reset_position
+from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, check_metadata, reset_position
 from mq.static import LogicalQueue
 from mq.wire import CommitRequest, ResetRequest
 
@@ -48,6 +48,8 @@ _EMPTY: Final = Bounds(0, 0)
 
 #: A lane or a logical queue.
 K = TypeVar("K")
+#: A number or a text of a partition.
+V = TypeVar("V")
 
 _COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
 _RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
@@ -145,6 +147,7 @@ def _brokers(topic: Topic) -> set[str]:
 )
 async def commit_offsets(group: ReaderName, topic: TopicName, service: Running, request: Request) -> Any:
     asked = await _COMMIT.read(request)
+    _check_texts(asked)
     hosted = await service.topics.require(topic)
     call = Call.of(request.scope)
     if is_for_all(hosted.topic, call):
@@ -197,7 +200,9 @@ async def _commit(service: Service, group: str, topic: str, call: Call, asked: C
         service.commits.there(peer, call, _part(asked, names)) for peer, names in _names(theirs, their_queues).items()
     ]
     begins = is_forwarded(call.headers) and is_begin(call.headers)
-    here = service.commits.here(topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, begins=begins)
+    here = service.commits.here(
+        topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, metadata=asked.metadata or {}, begins=begins
+    )
     in_queues = _commit_queues(service, found, its_group, {queue: queues[queue] for queue in our_queues}, asked, call)
     done = await together([here, in_queues, *asking])
     committed = {name: at for part in done for name, at in part.items()}
@@ -208,6 +213,14 @@ async def _commit(service: Service, group: str, topic: str, call: Call, asked: C
         service.statistics.committed(group, found, name, broker, offsets[name])
     place = {"group": group, "topic": topic, "topic_id": found.id}
     return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
+
+
+def _check_texts(asked: CommitRequest) -> None:
+    """Refuse a text of a partition that is not committed, and one that is too large."""
+    texts = asked.metadata or {}
+    check_named(texts, "metadata", asked.offsets)
+    for name, text in texts.items():
+        check_metadata(name, text)
 
 
 def _check_not_broadcast(group: Group) -> None:
@@ -273,8 +286,8 @@ def _names(lanes: Mapping[Peer, list[LaneKey]], queues: Mapping[Peer, list[Logic
 def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
     """Return the part of a request that concerns these partitions."""
 
-    def its(numbers: Mapping[str, int] | None) -> dict[str, int]:
-        return {name: number for name, number in (numbers or {}).items() if name in names}
+    def its(given: Mapping[str, V] | None) -> dict[str, V]:
+        return {name: one for name, one in (given or {}).items() if name in names}
 
     return msgspec.structs.replace(
         asked,
@@ -282,6 +295,8 @@ def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
         locks=its(asked.locks),
         epochs=its(asked.epochs),
         attempts=its(asked.attempts),
+        # An earlier release knows no such field.
+        metadata=its(asked.metadata) or None,
     )
 
 
@@ -295,7 +310,7 @@ async def _commit_queues(
 ) -> dict[str, Committed]:
     """Commit logical offsets of queues that this process leads, in lanes of any process (SPEC STATIC-16)."""
     held = {queue.leader.broker: service.hosting.epoch(queue.leader.broker) for queue in queues}
-    epochs, attempts = asked.epochs or {}, asked.attempts or {}
+    epochs, attempts, texts = asked.epochs or {}, asked.attempts or {}, asked.metadata or {}
     done = await together(
         [
             service.progress.store(
@@ -305,6 +320,7 @@ async def _commit_queues(
                 offset,
                 meant=epochs.get(queue.name),
                 attempts=attempts.get(queue.name, 0),
+                metadata=texts.get(queue.name, ""),
                 headers=call.headers,
             )
             for queue, offset in queues.items()

@@ -19,7 +19,7 @@ from mq.errors import Corrupt, Unavailable, Unknown
 from mq.meta import Group, Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, lag_messages
-from mq.static import LogicalQueue, position_of
+from mq.static import LogicalQueue, committed_at, position_of
 
 __all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
 
@@ -32,7 +32,7 @@ class LaneView(BaseModel):
     clients hold, or that wait to be delivered again after their invisible time. Unknown values of a damaged partition
     are null. `last_consume_time` is the time of the last pop, acknowledgement, commit, or pull under a lock; null if
     there was none since the service began. `epoch` is the epoch of these offsets: each reset, and each life of the
-    group, has a new one.
+    group, has a new one. `metadata` is the text that was committed with `committed_offset`, null without one.
     """
 
     partition: str
@@ -44,6 +44,7 @@ class LaneView(BaseModel):
     in_flight: int
     last_consume_time: str | None
     epoch: int | None = None
+    metadata: str | None = None
 
 
 async def lane_views(
@@ -113,6 +114,9 @@ async def _queue_view(
                 positions[lane.partition] = await moved.position(topic, group, lane.partition, pop=False)
         known = {partition: at for partition, at in positions.items() if at is not None}
         shown.committed_offset = position_of(queue, known)
+        committed = {lane.partition: lane.committed_offset for lane in lanes}
+        noting = committed_at(queue, committed, shown.committed_offset)
+        shown.metadata = None if noting is None else views[noting.partition].metadata
     lags = [_lag(lane, positions[lane.partition]) for lane in lanes]
     first, newest = views[queue.readable[0].partition], views[queue.newest_readable.partition]
     if first.min_offset is not None and newest.end_offset is not None:
@@ -207,6 +211,7 @@ async def _begun(lanes: Lanes, lane: LaneKey) -> LaneView:
         in_flight=lanes.in_flight(lane),
         last_consume_time=None if last_ms is None else rfc3339(last_ms * 1000),
         epoch=lanes.groups.epoch_of(lane) if committed is None else committed.epoch,
+        metadata=None if committed is None else committed.metadata or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 The fold is that of `mq.queue.progress.committed_of`. Plain commits, which are nearly all, are folded in columns. What
 only ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then joined by
-`mq.queue` once for each lane.
+`mq.queue` once for each lane. Of the metadata texts, only those of each lane's committed offset become objects.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from jobs.merge.record_columns import Ints, checked, columns_of, lists_of, required, tuples_of
-from mq.queue import Committed, Delivered, LaneKey
+from jobs.merge.record_columns import Damaged, Ints, checked, columns_of, lists_of, required, tuples_of
+from mq.queue import CommitNote, Committed, Delivered, LaneKey
 from tables.queue import offset_records_of
 from tables.state import LANE_KEY, Progress
 
@@ -32,6 +33,7 @@ _SCHEMA: Final = pa.schema(
         ("offset", pa.int64()),
         ("done", _TUPLES),
         ("delivered", _TUPLES),
+        ("note", pa.struct([("number", pa.int64()), ("text", pa.string())])),
     ]
 )
 #: The columns of ordered groups, with the length of the tuples in their lists.
@@ -51,7 +53,12 @@ def decode(rows: pa.Table) -> pa.Table:
 
 def _decode(rows: pa.Table) -> pa.Table:
     found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
-    required(found, *(name for name in _SCHEMA.names if name not in _ORDERED))
+    required(found, *(name for name in _SCHEMA.names if name not in {*_ORDERED, "note"}))
+    for name, values in zip(
+        CommitNote._fields, found.column("note").drop_null().combine_chunks().flatten(), strict=True
+    ):
+        if values.null_count:
+            raise Damaged(f"a note without {name!r}")
     for name, width in _ORDERED.items():
         tuples_of(found.column(name), width)
     return found
@@ -75,12 +82,13 @@ def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
     lane_of_row = np.full(table.num_rows, -1)
     lane_of_row[order[present]] = lanes[present]
     done, delivered = (_tuples_of_lanes(table.column(name), lane_of_row, width) for name, width in _ORDERED.items())
+    notes = _notes_of_lanes(table.column("note"), lane_of_row, table.column("offset").to_numpy(), highest)
     keys = zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "topic_min")), strict=True)
     found = {}
     for at, (*key, topic) in enumerate(keys):
         ranges = tuple((low, high) for low, high in done.get(at, ()))
         leases = tuple(Delivered(*one) for one in delivered.get(at, ()))
-        committed = Committed(int(newest[at]), int(highest[at]), ranges, leases)
+        committed = Committed(int(newest[at]), int(highest[at]), ranges, leases, notes.get(at))
         found[LaneKey(*key)] = (topic, committed.join(committed) if ranges or leases else committed)
     return found
 
@@ -93,6 +101,18 @@ def _tuples_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, width: int) -> 
     found: dict[int, list[list[int]]] = {}
     for lane, *one in unique.tolist():
         found.setdefault(lane, []).append(one)
+    return found
+
+
+def _notes_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, offsets: Ints, highest: Ints) -> dict[int, CommitNote]:
+    """Return the newest note of the highest offset of each lane that has any; a row with lane -1 is skipped."""
+    rows = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
+    lanes = lane_of_row[rows]
+    rows = rows[(lanes >= 0) & (offsets[rows] == highest[lanes])]
+    found: dict[int, CommitNote] = {}
+    for lane, stored in zip(lane_of_row[rows].tolist(), column.take(pa.array(rows)).to_pylist(), strict=True):
+        note = CommitNote(**stored)
+        found[lane] = max(note, found.get(lane, note))
     return found
 
 

@@ -137,9 +137,16 @@ def missing_columns(table: str, log: StateLog) -> list[str]:
 
 
 def add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:
-    """Add columns in the commit that fills them, so that no column is ever half filled."""
+    """Add columns in the commit that fills them, so that no column is ever half filled.
+
+    Without values to fill in, the rows stay in their files: they have null there.
+    """
     computed = COMPUTED_COLUMNS.get(table, {})
     fields = {field.name: field for field in spark_schema(STATE_TABLES[table]).fields}
+    if computed.keys().isdisjoint(names) and all(fields[name].nullable for name in names):
+        columns = ", ".join(f"`{name}` {fields[name].dataType.simpleString()}" for name in names)
+        session.sql(f"ALTER TABLE {table_at(store, table)} ADD COLUMNS ({columns})")
+        return
     added = {name: expr(computed.get(name, "NULL")).cast(fields[name].dataType) for name in names}
     rows = session.read.format("delta").load(store.uri(table)).withColumns(added)
     rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(store.uri(table))

@@ -101,7 +101,7 @@ OFFSETS_OF_GROUPS: Final = Target(
         WHEN MATCHED AND s.forget THEN DELETE
         WHEN MATCHED THEN UPDATE SET
             epoch = s.epoch, committed_offset = s.committed_offset, done = s.done, delivered = s.delivered,
-            merged_at = s.merged_at
+            metadata = s.metadata, metadata_number = s.metadata_number, merged_at = s.merged_at
         {_insert(CONSUMER_OFFSETS_SCHEMA.names)}
     """,
 )

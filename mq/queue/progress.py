@@ -22,12 +22,14 @@ from msgspec import UNSET, UnsetType
 from mq.errors import Conflict, Refused, Unprocessable
 from mq.offset_ranges import OffsetRanges
 from mq.queue.checkpoint import LaneKey
+from mq.queue_limits import COMMIT_METADATA_BYTES_MAX
 from mq.request_values import zoned_time
 from mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = [
     "STREAM_PRODUCER_PREFIX",
     "Bounds",
+    "CommitNote",
     "Committed",
     "Delivered",
     "OffsetRecord",
@@ -35,6 +37,7 @@ __all__ = [
     "Start",
     "StartKind",
     "check_epoch",
+    "check_metadata",
     "committed_of",
     "decide_commit",
     "first_position",
@@ -137,6 +140,14 @@ class Delivered(NamedTuple):
         return self.visible_ms > 0
 
 
+class CommitNote(NamedTuple):
+    """The metadata text of the commit of an offset. Greater is later: a text is replaced at the same offset, too."""
+
+    number: int
+    #: Empty after a commit of the same offset without a text.
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """A group's progress in a partition; greater is later.
@@ -144,12 +155,20 @@ class Committed:
     Only ordered groups use `done` and `delivered` (SPEC POP-16, POP-17): the ranges above the committed offset that are
     done, and the leases of messages that were delivered and are not done. In an exclusive group, `delivered` holds how
     often the message at the committed offset was tried (ORDER-8).
+
+    `note` belongs to the commit of exactly `offset` (KAFKA-13): it is gone as soon as the group is further.
     """
 
     epoch: int
     offset: int
     done: tuple[tuple[int, int], ...] = ()
     delivered: tuple[Delivered, ...] = ()
+    note: CommitNote | None = None
+
+    @property
+    def metadata(self) -> str:
+        """The metadata text of the committed offset; empty if it has none."""
+        return "" if self.note is None else self.note.text
 
     @property
     def attempts(self) -> int:
@@ -168,11 +187,23 @@ class Committed:
         for one in (one for part in parts for one in part.delivered):
             if one.offset >= offset and one.offset not in done:
                 newest[one.offset] = max(one, newest.get(one.offset, one))
-        return Committed(epoch, offset, tuple(done), tuple(sorted(newest.values())))
+        ranges, leases = tuple(done), tuple(sorted(newest.values()))
+        if self.note is other.note is None:  # as nearly all
+            return Committed(epoch, offset, ranges, leases)
+        notes = [part.note for part in parts if part.note is not None and part.offset == offset]
+        return Committed(epoch, offset, ranges, leases, max(notes, default=None))
+
+
+class _StoredNote(msgspec.Struct, gc=False):
+    number: int
+    text: str
 
 
 class _Stored(msgspec.Struct, gc=False):
-    """The stored form of a commit; ordered groups have both fields after `offset`, others have neither."""
+    """The stored form of a commit; ordered groups have `done` and `delivered`, others have neither.
+
+    Only commits with a metadata text, and what replaces one at the same offset, have a `note`.
+    """
 
     group: str
     topic: str
@@ -183,6 +214,7 @@ class _Stored(msgspec.Struct, gc=False):
     offset: int
     done: tuple[tuple[int, int], ...] | UnsetType = UNSET
     delivered: tuple[Delivered, ...] | UnsetType = UNSET
+    note: _StoredNote | UnsetType = UNSET
 
 
 _read: Final = msgspec.json.Decoder(_Stored).decode
@@ -201,6 +233,8 @@ class OffsetRecord:
         stored = _Stored(group, self.topic, topic_id, retry, partition, committed.epoch, committed.offset)
         if committed.done or committed.delivered:
             stored.done, stored.delivered = committed.done, committed.delivered
+        if committed.note is not None:
+            stored.note = _StoredNote(*committed.note)
         return to_json(stored)
 
     @classmethod
@@ -208,10 +242,11 @@ class OffsetRecord:
         """Return the record that `to_json` wrote; raises `Corrupt` (`offset_record_corrupt`) when it is damaged."""
         with corrupt_when_damaged("a stored offset commit", code="offset_record_corrupt"):
             stored = _read(body)
+        note = None if stored.note is UNSET else CommitNote(stored.note.number, stored.note.text)
         return cls(
             lane=LaneKey(stored.topic_id, stored.group, stored.retry, stored.partition),
             topic=stored.topic,
-            committed=Committed(stored.epoch, stored.offset, stored.done or (), stored.delivered or ()),
+            committed=Committed(stored.epoch, stored.offset, stored.done or (), stored.delivered or (), note),
         )
 
 
@@ -224,10 +259,19 @@ def committed_of(known: Mapping[LaneKey, Committed], records: Iterable[OffsetRec
     return folded
 
 
-def decide_commit(present: Committed, offset: int, bounds: Bounds, *, attempts: int = 0, now_ms: int = 0) -> Committed:
+def decide_commit(
+    present: Committed,
+    offset: int,
+    bounds: Bounds,
+    *,
+    attempts: int = 0,
+    now_ms: int = 0,
+    metadata: str = "",
+) -> Committed:
     """Return the progress after a client's commit (API `PUT .../offsets`), which never moves it back (SPEC CONS-4).
 
-    `attempts` is how often the message at `offset` was tried in place, until `now_ms`.
+    `attempts` is how often the message at `offset` was tried in place, until `now_ms`. `metadata` is its text;
+    that there is none is stored only if it replaces another text of the same offset.
 
     Raises
     ------
@@ -242,7 +286,36 @@ def decide_commit(present: Committed, offset: int, bounds: Bounds, *, attempts: 
             extra={"end_offset": bounds.end_offset},
         )
     tried = (Delivered.tried(offset, attempts, now_ms),) if attempts else ()
-    return present.join(Committed(present.epoch, offset, (), tried))
+    note = _noted(present, offset, metadata)
+    return present.join(Committed(present.epoch, offset, (), tried, note))
+
+
+def _noted(present: Committed, offset: int, metadata: str) -> CommitNote | None:
+    """Return the note of a commit; None without a text, if there is none that it replaces."""
+    before = present.note if present.offset == offset else None
+    if before is None:
+        return CommitNote(1, metadata) if metadata else None
+    return before if metadata == before.text else CommitNote(before.number + 1, metadata)
+
+
+def check_metadata(partition: str, metadata: str) -> None:
+    """Refuse a metadata text that is too large to be stored with an offset (SPEC KAFKA-13).
+
+    Raises
+    ------
+    Unprocessable
+        `commit_metadata_too_large`, naming the partition.
+    """
+    if len(metadata) * 4 <= COMMIT_METADATA_BYTES_MAX:
+        return
+    size = len(metadata.encode("utf-8", "surrogatepass"))
+    if size > COMMIT_METADATA_BYTES_MAX:
+        raise Unprocessable(
+            f"metadata.{partition}: {size} bytes in UTF-8 are more than {COMMIT_METADATA_BYTES_MAX}",
+            code="commit_metadata_too_large",
+            field=f"metadata.{partition}",
+            extra={"limit": COMMIT_METADATA_BYTES_MAX},
+        )
 
 
 def check_epoch(partition: str, meant: int | None, present: int) -> None:

@@ -22,7 +22,7 @@ from mq.static.logical_queue import (
     queue_names,
 )
 from mq.static.placement import plan_remap, spread_queues
-from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps, unfinished
+from mq.static.progress import Found, commit_steps, committed_at, offset_at_time, position_of, reset_steps, unfinished
 from mq.static.queue_mapping import QueueMapping, mappings_of
 from mq.static.reading import Place, next_after, place_of
 from mq.static.segment import UNDECIDED, Segment, not_decided
@@ -51,6 +51,7 @@ __all__ = [
     "TopicMappings",
     "TopicQueues",
     "commit_steps",
+    "committed_at",
     "faults_of",
     "global_commit_parts",
     "global_position",

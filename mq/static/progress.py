@@ -17,7 +17,7 @@ from mq.static.logical_queue import LogicalQueue
 from mq.static.reading import place_of
 from mq.static.segment import Segment
 
-__all__ = ["Found", "commit_steps", "offset_at_time", "position_of", "reset_steps", "unfinished"]
+__all__ = ["Found", "commit_steps", "committed_at", "offset_at_time", "position_of", "reset_steps", "unfinished"]
 
 
 class Found(NamedTuple):
@@ -43,6 +43,18 @@ def position_of(queue: LogicalQueue, positions: Mapping[str, int]) -> int:
     """Return the logical offset up to which a group is done; for `positions` see `unfinished`."""
     segment = unfinished(queue, positions)
     return segment.logical(_within(segment, positions[segment.partition]))
+
+
+def committed_at(queue: LogicalQueue, committed: Mapping[str, int | None], offset: int) -> Segment | None:
+    """Return the newest readable segment in which a group has committed a logical offset: its commit has the text.
+
+    `committed` has the group's physical offsets by partition. An offset between two segments may be in both.
+    """
+    for segment in reversed(queue.readable):
+        at = committed.get(segment.partition)
+        if at is not None and segment.logical(_within(segment, at)) == offset:
+            return segment
+    return None
 
 
 def commit_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, int]]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.queue_limits import MAX_ATTEMPTS_MAX
+from mq.queue_limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX
 
 __all__ = ["CommitRequest", "ReplayRequest", "ResetRequest", "StartText", "Target"]
 
@@ -45,6 +45,13 @@ class CommitRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
         Meta(
             description="In an exclusive group: how often the message at the offset has failed; the lock's next holder "
             "gets this number."
+        ),
+    ] = None
+    metadata: Annotated[
+        dict[str, str] | None,
+        Meta(
+            description=f"Texts to store with the offsets, by partition, of at most {COMMIT_METADATA_BYTES_MAX} bytes. "
+            "A commit without one removes that of before, unless it is earlier and ignored."
         ),
     ] = None
 

@@ -14,7 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mq.names import broker_of
-from mq.queue import Attempts, Checkpoint, CheckpointKey, CheckpointState, Committed, Delivered, LaneKey, Pop, Span
+from mq.queue import (
+    Attempts,
+    Checkpoint,
+    CheckpointKey,
+    CheckpointState,
+    CommitNote,
+    Committed,
+    Delivered,
+    LaneKey,
+    Pop,
+    Span,
+)
 from tables.schema import TIME
 from tables.state.schema import CONSUMER_OFFSETS_SCHEMA
 
@@ -30,6 +41,8 @@ OFFSET_COLUMNS: Final = (
     "committed_offset",
     "done",
     "delivered",
+    "metadata",
+    "metadata_number",
 )
 CHECKPOINT_COLUMNS: Final = (
     "topic_id",
@@ -61,11 +74,18 @@ def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
     """Return the progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
     columns = [rows.column(name).to_pylist() for name in OFFSET_COLUMNS]
     found = {}
-    for topic_id, group, retry, partition, topic, epoch, offset, done, delivered in zip(*columns, strict=True):
+    for topic_id, group, retry, partition, topic, epoch, offset, done, delivered, *noted in zip(*columns, strict=True):
         ranges = tuple((one["low"], one["high"]) for one in done or ())
         leases = tuple(Delivered(**one) for one in delivered or ())
-        found[LaneKey(topic_id, group, retry, partition)] = (topic, Committed(epoch, offset, ranges, leases))
+        found[LaneKey(topic_id, group, retry, partition)] = (
+            topic,
+            Committed(epoch, offset, ranges, leases, _note(*noted)),
+        )
     return found
+
+
+def _note(text: str | None, number: int | None) -> CommitNote | None:
+    return None if number is None else CommitNote(number, text or "")
 
 
 def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
@@ -80,6 +100,8 @@ def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
             "done": [{"low": low, "high": high} for low, high in committed.done] or None,
             "delivered": [one._asdict() for one in committed.delivered] or None,
             "merged_at": merged_at,
+            "metadata": committed.metadata or None,
+            "metadata_number": None if committed.note is None else committed.note.number,
         }
         for lane, (topic, committed) in progress.items()
     ]

@@ -120,6 +120,9 @@ CONSUMER_OFFSETS_SCHEMA: Final = pa.schema(
         # in place at the message at the committed offset, without a lease (`visible_ms` is 0).
         pa.field("delivered", pa.list_(pa.struct([(name, pa.int64()) for name in Delivered._fields]))),
         _required("merged_at", TIME),
+        # The text that was committed with this very offset, null without one; of several the greatest number counts.
+        pa.field("metadata", pa.string()),
+        pa.field("metadata_number", pa.int64()),
     ]
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from mq.errors import Corrupt
 from mq.queue.checkpoint import CheckpointKey, LaneKey
-from mq.queue.progress import Committed, OffsetRecord
+from mq.queue.progress import CommitNote, Committed, OffsetRecord
 from mq.queue.revive_record import Ack
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
@@ -257,6 +258,21 @@ def test_meta_03_a_start_reads_the_tables_and_only_what_is_behind_their_watermar
     assert (state.checkpoint.span, state.checkpoint.pop.invisible_ms) == (CHECKPOINT.span, 60_000)
     assert merged_to(merged.warehouse.store) == {merged.revive: 1, merged.offsets: 1}
     assert recover(merged.warehouse, "c", ["b"]) == recover(Warehouse.open(str(merged.folder / "empty")), "c", ["b"])
+
+
+def test_kafka_13_texts_are_in_the_table_and_one_of_an_earlier_release_has_none(merged: Merged) -> None:
+    noted = Committed(3, 7, note=CommitNote(2, "b"))
+    merged.append(merged.offsets, rows_of_offset_records([OffsetRecord(lane=LANE, topic="orders", committed=noted)]))
+    for batch, (rows, known) in enumerate(
+        [
+            (offset_rows(noted), noted),
+            (offset_rows(Committed(3, 7, note=CommitNote(3, ""))), Committed(3, 7, note=CommitNote(3, ""))),
+            (offset_rows(noted).drop_columns(["metadata", "metadata_number"]), Committed(3, 7)),
+        ]
+    ):
+        shutil.rmtree(merged.folder / CONSUMER_OFFSETS, ignore_errors=True)
+        merged.merge(CONSUMER_OFFSETS, rows, merged.offsets, 1, batch)
+        assert recover(merged.warehouse, "c", ["a"]).committed == {LANE: known}
 
 
 @pytest.mark.promise("STATE-3")

@@ -118,6 +118,44 @@ def test_kafka_08_processes_show_each_other_and_any_may_append(warehouse, servic
     assert sorted(found) == sorted(f"message {number}" for number in range(300))
 
 
+def test_kafka_13_the_text_of_a_commit_outlives_the_process_that_stored_it(warehouse, services) -> None:
+    ports = [free_port(), free_port()]
+    for broker, port in zip(("broker-a", "broker-b"), ports, strict=True):
+        services.append(ServiceProcess(warehouse, "--broker", broker, "--kafka-port", str(port)))
+    with Admin(services[0].url) as admin:
+        admin.create_topic("orders", partitions=4)
+    servers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    sender = _Sender(servers, "orders")
+    for number in range(100):
+        sender.send(f"message {number}")
+    sender.finish()
+    places = [Place("orders", index) for index in range(4)]
+
+    def told(port: int) -> list[tuple[int, str]]:
+        settings = {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "billing", "enable.auto.commit": False}
+        consumer = Consumer(settings)
+        try:
+            return [(one.offset, one.metadata) for one in consumer.committed(places, TIMEOUT_S)]
+        finally:
+            consumer.close()
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "billing", "enable.auto.commit": False})
+    for word in ("first", "last"):
+        texts = [Place("orders", index, 1, metadata=f"{word} of {index}") for index in range(4)]
+        consumer.commit(offsets=texts, asynchronous=False)
+    consumer.close()
+    expected = [(1, f"last of {index}") for index in range(4)]
+    assert [told(port) for port in ports] == [expected, expected], "whichever process is asked"
+    services[0].kill()  # another process takes its broker over
+    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[1]}"})
+    until(lambda: len(client.list_topics(timeout=TIMEOUT_S).brokers) == 1)
+    assert told(ports[1]) == expected
+    again = Consumer({"bootstrap.servers": f"127.0.0.1:{ports[1]}", "group.id": "billing"})
+    again.commit(offsets=[Place("orders", index, 1, metadata="anew") for index in range(4)], asynchronous=False)
+    again.close()
+    assert told(ports[1]) == [(1, "anew")] * 4
+
+
 def _consume(members: list[Consumer], done) -> list[str]:
     """Let members of a group read and commit in turns until `done(bodies)`."""
     found: list[str] = []

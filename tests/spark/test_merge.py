@@ -27,7 +27,7 @@ from mq.meta.group import NO_OFFSET, decide_delete_group, decide_reset_offsets
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey
 from mq.queue.checkpoint_state import CheckpointState, fold
 from mq.queue.lost import LostRecord
-from mq.queue.progress import Committed, Delivered, OffsetRecord, committed_of
+from mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
 from mq.queue.revive import LostReason
 from mq.queue.revive_record import Ack, Done, Record
 from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
@@ -439,9 +439,9 @@ def test_pop_11_what_is_due_is_found_by_the_statistics_of_the_data_files(
     assert sum(row["null_count.due_time"] for row in shown) == 2
 
 
-def without(spark: SparkSession, tables: QueueTables, column: str) -> None:
+def without(spark: SparkSession, tables: QueueTables, column: str, table: str = POP_CHECKPOINTS) -> None:
     """Make the table one of a release that did not have this column."""
-    at = table_at(tables, POP_CHECKPOINTS)
+    at = table_at(tables, table)
     rows = spark.read.format("delta").load(at).drop(column)
     rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(at)
 
@@ -503,6 +503,44 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
     commit(tables, lanes[0], Committed(reset.groups.epoch, 2), Committed(epoch, 50), broker="a")
     merges.run()
     assert merged_progress(tables)[lanes[0]] == Committed(reset.groups.epoch, 2)
+
+
+def test_kafka_13_texts_are_merged_and_a_table_without_the_column_is_not_written_anew(
+    spark: SparkSession, tables: QueueTables, merges: Merges
+) -> None:
+    topic, group = tables.topic("orders", 2, ("a", "b")), tables.group()
+    one, two = (LaneKey(topic.id, group.name, False, name) for name in topic.route.partitions)
+    epoch = group.epoch
+
+    def merge(of_one: list[Committed], of_two: list[Committed]) -> list[tuple[str | None, int | None]]:
+        for lane, told, broker in ((one, of_one, "a"), (two, of_two, "b")):
+            if told:
+                commit(tables, lane, *told, broker=broker)
+        merges.run()
+        shown = {row["partition"]: row for row in rows(spark, tables, CONSUMER_OFFSETS)}
+        return [(shown[lane.partition]["metadata"], shown[lane.partition]["metadata_number"]) for lane in (one, two)]
+
+    assert merge([Committed(epoch, 5)], [Committed(epoch, 5)]) == [(None, None), (None, None)]
+    without(spark, tables, "metadata", CONSUMER_OFFSETS)
+    without(spark, tables, "metadata_number", CONSUMER_OFFSETS)
+    before = read_state_log(tables.warehouse.store, CONSUMER_OFFSETS)
+    assert before is not None
+    merges.restart()
+    merges.run()
+    after = read_state_log(tables.warehouse.store, CONSUMER_OFFSETS)
+    assert after is not None
+    assert after.columns[-2:] == ("metadata", "metadata_number")
+    assert (after.files, after.transactions) == (before.files, before.transactions), "no row is written anew"
+    first, second = (Committed(epoch, 5, note=CommitNote(number, text)) for number, text in ((1, "a"), (2, "b")))
+    assert merge([second, first], []) == [("b", 2), (None, None)]
+    cleared, ahead = Committed(epoch, 5, note=CommitNote(3, "")), Committed(epoch, 7, note=CommitNote(1, "c"))
+    assert merge([first, cleared, second], [ahead]) == [(None, 3), ("c", 1)]
+    assert merged_progress(tables) == committed_of({}, logged(tables, OFFSETS, offset_records_of))
+    last = Committed(epoch, 5, note=CommitNote(4, "d"))
+    assert merge([last], [Committed(epoch, 8)]) == [("d", 4), (None, None)], "a later commit without a text has none"
+    tables.meta.submit_groups(lambda m: decide_reset_offsets(m.groups, group.name, "orders", {one: 5}))
+    late = Committed(epoch, 5, note=CommitNote(5, "late"))
+    assert merge([late], []) == [(None, None), (None, None)], "a reset clears it, whatever comes late"
 
 
 @pytest.mark.promise("STATE-4")

@@ -3,6 +3,8 @@
 A commit is in the tables before its answer. That of a member never moves back. Who commits an earlier offset while the
 group has no members means a reset, as Kafka's tools do (`kafka-consumer-groups --reset-offsets`), and gets one: a new
 epoch, in which commits that are still on their way count for nothing (SPEC POP-18).
+
+The text of a commit is stored with it, and stays until the group commits again or goes on (SPEC KAFKA-13).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from api.service import Service
 from mq.errors import DeltaMQError, NotFound
 from mq.meta import NO_OFFSET, Group
 from mq.names import broker_of, check_group
-from mq.queue import Bounds, LaneKey, reset_position
+from mq.queue import Bounds, LaneKey, check_metadata, reset_position
 from mq.static import LogicalQueue
 
 __all__ = ["GroupOffsets"]
@@ -63,15 +65,18 @@ class GroupOffsets:
         topics = []
         for topic in request.topics:
             back = {} if request.member_id else await self._put_back(group, topic, asker)
-            ahead = [one for one in topic.partitions if one.index not in back]
-            done = [*back.values(), *[await self._committed(group, topic.name, one, asker) for one in ahead]]
+            # A reset has no text: that of the commit is stored in the new epoch.
+            texts = {one.index for one in topic.partitions if one.metadata}
+            over = {index: one for index, one in back.items() if one.error_code or index not in texts}
+            left = [one for one in topic.partitions if one.index not in over]
+            done = [*over.values(), *[await self._committed(group, topic.name, one, asker) for one in left]]
             topics.append(CommittedTopic(topic.name, done))
         return OffsetCommitResponse(topics=topics)
 
     async def _committed(
         self, group: Group | DeltaMQError, name: str, asked: CommitPartition, asker: Asker
     ) -> CommittedOffset:
-        index = asked.index
+        index, text = asked.index, asked.metadata or ""
         if isinstance(group, DeltaMQError):
             return CommittedOffset(index, error_code_of(group))
         service = self._service
@@ -79,14 +84,17 @@ class GroupOffsets:
             asker.check(OffsetCommitRequest, topic=name)
             topic = await self._places.topic(name)
             queue = self._places.queue(topic, index)
+            check_metadata(str(index), text)
             if queue is not None:
-                await self._committed_in_queue(group, topic, queue, asked.offset, asker)
+                await self._committed_in_queue(group, topic, queue, asked, asker)
                 return CommittedOffset(index, ErrorCode.NONE)
             partition = self._places.partition(topic, index)
             await begin(service.meta, topic.topic, group)
             lane = LaneKey(topic.topic.id, group.name, False, partition)
             at = max(asked.offset, 0)
-            done = await service.commits.anywhere(topic.name, lane, at, meant=None, attempts=0, headers=asker.headers)
+            done = await service.commits.anywhere(
+                topic.name, lane, at, meant=None, attempts=0, headers=asker.headers, metadata=text
+            )
             service.statistics.committed(group.name, topic.topic, partition, broker_of(partition), done.offset)
         except DeltaMQError as error:
             return CommittedOffset(index, error_code_of(error))
@@ -104,6 +112,8 @@ class GroupOffsets:
             asker.check(OffsetCommitRequest, topic=asked.name)
             topic = await self._places.topic(asked.name)
             for one in asked.partitions:
+                if _is_too_large(one):
+                    continue
                 if max(one.offset, 0) < (await self._of(group.name, topic, one.index)).offset:
                     done.append(one.index)
                     lanes |= await self._earlier(group, topic, one)
@@ -136,11 +146,12 @@ class GroupOffsets:
         return {LaneKey(topic.topic.id, group.name, False, partition): reset_position(offset, bounds)}
 
     async def _committed_in_queue(
-        self, group: Group, topic: HostedTopic, queue: LogicalQueue, offset: int, asker: Asker
+        self, group: Group, topic: HostedTopic, queue: LogicalQueue, asked: CommitPartition, asker: Asker
     ) -> None:
         service = self._service
         await begin(service.meta, topic.topic, group)
-        done = await service.progress.store(topic.topic, group, queue, max(offset, 0), headers=asker.headers)
+        at, text = max(asked.offset, 0), asked.metadata or ""
+        done = await service.progress.store(topic.topic, group, queue, at, metadata=text, headers=asker.headers)
         service.statistics.committed(group.name, topic.topic, queue.name, queue.leader.broker, done.offset)
 
     async def delete(self, request: OffsetDeleteRequest, asker: Asker) -> OffsetDeleteResponse:
@@ -238,8 +249,21 @@ class GroupOffsets:
             if known is None:
                 return FetchedOffset(index)
             position = await self._service.progress.of(topic.topic, known, queue, newest=True)
-            return FetchedOffset(index, position.offset) if position.is_begun else FetchedOffset(index)
+            if not position.is_begun:
+                return FetchedOffset(index)
+            return FetchedOffset(index, position.offset, metadata=position.metadata)
         lane = LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))
         # All that was committed before now counts, whichever process stored it.
         committed = await self._service.moved.committed(lane, self._service.loop.time())
-        return FetchedOffset(index) if committed is None else FetchedOffset(index, committed.offset)
+        if committed is None:
+            return FetchedOffset(index)
+        return FetchedOffset(index, committed.offset, metadata=committed.metadata)
+
+
+def _is_too_large(asked: CommitPartition) -> bool:
+    """Whether the partition is refused for its text, and nothing of it may be stored."""
+    try:
+        check_metadata(str(asked.index), asked.metadata or "")
+    except DeltaMQError:
+        return True
+    return False

@@ -32,6 +32,7 @@ class ErrorCode(enum.IntEnum):
     LEADER_NOT_AVAILABLE = 5
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC = 17
@@ -94,6 +95,7 @@ _BY_CODE: Final = {
     "invalid_group_name": ErrorCode.INVALID_GROUP_ID,
     "not_coordinator": ErrorCode.NOT_COORDINATOR,
     "offset_out_of_range": ErrorCode.OFFSET_OUT_OF_RANGE,
+    "commit_metadata_too_large": ErrorCode.OFFSET_METADATA_TOO_LARGE,
     "invalid_acks": ErrorCode.INVALID_REQUIRED_ACKS,
     "invalid_config": ErrorCode.INVALID_CONFIG,
     "topic_exists": ErrorCode.TOPIC_ALREADY_EXISTS,

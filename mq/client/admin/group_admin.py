@@ -48,7 +48,8 @@ RetryPolicyJson: TypeAlias = list[int] | dict[str, object]
 class GroupPartition:
     """One partition as the group sees it; `retry` marks the group's retry partition of a broker.
 
-    `lag` counts the messages that the group has not committed; None if unknown.
+    `lag` counts the messages that the group has not committed; None if unknown. `metadata` is the text that was
+    committed with `committed_offset`; None without one, and from a service of an earlier release.
     """
 
     partition: str
@@ -59,6 +60,7 @@ class GroupPartition:
     lag: int | None = None
     in_flight: int = 0
     last_consume_time: datetime | None = None
+    metadata: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,10 +329,21 @@ class GroupAdmin(PagedCalls):
         return self.group_place(group, topic).offsets
 
     def commit_offsets(
-        self, group: str, topic: str, offsets: Mapping[str, int], *, client_id: str | None = None
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[str, int],
+        *,
+        client_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> dict[str, int]:
-        """Commit offsets by partition; returns the committed offsets, which never go back (see `reset_offsets`)."""
-        return self._commit(group, topic, CommitRequest(dict(offsets), client_id)).offsets
+        """Commit offsets by partition; returns the committed offsets, which never go back (see `reset_offsets`).
+
+        `metadata` has texts by partition, of at most 4,096 bytes each, which are stored with the offsets; a commit
+        without one removes that of before. `get_group` shows them.
+        """
+        texts = dict(metadata) if metadata else None
+        return self._commit(group, topic, CommitRequest(dict(offsets), client_id, metadata=texts)).offsets
 
     def group_place(self, group: str, topic: str) -> GroupPlace:
         """Return `group_offsets` with the epochs and the topic id that `commit_place` checks."""

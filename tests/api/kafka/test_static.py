@@ -297,3 +297,24 @@ def test_kafka_10_members_of_a_group_go_on_behind_a_remapping_and_rest_sees_what
     (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)]).values()
     told = {name_of(one.partition): one.offset for one in future.result(TIMEOUT_S).topic_partitions}
     assert told == ends
+
+
+def test_kafka_13_the_text_of_a_queues_end_stays_when_the_queue_moves(two, pair, topic) -> None:
+    pair[0].send_to(0, "a", "b")
+    consumer = Consumer({"bootstrap.servers": two.servers, "group.id": topic, "enable.auto.commit": False})
+
+    def committed() -> list[tuple[int, str | None]]:
+        return [(one.offset, one.metadata or None) for one in consumer.committed([Place(topic, 0)], TIMEOUT_S)]
+
+    consumer.commit(offsets=[Place(topic, 0, 2, metadata="the end")], asynchronous=False)
+    assert pair[0].remapped(B, queues=[0])
+    assert committed() == [(2, "the end")]
+    for api in two.apis:
+        view = api.call("GET", f"/v1/groups/{topic}/topics/{topic}/offsets").json["partitions"][0]
+        # This client sends the byte that ends a text in C, too.
+        assert (view["committed_offset"], view["metadata"]) == (2, "the end\0")
+    consumer.commit(offsets=[Place(topic, 0, 2)], asynchronous=False)
+    assert committed() == [(2, None)], "it is cleared in the segment that follows"
+    consumer.commit(offsets=[Place(topic, 0, 2, metadata="the beginning")], asynchronous=False)
+    assert committed() == [(2, "the beginning")]
+    consumer.close()

@@ -74,6 +74,25 @@ def test_static_16_a_commit_through_either_cluster_is_told_by_both_in_global_off
     assert lower.status == 200 and shown(clusters.west, topic.name)[0]["lag"] == 0, "a higher offset stays"
 
 
+def test_kafka_13_the_text_of_a_commit_is_in_the_cluster_of_its_offset(clusters: TwoClusters) -> None:
+    topic, offsets = moved_about(clusters, "texts")
+    for nth, offset in enumerate(offsets):
+        more = {"metadata": {name_of(0): f"number {nth}"}}
+        assert commit(clusters.api[NAMES[nth % 2]], topic.name, {0: offset + 1, 1: 0}, **more).status == 200
+        for api in (clusters.east, clusters.west):
+            views = shown(api, topic.name)
+            assert (views[0]["metadata"], views[1]["metadata"]) == (f"number {nth}", None)
+    assert commit(clusters.west, topic.name, {0: 1}, metadata={name_of(0): "back"}).status == 200
+    assert shown(clusters.east, topic.name)[0]["metadata"] == f"number {len(offsets) - 1}", "it is earlier"
+    assert commit(clusters.west, topic.name, {0: offsets[-1] + 1}).status == 200
+    assert shown(clusters.east, topic.name)[0]["metadata"] is None
+    large = commit(clusters.west, topic.name, {0: offsets[-1] + 1}, metadata={name_of(0): "x" * 4_097})
+    assert (large.status, large.json["code"]) == (422, "commit_metadata_too_large")
+    assert large.json["field"] == f"metadata.{name_of(0)}"
+    other = commit(clusters.west, topic.name, {0: offsets[-1] + 1}, metadata={name_of(1): "whose"})
+    assert (other.status, other.json["field"]) == (422, f"metadata.{name_of(1)}")
+
+
 def test_static_16_progress_survives_a_remapping_and_a_restart_of_both(tmp_path: Path) -> None:
     with TwoClusters.running(tmp_path) as clusters:
         topic = made(clusters, "kept")

@@ -132,6 +132,8 @@ BAD: dict[str, tuple[object, int, str, str]] = {
     ),
     "epochs no object": ({"offsets": {A: 1}, "epochs": 1}, 400, "invalid_type", "epochs"),
     "epoch no number": ({"offsets": {A: 1}, "epochs": {A: "1"}}, 400, "invalid_type", f"epochs.{A}"),
+    "metadata no object": ({"offsets": {A: 1}, "metadata": "a"}, 400, "invalid_type", "metadata"),
+    "metadata no text": ({"offsets": {A: 1}, "metadata": {A: 7}}, 400, "invalid_type", f"metadata.{A}"),
     "topic id no text": ({"offsets": {A: 1}, "topic_id": 1}, 400, "invalid_type", "topic_id"),
     "a list": ([1], 400, "invalid_type", "body"),
 }

@@ -16,7 +16,7 @@ from jobs.merge.offset_batch import decode, fold, joined
 from mq.errors import Corrupt
 from mq.queue.checkpoint import LaneKey
 from mq.queue.lost import LostRecord
-from mq.queue.progress import Committed, Delivered, OffsetRecord, committed_of
+from mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
 from mq.queue.revive import LostReason
 from tables.queue.records import rows_of_lost_records, rows_of_offset_records
 
@@ -24,11 +24,13 @@ LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) fo
 small = st.integers(0, 30)
 ranges = st.lists(st.tuples(small, small).map(sorted).map(tuple), max_size=3).map(tuple)
 leases = st.lists(st.builds(Delivered, small, st.integers(1, 5), small, small), max_size=3).map(tuple)
+notes = st.none() | st.builds(CommitNote, st.integers(1, 3), st.text(max_size=2))
 plain = st.builds(Committed, st.integers(1, 2), small)
-ordered = st.builds(Committed, st.integers(1, 2), small, ranges, leases)
+noted = st.builds(Committed, st.integers(1, 2), st.integers(0, 3), note=notes)
+ordered = st.builds(Committed, st.integers(1, 2), small, ranges, leases, notes)
 records = st.lists(
     st.builds(
-        OffsetRecord, lane=st.sampled_from(LANES), topic=st.just("orders"), committed=st.one_of(plain, plain, ordered)
+        OffsetRecord, lane=st.sampled_from(LANES), topic=st.just("orders"), committed=st.one_of(plain, noted, ordered)
     ),
     max_size=20,
 )
@@ -80,6 +82,8 @@ DAMAGE: dict[str, object] = {
     "a range with one end": {**STORED, "done": [[1]]},
     "a range of nothing": {**STORED, "done": [None]},
     "a lease of nothing": {**STORED, "delivered": [[1, 1, 5, None]]},
+    "a note without a text": {**STORED, "note": {"number": 1}},
+    "a note that is a text": {**STORED, "note": "worker"},
     "a lease without its end": {**STORED, "delivered": [[1, 1, 5]]},
 }
 

@@ -14,12 +14,14 @@ from mq.offset_ranges import OffsetRanges
 from mq.queue.checkpoint import LaneKey
 from mq.queue.progress import (
     Bounds,
+    CommitNote,
     Committed,
     Delivered,
     OffsetRecord,
     Position,
     Start,
     StartKind,
+    check_metadata,
     committed_of,
     decide_commit,
     first_position,
@@ -40,6 +42,7 @@ committed = st.builds(
     st.integers(0, 30),
     pairs.map(lambda found: tuple((low, low + size) for low, size in found)),
     st.lists(st.builds(Delivered, small, st.integers(1, 3), small, small), max_size=4).map(tuple),
+    st.none() | st.builds(CommitNote, st.integers(1, 3), st.text(max_size=2)),
 )
 
 
@@ -127,7 +130,9 @@ def test_offset_records_survive_the_log(record: OffsetRecord) -> None:
     assert OffsetRecord.from_json(record.to_json()) == record
 
 
-@pytest.mark.parametrize("change", [{"offset": "7"}, {"epoch": None}, {"done": [[1]]}, {"group": 5}])
+@pytest.mark.parametrize(
+    "change", [{"offset": "7"}, {"epoch": None}, {"done": [[1]]}, {"group": 5}, {"note": {"number": 1}}]
+)
 def test_a_damaged_offset_record_is_corrupt(change: dict[str, object]) -> None:
     body = json.loads(OffsetRecord(lane=LANE, topic="orders", committed=Committed(1, 2)).to_json())
     with pytest.raises(Corrupt) as found:
@@ -140,6 +145,50 @@ def test_cons_4_a_clients_commit_moves_forward_only() -> None:
     assert decide_commit(present, 9, bounds) == Committed(3, 9)
     assert decide_commit(present, 2, bounds) == present
     assert decide_commit(present, 10, bounds).offset == 10
+
+
+def test_kafka_13_a_text_belongs_to_its_offset_and_the_last_one_counts() -> None:
+    bounds, start = Bounds(0, 10), Committed(3, 7)
+    first = decide_commit(start, 7, bounds, metadata="a")
+    assert first == Committed(3, 7, note=CommitNote(1, "a"))
+    second = decide_commit(first, 7, bounds, metadata="b")
+    none = decide_commit(second, 7, bounds)
+    again = decide_commit(none, 7, bounds, metadata="a")
+    steps = [start, first, second, none, again]
+    assert [one.metadata for one in steps] == ["", "a", "b", "", "a"]
+    assert decide_commit(second, 7, bounds, metadata="b") == second, "the same again is stored as it was"
+    assert decide_commit(second, 6, bounds, metadata="c") == second, "an earlier commit changes nothing"
+    assert decide_commit(second, 8, bounds) == Committed(3, 8), "a later one without a text has none"
+    assert decide_commit(second, 8, bounds, metadata="c") == Committed(3, 8, note=CommitNote(1, "c"))
+    for count in range(1, 6):
+        for order in permutations(steps[:count]):
+            folded = committed_of({}, [OffsetRecord(lane=LANE, topic="orders", committed=one) for one in order])
+            assert folded[LANE].metadata == steps[count - 1].metadata
+    assert again.join(Committed(3, 7)) == again, "what others record of the same offset leaves the text"
+    assert again.join(Committed(3, 6, ((7, 9),))).note is None, "acknowledgements have moved the group on"
+    assert again.join(Committed(4, 7)).note is None, "a reset"
+
+
+def test_kafka_13_a_commit_without_a_text_is_stored_as_before() -> None:
+    record = OffsetRecord(lane=LANE, topic="orders", committed=decide_commit(Committed(3, 7), 9, Bounds(0, 10)))
+    assert json.loads(record.to_json()) == {
+        "group": "billing",
+        "topic": "orders",
+        "topic_id": "id-1",
+        "retry": False,
+        "partition": "orders@A",
+        "epoch": 3,
+        "offset": 9,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "x" * 4_096, "\N{EURO SIGN}" * 1_365, "\N{GRINNING FACE}" * 1_024])
+def test_kafka_13_a_text_has_4096_bytes_at_most(text: str) -> None:
+    check_metadata("orders@A", text)
+    with pytest.raises(Unprocessable) as refused:
+        check_metadata("orders@A", f"{text}xx".ljust(4_097, "x"))
+    assert (refused.value.code, refused.value.field) == ("commit_metadata_too_large", "metadata.orders@A")
+    assert refused.value.extra == {"limit": 4_096}
 
 
 def test_order_08_attempts_belong_to_the_message_at_the_committed_offset() -> None:
