@@ -54,7 +54,7 @@ class KafkaPlan:
     strikes: int
     rest_s: tuple[float, float]
     reach: Reach
-    #: So often at least a broker must have gone to another process.
+    #: So often at least a process must have taken a role, a broker or the meta role.
     takeovers: int = 0
     #: What is started as a service.
     program: tuple[str, ...] = tuple(DELTAMQ)
@@ -67,7 +67,7 @@ class KafkaRun:
     plan: KafkaPlan
     history: History
     checked: Checked
-    #: How often a broker went to another process, or to the same one again after its lease was over.
+    #: How often a process took a broker or the meta role: after a fault, and back.
     takeovers: int
 
     @property
@@ -126,19 +126,21 @@ def _play(folder: Path, plan: KafkaPlan, hurt: Hurt) -> int:
             made = door.call("PUT", f"/v1/topics/{_TOPIC}", {"partitions": plan.partitions})
             assert made.ok, made
             names = [one["partition"] for one in partitions_of(door, _TOPIC)]
-            began = _epochs(door)
+            began = _newest_epoch(door)
         recorder.rules(TopicRules(topic=_TOPIC))
         _load(stack, folder, plan, recorder, ",".join(servers), names, hurt(services))
         with closing(Door(urls, timeout_s=30)) as door:
             end_of(door, recorder, _TOPIC)
-            return _epochs(door) - began
+            return _newest_epoch(door) - began
 
 
-def _epochs(door: Door) -> int:
-    """The brokers' epochs together: one grows whenever a process takes a broker."""
+def _newest_epoch(door: Door) -> int:
+    """The newest epoch of all roles: they are counted together, by one whenever a process takes a role."""
     answer = door.call("GET", "/v1/cluster")
     assert answer.ok, answer
-    return sum(one["epoch"] for one in answer.body["brokers"])
+    roles = [*answer.body["brokers"], *filter(None, [answer.body["meta"]])]
+    newest: int = max(one["epoch"] for one in roles)
+    return newest
 
 
 def _load(
