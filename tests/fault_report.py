@@ -41,8 +41,17 @@ FAULTS: Final = {
     "model": "the log against a list",
 }
 #: Figures that are summed; of other figures the largest is shown.
-_SUMS: Final = ("runs", "faults", "acknowledged", "deliveries", "handled", "anomalies", "redelivered")
-_SHOWN: Final = ("acknowledged", "deliveries", "handled", "faults", "redelivered", "serving again max s", "said")
+_SUMS: Final = ("runs", "faults", "takeovers", "acknowledged", "deliveries", "handled", "anomalies", "redelivered")
+_SHOWN: Final = (
+    "acknowledged",
+    "deliveries",
+    "handled",
+    "faults",
+    "takeovers",
+    "redelivered",
+    "serving again max s",
+    "said",
+)
 
 
 @dataclass

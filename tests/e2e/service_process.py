@@ -34,7 +34,7 @@ class ServiceProcess:
 
     def start(self) -> None:
         arguments = ["serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
-        if self._program == DELTAMQ:
+        if list(self._program) == DELTAMQ:
             self._process = Forked(CLI, *arguments, log=self._log)
         else:
             command = [*self._program, *arguments]

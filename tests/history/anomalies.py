@@ -21,6 +21,7 @@ LOG: Final = (
     "damaged",
     "unreadable",
     "nonmonotonic-send",
+    "out-of-sequence",
     "realtime-order",
     "nonmonotonic-poll",
     "poll-skip",

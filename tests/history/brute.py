@@ -16,7 +16,7 @@ __all__ = ["brute"]
 def brute(history: History) -> set[tuple[str, str]]:
     """What is wrong, as pairs of a name and a message or place."""
     found: set[tuple[str, str]] = set()
-    for rule in (_realtime, _writes, _polls, _ends):
+    for rule in (_realtime, _sequences, _writes, _polls, _ends):
         found |= set(rule(history))
     for group in history.groups.values():
         if group.exclusive:
@@ -38,6 +38,29 @@ def _realtime(history: History) -> Iterator[tuple[str, str]]:
             yield "nonmonotonic-send", f"{place.partition}/{place.offset}"
         elif earlier:
             yield "realtime-order", f"{place.partition}/{place.offset}"
+
+
+def _sequences(history: History) -> Iterator[tuple[str, str]]:
+    """For sends of one message each."""
+    seen = {(place.partition, place.offset, one.ids[0]) for one in history.sends for place in one.placed}
+    for source in (history.polls, history.scans):
+        seen |= {(poll.partition, read.offset, read.id) for poll in source for read in poll.reads}
+    seen |= {(one.partition, one.offset, one.id) for pop in history.pops for one in pop.deliveries}
+    first = [
+        place
+        for place in seen
+        if not any(other[0] == place[0] and other[1] < place[1] and other[2] == place[2] for other in seen)
+    ]
+    counted = {one.ids[0]: (one.process, one.number) for one in history.sends if one.number is not None}
+    for partition, offset, id_ in first:
+        if id_ in counted and any(
+            other in counted
+            and (where, counted[other][0]) == (partition, counted[id_][0])
+            and before < offset
+            and counted[other][1] > counted[id_][1]
+            for where, before, other in first
+        ):
+            yield "out-of-sequence", f"{partition}/{offset}"
 
 
 def _writes(history: History) -> Iterator[tuple[str, str]]:

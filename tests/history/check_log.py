@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -86,6 +86,7 @@ def check_log(history: History, log: Log, found: Findings) -> None:
     _writes(history, log, found)
     _holes(history, found)
     _realtime(history, found)
+    _sequences(history, log, found)
     _polls(history, log, found)
     _ends(history, found)
     _epochs(history, found)
@@ -192,6 +193,34 @@ def _behind(sends: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, 
             yield process, begun, offset, own[process], process
         elif highest >= offset:
             yield process, begun, offset, highest, by
+
+
+def _sequences(history: History, log: Log, found: Findings) -> None:
+    """`out-of-sequence`: in a partition, what a producer that counts has sent lies in the order of sending.
+
+    Of a message that lies there twice (`duplicate`), the first place counts.
+    """
+    placed: dict[tuple[str, int], list[tuple[int, int, str]]] = defaultdict(list)
+    for send in history.sends:
+        for at, id_ in enumerate(send.ids if send.number is not None else ()):
+            for partition, offset in _first_places(log.places.get(id_, ())):
+                placed[partition, send.process].append((offset, (send.number or 0) + at, id_))
+    for (partition, _), messages in placed.items():
+        highest, by = -1, ""
+        for offset, number, id_ in sorted(messages):
+            if number < highest:
+                found.add("out-of-sequence", f"{partition}/{offset}", f"{id_} was sent before {by}, and lies behind it")
+            else:
+                highest, by = number, id_
+
+
+def _first_places(places: Iterable[Place]) -> Iterator[Place]:
+    """The first place in each partition."""
+    seen: set[str] = set()
+    for place in sorted(places):
+        if place.partition not in seen:
+            seen.add(place.partition)
+            yield place
 
 
 def _polls(history: History, log: Log, found: Findings) -> None:

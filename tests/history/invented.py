@@ -72,6 +72,7 @@ class _World:
             process=process, begun=begun, ended=ended, outcome=outcome, topic="orders", ids=(id_,),
             keys=(f"k{process}{partition}",), crcs=(crc_of(id_),), producer="p", partition=partition,
             placed=(place,) if outcome is Outcome.OK else (),
+            number=len(self.history.sends),
         )  # fmt: skip
         self.history.add(made)
 

@@ -1,4 +1,4 @@
-"""Kafka's clients in a run: idempotent producers of librdkafka, and a reader; what they were told is recorded.
+"""Clients of librdkafka in a run: idempotent producers, and a reader; what they were told is recorded.
 
 A record has no id that a client could give, so the message's id stands in its body, and readers take it from there.
 Each record is a `send` of its own: several are under way, as librdkafka sends them.
@@ -11,7 +11,6 @@ import random
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -84,7 +83,8 @@ class KafkaSender(threading.Thread):
 
     def _send(self) -> None:
         drawn = self._drawn
-        id_ = f"{self._process}-{self._sent:06d}"
+        number = self._sent
+        id_ = f"{self._process}-{number:06d}"
         self._sent += 1
         key = f"{self._process}.{drawn.randrange(8)}" if drawn.random() < 0.7 else None
         body = marked(id_, draw_size(drawn))
@@ -96,6 +96,7 @@ class KafkaSender(threading.Thread):
             keys=[key],
             crcs=[zlib.crc32(body)],
             producer=str(self._process),
+            number=number,
         )
         self._producer.produce(self._topic, body, key=key, on_delivery=partial(self._told, op))
 
@@ -152,7 +153,7 @@ class KafkaReader(threading.Thread):
             op.ok(reads=found.get(name, []))
 
 
-def scan_bodies(door: Door, recorder: Recorder, topic: str) -> None:
+def end_of(door: Door, recorder: Recorder, topic: str) -> None:
     """Everything at the end: as the service reads it, and as the files have it; ids are those in the bodies."""
     process = recorder.process()
     folders: Mapping[str, Path] = {
@@ -173,9 +174,3 @@ def scan_bodies(door: Door, recorder: Recorder, topic: str) -> None:
 def _body(message: Mapping[str, Any]) -> bytes:
     encoded = message.get("body_base64")
     return base64.b64decode(encoded) if encoded is not None else str(message.get("body", "")).encode()
-
-
-def end_of(urls: Sequence[str], recorder: Recorder, topic: str) -> None:
-    """Let the witnesses look."""
-    with closing(Door(urls, timeout_s=30)) as door:
-        scan_bodies(door, recorder, topic)

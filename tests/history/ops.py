@@ -107,6 +107,9 @@ class Send(Op):
     placed: tuple[Place, ...] = ()
     #: Delayed messages may not be seen before this moment.
     due: int | None = None
+    #: The how-manieth of its producer its first message is, of one that keeps its messages in order in each partition,
+    #: also when several sends are under way.
+    number: int | None = None
     #: The epoch of the owner that stored it, where the answer names one.
     epoch: int | None = None
 

@@ -182,6 +182,14 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
         set(),
         lambda: History().add(send(0, "a", 1, ended=9 * MS), send(5, "b", 0, process=2), scan(reads("ba"))),
     ),
+    "a producer's pipelined messages that a takeover delays": (
+        set(),
+        lambda: History().add(
+            *(send(0, id_, at, ended=90 * MS, number=at) for at, id_ in enumerate("abcd")),
+            fault(50),
+            scan(reads("abcd")),
+        ),
+    ),
     "a reader that begins anew": (
         set(),
         lambda: three().add(
@@ -322,6 +330,18 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
     "a producer's later message lies before its earlier one": (
         {"nonmonotonic-send"},
         lambda: History().add(send(0, "a", 1), send(5, "b", 0), scan(reads("ba"))),
+    ),
+    "a producer's pipelined message overtakes another": (
+        {"out-of-sequence"},
+        lambda: History().add(send(0, "a", 1, number=0), send(0, "b", 0, number=1), scan(reads("ba"))),
+    ),
+    "after a takeover, a counting producer's repeated requests are stored again": (
+        {"duplicate"},
+        lambda: History().add(
+            *(send(0, id_, (0, 1, 2, 5)[at], ended=90 * MS, number=at) for at, id_ in enumerate("abcd")),
+            fault(50),
+            scan(reads("abcbcd")),
+        ),
     ),
     "a message lies before one that was acknowledged before it was sent": (
         {"realtime-order"},

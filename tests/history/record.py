@@ -86,16 +86,32 @@ class Recorder:
         """Something that took no time, or whose beginning does not matter."""
         self.begin(process, kind, **data).ok()
 
+    def told(self, process: int, kind: str, outcome: Outcome, /, *, since: int, **data: object) -> None:
+        """Write an operation of a program that tells of it when it is over; it began at `since` at the earliest."""
+        assert kind in KINDS, kind
+        number = next(self._numbers)
+        self.write(number, process, "invoke", kind, data, moment=since)
+        self.write(number, process, outcome, kind, {})
+
     def rules(self, rules: GroupRules | TopicRules) -> None:
         """Write down what a group or topic promises in this run."""
         kind = "group" if isinstance(rules, GroupRules) else "topic"
         data = {one.name: getattr(rules, one.name) for one in fields(rules)}
         self.write(next(self._numbers), -1, "rules", kind, data)
 
-    def write(self, number: int, process: int, outcome: str, kind: str, data: dict[str, object]) -> None:
-        """One line. The moment is taken under the lock, so that lines are in the order of their moments."""
+    def write(
+        self, number: int, process: int, outcome: str, kind: str, data: dict[str, object], *, moment: int | None = None
+    ) -> None:
+        """One line. Unless a moment is given it is taken under the lock, so that lines are in their order."""
         with self._lock:
-            line = {"n": number, "t": now_ns(), "p": process, "type": outcome, "f": kind, **data}
+            line = {
+                "n": number,
+                "t": now_ns() if moment is None else moment,
+                "p": process,
+                "type": outcome,
+                "f": kind,
+                **data,
+            }
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def close(self) -> None:

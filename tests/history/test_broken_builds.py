@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.history.broken import BUILDS, program
-from tests.history.nemesis import Expand, Fault, KillService, LeaveClient, Remap
+from tests.history.check import Reach
+from tests.history.kafka_run import KafkaPlan, run_kafka
+from tests.history.nemesis import Expand, Fault, KillService, LeaveClient, PauseService, Remap
 from tests.history.poppers import PopSettings
 from tests.history.run import GroupPlan, Plan, System, run
 from tests.history.test_orderly import QUICK
@@ -117,6 +119,17 @@ def test_a_broken_service_is_found(tmp_path: Path, build: str) -> None:
     case = CASES[build]
     found = run(tmp_path / "run", replace(case.plan, program=program(build)), case.hurt)
     assert found.checked.findings.names & case.accused, f"{build} stays green\n{found}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_service_that_forgets_the_sequences_of_kafkas_producers_is_found(tmp_path: Path) -> None:
+    """A process that is stopped loses its broker; when it goes on, it stores what its producers have sent elsewhere."""
+    plan = KafkaPlan(
+        seed=1, strikes=3, rest_s=(0.4, 0.8), reach=Reach(sends=300), program=program("no-duplicate-window")
+    )
+    found = run_kafka(tmp_path / "run", plan, lambda services: [PauseService(services, pause_s=(3.5, 4.5))])
+    assert "duplicate" in found.checked.findings.names, f"it stays green\n{found}"
 
 
 def test_every_broken_build_is_run() -> None:

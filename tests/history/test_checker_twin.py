@@ -19,6 +19,7 @@ from tests.history.report import in_words
 COMPARED = {
     "nonmonotonic-send",
     "realtime-order",
+    "out-of-sequence",
     "lost-write",
     "unseen",
     "nonmonotonic-poll",
