@@ -30,7 +30,11 @@ class ServiceProcess:
         self._log: IO[bytes] = open(warehouse.parent / "service.log", "ab")  # noqa: SIM115  # closed in stop()
         self._process: subprocess.Popen[str] | Forked
         self.url = ""
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         arguments = ["serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
