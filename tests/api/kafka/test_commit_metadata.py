@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,6 @@ from tests.api.running import PROBLEM
 
 TIMEOUT_S = 60
 KINDS = pytest.mark.parametrize("kind", ["plain", "static"])
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory) -> Iterator[KafkaApi]:
-    with kafka_running(tmp_path_factory.mktemp("warehouse")) as found:
-        yield found
-
-
-@pytest.fixture
-def group(topic) -> str:
-    return f"group.of.{topic}"
 
 
 def _url(kafka: KafkaApi) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 
 import google_crc32c
 import numpy as np
@@ -46,12 +45,6 @@ from tests.faulty_store import faulty_disk
 
 TIMEOUT_S = 30
 HEADERS = [("trace", b"1"), ("trace", b"\xff"), ("empty", b""), ("none", None)]
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory) -> Iterator[KafkaApi]:
-    with kafka_running(tmp_path_factory.mktemp("warehouse")) as found:
-        yield found
 
 
 @pytest.fixture

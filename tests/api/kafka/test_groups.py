@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -24,22 +23,11 @@ from api.kafka.messages import (
     subscription_of,
 )
 from api.kafka.messages.group_messages import GroupProtocol, LeavingMember, OffsetDeleteTopic, PlannedAssignment
-from tests.api.kafka.door import KafkaApi, kafka_running
+from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
 
 TIMEOUT_S = 60
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory) -> Iterator[KafkaApi]:
-    with kafka_running(tmp_path_factory.mktemp("warehouse")) as found:
-        yield found
-
-
-@pytest.fixture
-def group(topic) -> str:
-    return f"group.of.{topic}"
 
 
 def _fill(kafka: KafkaApi, topic: str, count: int, partitions: int = 4, start: int = 0) -> set[bytes]:

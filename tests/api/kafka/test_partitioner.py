@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -34,12 +33,6 @@ TIMEOUT_S = 30
 PARTITIONER = "deltamq.partitioner"
 ARROW = "application/vnd.apache.arrow.stream"
 KEYS = ["", "é", "naïve", "订单-42", "🚚", "\x00", "k" * 500, *(f"order-{number}" for number in range(400))]
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory) -> Iterator[KafkaApi]:
-    with kafka_running(tmp_path_factory.mktemp("warehouse")) as found:
-        yield found
 
 
 @pytest.fixture
