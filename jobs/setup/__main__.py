@@ -172,7 +172,7 @@ def _project() -> bool:
 def _native() -> bool:
     """Compile the native part if a C compiler is there; return False if that is done, or was tried in vain before."""
     compiler = find_compiler()
-    key = f"{library_path().name} {compiler}"
+    key = f"{library_path().name} {compiler!a}"
     if is_built() or _read(STAMP_OF_NATIVE) == key:
         return False
     told = (
@@ -181,7 +181,7 @@ def _native() -> bool:
     if told is None:
         _say(f"compiled {library_path().name}")
     else:
-        STAMP_OF_NATIVE.write_text(key, encoding="utf-8")
+        STAMP_OF_NATIVE.write_text(key, encoding="ascii")
         _say(f"{told}: DeltaMQ works without, small commits are slower under load")
     return told is None
 

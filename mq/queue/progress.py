@@ -41,6 +41,7 @@ __all__ = [
     "committed_of",
     "decide_commit",
     "first_position",
+    "is_storable_metadata",
     "lag_messages",
     "read_position",
     "reset_position",
@@ -306,16 +307,22 @@ def check_metadata(partition: str, metadata: str) -> None:
     Unprocessable
         `commit_metadata_too_large`, naming the partition.
     """
-    if len(metadata) * 4 <= COMMIT_METADATA_BYTES_MAX:
-        return
-    size = len(metadata.encode("utf-8", "surrogatepass"))
-    if size > COMMIT_METADATA_BYTES_MAX:
+    if not is_storable_metadata(metadata):
         raise Unprocessable(
-            f"metadata.{partition}: {size} bytes in UTF-8 are more than {COMMIT_METADATA_BYTES_MAX}",
+            f"metadata.{partition}: {_utf8_bytes(metadata)} bytes in UTF-8 are more than {COMMIT_METADATA_BYTES_MAX}",
             code="commit_metadata_too_large",
             field=f"metadata.{partition}",
             extra={"limit": COMMIT_METADATA_BYTES_MAX},
         )
+
+
+def is_storable_metadata(metadata: str) -> bool:
+    """Return whether a metadata text is small enough to be stored with an offset (SPEC KAFKA-13)."""
+    return len(metadata) * 4 <= COMMIT_METADATA_BYTES_MAX or _utf8_bytes(metadata) <= COMMIT_METADATA_BYTES_MAX
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def check_epoch(partition: str, meant: int | None, present: int) -> None:

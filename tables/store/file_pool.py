@@ -30,9 +30,9 @@ import pyarrow as pa
 
 from mq.limits import KIB
 from tables.failpoints import any_armed
+from tables.store.file_system import Failed, Publication
 from tables.store.local import OsFiles
 from tables.store.native import native_library, publish_natively
-from tables.store.publish import Failed, Publication
 
 __all__ = ["PoolingFiles"]
 

@@ -13,18 +13,19 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
-from tables.store.publish import Failed, Publication, Step, publish_in_steps
+from tables.store.file_system import Failed, FileSystem, Publication, Step
+from tables.store.publish import publish_in_steps
 from tables.store.store import Entry, FileMissing, NotDurable, StoreUnsafe
 from tables.store.trash import Trash
 
-__all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles", "make_root"]
+__all__ = ["HEAD", "TEMP_PREFIX", "LocalStore", "OsFiles", "make_root"]
 
 #: Second name of a folder's newest put-if-absent file.
 HEAD: Final = ".head"
@@ -33,21 +34,6 @@ T = TypeVar("T")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Errors of file systems that do not have hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
-
-
-class FileSystem(Protocol):
-    """The system calls whose order durability depends on; a test records them and replays every legal crash."""
-
-    def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None: ...
-    def sync_file(self, path: str) -> None: ...
-    def sync_folder(self, path: str) -> None: ...
-    def link(self, source: str, target: str) -> None: ...
-    def rename(self, source: str, target: str) -> None: ...
-    def unlink(self, path: str) -> None: ...
-    def make_folder(self, path: str) -> None: ...
-    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None: ...
-    def refill(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class OsFiles:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from tables.store.publish import Failed, Publication, Step
+from tables.store.file_system import Failed, Publication, Step
 
 __all__ = ["OpenFile", "library_path", "native_library", "publish_natively"]
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Numbers of the steps, as in `Step` of publish.py; 0 says that all are done. */
+/* Numbers of the steps, as in `Step` of file_system.py; 0 says that all are done. */
 enum { DONE, WRITE_FILE, WRITE_LOG, SYNC, LINK, SETTLE };
 
 /* Open a new file: a dead one that is open already, under its new name, or one that is created. */

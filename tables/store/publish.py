@@ -13,58 +13,14 @@ puts them to disk together: a commit takes a fifth less time.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Protocol
-
-import pyarrow as pa
 
 from tables.failpoints import failpoint
+from tables.store.file_system import Failed, FileSystem, Publication, Step
 
-__all__ = ["Failed", "Publication", "Step", "publish_in_steps"]
-
-
-class Step(IntEnum):
-    """A step of a commit; from `SETTLE` on the commit exists for all processes."""
-
-    WRITE_FILE = 1
-    WRITE_LOG = 2
-    SYNC = 3
-    LINK = 4
-    SETTLE = 5
+__all__ = ["publish_in_steps"]
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A data file, the commit that names it, and where both go: paths of files in existing folders."""
-
-    file: str
-    file_data: pa.Buffer | bytes
-    temp: str
-    log: bytes
-    name: str
-    head: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The step that failed, and its error."""
-
-    step: Step
-    error: OSError
-
-
-class Files(Protocol):
-    """The system calls that the steps need."""
-
-    def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None: ...
-    def sync_file(self, path: str) -> None: ...
-    def sync_folder(self, path: str) -> None: ...
-    def link(self, source: str, target: str) -> None: ...
-    def rename(self, source: str, target: str) -> None: ...
-
-
-def publish_in_steps(files: Files, wanted: Publication, *, sync: bool) -> Failed | None:
+def publish_in_steps(files: FileSystem, wanted: Publication, *, sync: bool) -> Failed | None:
     """Publish in Python; return what failed, None if nothing did."""
     step = Step.WRITE_FILE
     try:

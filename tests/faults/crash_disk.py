@@ -28,8 +28,9 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from tables.store.file_system import Failed, Publication
 from tables.store.local import TEMP_PREFIX, LocalStore
-from tables.store.publish import Failed, Publication, publish_in_steps
+from tables.store.publish import publish_in_steps
 from tables.store.store import Entry, FileMissing, sparse_buffer
 
 __all__ = ["CrashDisk", "DiskStore", "Outcome", "outcomes"]
@@ -168,7 +169,7 @@ class CrashDisk:
         found = self._folders[path].now()
         return {n: None if f == _FOLDER else len(self._files[f].visible) for n, f in found.items()}
 
-    # `tables.store.local.FileSystem`.
+    # `tables.store.file_system.FileSystem`.
 
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         self.before("write_new", path)

@@ -37,7 +37,7 @@ from api.service import Service
 from mq.errors import DeltaMQError, NotFound
 from mq.meta import NO_OFFSET, Group
 from mq.names import broker_of, check_group
-from mq.queue import Bounds, LaneKey, check_metadata, reset_position
+from mq.queue import Bounds, LaneKey, check_metadata, is_storable_metadata, reset_position
 from mq.static import LogicalQueue
 
 __all__ = ["GroupOffsets"]
@@ -112,8 +112,8 @@ class GroupOffsets:
             asker.check(OffsetCommitRequest, topic=asked.name)
             topic = await self._places.topic(asked.name)
             for one in asked.partitions:
-                if _is_too_large(one):
-                    continue
+                if not is_storable_metadata(one.metadata or ""):
+                    continue  # it is refused, and nothing of it may be stored
                 if max(one.offset, 0) < (await self._of(group.name, topic, one.index)).offset:
                     done.append(one.index)
                     lanes |= await self._earlier(group, topic, one)
@@ -258,12 +258,3 @@ class GroupOffsets:
         if committed is None:
             return FetchedOffset(index)
         return FetchedOffset(index, committed.offset, metadata=committed.metadata)
-
-
-def _is_too_large(asked: CommitPartition) -> bool:
-    """Whether the partition is refused for its text, and nothing of it may be stored."""
-    try:
-        check_metadata(str(asked.index), asked.metadata or "")
-    except DeltaMQError:
-        return True
-    return False

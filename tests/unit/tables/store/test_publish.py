@@ -12,9 +12,10 @@ import pytest
 from jobs.setup.native import find_compiler, is_built
 from jobs.setup.native import library_path as built_path
 from tables.store.file_pool import PoolingFiles
+from tables.store.file_system import Failed, Publication, Step
 from tables.store.local import HEAD, OsFiles
 from tables.store.native import OpenFile, library_path, native_library, publish_natively
-from tables.store.publish import Failed, Publication, Step, publish_in_steps
+from tables.store.publish import publish_in_steps
 
 Publish = Callable[[Publication, bool], Failed | None]
 
