@@ -102,8 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.stub.tokens.append(token)
         if self.stub.valid_tokens is not None and (token or "").removeprefix("Bearer ") not in self.stub.valid_tokens:
             self.rfile.read(int(self.headers["Content-Length"] or 0))
-            self.problem(401, "unauthenticated")
+            # Before the answer: the client may go on, and its test look, as soon as it is sent.
             self.stub.refused_calls.append(f"{self.command} {urlsplit(self.path).path}")
+            self.problem(401, "unauthenticated")
             return False
         return True
 
