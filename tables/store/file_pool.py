@@ -11,7 +11,7 @@ a lease (another system, another owner) the file is deleted and a new one is cre
     unlink --> pool --lease granted, opened (upkeep)--> ready --> write_new: rename, write
 
 Some files are opened in advance: each system call of a writer releases the interpreter's lock, and in a busy service
-getting the lock back takes longer than the call.
+getting the lock back takes longer than the call. Where there is the native part, files are made and opened in one call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mq.limits import KIB
 from tables.failpoints import any_armed
 from tables.store.file_system import Failed, Publication
 from tables.store.local import OsFiles
-from tables.store.native import native_library, publish_natively
+from tables.store.native import OpenFile, create_natively, native_library, open_dead_natively, publish_natively
 
 __all__ = ["PoolingFiles"]
 
@@ -59,7 +59,7 @@ class PoolingFiles(OsFiles):
         self._files_max = files_max
         self._pool: deque[str] = deque()
         #: Files that no other process has open, each with its open descriptor for writing.
-        self._ready: deque[tuple[str, int]] = deque()
+        self._ready: deque[OpenFile] = deque()
         self._names = 0
         self._taken = 0
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class PoolingFiles(OsFiles):
         if library is None or any_armed():
             return super().publish(wanted, sync=sync)
         self._taken += 2
-        return publish_natively(library, wanted, self._next(), self._next(), sync=sync)
+        return publish_natively(library, wanted, self._at_hand(), self._at_hand(), sync=sync)
 
     def _reused(self, path: str) -> int | None:
         """Rename a dead file to `path` and return its descriptor for writing; None if no dead file is free."""
@@ -110,7 +110,15 @@ class PoolingFiles(OsFiles):
             return None
         return fd
 
-    def _next(self) -> tuple[str, int] | None:
+    def _at_hand(self) -> OpenFile | None:
+        """Return a dead file, open if one is, which the native call opens otherwise; None if there is none at hand."""
+        with contextlib.suppress(IndexError):
+            return self._ready.popleft()
+        with contextlib.suppress(IndexError):
+            return self._pool.popleft(), -1
+        return None
+
+    def _next(self) -> OpenFile | None:
         """Return a dead file that no other process has open, and its descriptor; None if there is none at hand."""
         with contextlib.suppress(IndexError):
             return self._ready.popleft()
@@ -118,7 +126,7 @@ class PoolingFiles(OsFiles):
             return self._opened(self._pool.popleft())
         return None
 
-    def _opened(self, dead: str) -> tuple[str, int] | None:
+    def _opened(self, dead: str) -> OpenFile | None:
         """Open the file for writing and return it with its descriptor; delete it and return None if it is in use.
 
         A process that opens it from now on opens a file of the pool, which no reader needs.
@@ -160,16 +168,46 @@ class PoolingFiles(OsFiles):
         """
         taken, self._taken = self._taken, 0
         ready = min(max(2 * taken, _READY_MIN), _READY_MAX)
-        for _ in range(min(taken, _REFILL_MAX) - len(self._pool) - len(self._ready)):
-            with self._lock:
-                self._names += 1
-                path = f"{self._folder}/{self._names}"
-            super().write_new(path, b"", sync=False)
-            self._pool.append(path)
-        while self._pool and len(self._ready) < ready:
-            found = self._opened(self._pool.popleft())
-            if found is not None:
-                self._ready.append(found)
+        self._create(min(taken, _REFILL_MAX) - len(self._pool) - len(self._ready), ready - len(self._ready))
+        while dead := self._taken_out(ready - len(self._ready)):
+            self._open(dead)
+
+    def _create(self, count: int, kept: int) -> None:
+        """Create files for the pool, of which some stay open."""
+        if count <= 0:
+            return
+        with self._lock:
+            first, self._names = self._names + 1, self._names + count
+        paths = [f"{self._folder}/{name}" for name in range(first, first + count)]
+        library = native_library()
+        if library is None:
+            for path in paths:
+                super().write_new(path, b"", sync=False)
+                self._pool.append(path)
+            return
+        opened, made, failed = create_natively(library, paths, max(0, min(kept, count)))
+        self._ready.extend(zip(paths, opened, strict=False))
+        self._pool.extend(paths[len(opened) : made])
+        if failed is not None:
+            raise failed
+
+    def _taken_out(self, count: int) -> list[str]:
+        """Take at most `count` files out of the pool; writers take some at the same time."""
+        found: list[str] = []
+        with contextlib.suppress(IndexError):
+            while len(found) < count:
+                found.append(self._pool.popleft())
+        return found
+
+    def _open(self, dead: list[str]) -> None:
+        """Open files of the pool in advance."""
+        library = native_library()
+        if library is None:
+            self._ready.extend(found for path in dead if (found := self._opened(path)) is not None)
+            return
+        for path, fd in zip(dead, open_dead_natively(library, dead), strict=True):
+            if fd >= 0:
+                self._ready.append((path, fd))
 
     def close(self) -> None:
         """Remove the pool; a second call does nothing."""

@@ -1,7 +1,7 @@
 """The steps of `tables.store.publish` in one native call (`publish.c`), where `make setup` could compile it.
 
 A thread gives Python's lock away at each of the fifteen system calls of a commit, and in a busy service it waits longer
-to get it back than for the call itself.
+to get it back than for the call itself. So the files that commits will need are made and opened in one call, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -18,17 +19,20 @@ import pyarrow as pa
 
 from tables.store.file_system import Failed, Publication, Step
 
-__all__ = ["OpenFile", "library_path", "native_library", "publish_natively"]
+__all__ = ["OpenFile", "create_natively", "library_path", "native_library", "open_dead_natively", "publish_natively"]
 
 _SOURCE: Final = Path(__file__).with_name("publish.c")
-#: A dead file to write to, with its open descriptor.
+#: A dead file to write to, with its descriptor; -1 if it is not open yet.
 OpenFile: TypeAlias = tuple[str, int]
 
 
 def publish_natively(
     library: ctypes.CDLL, wanted: Publication, file: OpenFile | None, log: OpenFile | None, *, sync: bool
 ) -> Failed | None:
-    """Publish in one call into `file` and `log`, if given, which are closed then; return what failed."""
+    """Publish in one call into `file` and `log`, if given, which are closed then; return what failed.
+
+    Of those that are not open yet, one that another process has open is deleted, and a new file takes its place.
+    """
     error = ctypes.c_int()
     file_at, file_bytes = _memory(wanted.file_data)
     file_dead, file_fd = file or ("", -1)
@@ -59,6 +63,25 @@ def publish_natively(
     return Failed(failed, OSError(error.value, os.strerror(error.value), path))
 
 
+def create_natively(library: ctypes.CDLL, paths: Sequence[str], kept: int) -> tuple[list[int], int, OSError | None]:
+    """Create files; return the descriptors of the first `kept`, how many were created, and why no more were."""
+    opened, error = (ctypes.c_int * kept)(), ctypes.c_int()
+    made = library.deltamq_create(_joined(paths), len(paths), kept, opened, ctypes.byref(error))
+    failed = None if made == len(paths) else OSError(error.value, os.strerror(error.value), paths[made])
+    return opened[:made], made, failed
+
+
+def open_dead_natively(library: ctypes.CDLL, paths: Sequence[str]) -> list[int]:
+    """Open dead files; return their descriptors, -1 for one that another process has open, which is deleted."""
+    opened = (ctypes.c_int * len(paths))()
+    library.deltamq_open_dead(_joined(paths), len(paths), opened)
+    return opened[:]
+
+
+def _joined(paths: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
 def _memory(data: pa.Buffer | bytes) -> tuple[int | bytes, int]:
     """Return where bytes lie, as ctypes takes it, and how many they are."""
     return (data, len(data)) if isinstance(data, bytes) else (data.address, data.size)
@@ -85,4 +108,8 @@ def native_library() -> ctypes.CDLL | None:
         *(text, text, text, number, ctypes.POINTER(number)),
     ]
     library.deltamq_publish.restype = number
+    library.deltamq_create.argtypes = [text, number, number, ctypes.POINTER(number), ctypes.POINTER(number)]
+    library.deltamq_create.restype = number
+    library.deltamq_open_dead.argtypes = [text, number, ctypes.POINTER(number)]
+    library.deltamq_open_dead.restype = None
     return library

@@ -1,4 +1,5 @@
-/* The file calls of one commit as one call: Python's lock is given away once, not at each of fifteen calls.
+/* The file calls of one commit as one call: Python's lock is given away once, not at each of fifteen calls. The same for
+   the files that a pool makes or opens in advance, many in one call.
 
    The order is that of tables/store/publish.py, where each step is explained. `make setup` compiles this file if the
    machine has a C compiler; without it the steps run in Python. */
@@ -6,23 +7,45 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Numbers of the steps, as in `Step` of file_system.py; 0 says that all are done. */
 enum { DONE, WRITE_FILE, WRITE_LOG, SYNC, LINK, SETTLE };
 
-/* Open a new file: a dead one that is open already, under its new name, or one that is created. */
+static int create(const char *path)
+{
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+}
+
+/* Open a dead file that no process has open, as `_opened` of file_pool.py does; delete it otherwise and return -1. */
+static int open_dead(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (fcntl(fd, F_SETSIG, SIGURG) == 0 && fcntl(fd, F_SETLEASE, F_WRLCK) == 0 && fcntl(fd, F_SETLEASE, F_UNLCK) == 0)
+        return fd;
+    close(fd);
+    unlink(path);
+    return -1;
+}
+
+/* Open a new file: a dead one under its new name, open already or not, or one that is created. */
 static int open_new(const char *path, const char *dead, int fd)
 {
+    if (fd < 0 && *dead)
+        fd = open_dead(dead);
     if (fd >= 0) {
         if (rename(dead, path) == 0)
             return fd;
         close(fd);
         unlink(dead);
     }
-    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+    return create(path);
 }
 
 static int write_all(int fd, const char *data, size_t size)
@@ -69,6 +92,31 @@ static int failed(int step, int file, int log, int *error)
     if (log >= 0)
         close(log);
     return step;
+}
+
+/* Create files; `paths` holds `count` of them, each with a 0 at its end. Return how many were created: all, or those
+   before the one that failed, with its `errno` in `error`. Descriptors of the first `kept` are in `opened`. */
+int deltamq_create(const char *paths, int count, int kept, int *opened, int *error)
+{
+    for (int i = 0; i < count; i++, paths += strlen(paths) + 1) {
+        int fd = create(paths);
+        if (fd < 0) {
+            *error = errno;
+            return i;
+        }
+        if (i < kept)
+            opened[i] = fd;
+        else
+            close(fd);
+    }
+    return count;
+}
+
+/* Open dead files: descriptors are in `opened`, -1 for one that is in use and was deleted. */
+void deltamq_open_dead(const char *paths, int count, int *opened)
+{
+    for (int i = 0; i < count; i++, paths += strlen(paths) + 1)
+        opened[i] = open_dead(paths);
 }
 
 /* Return DONE, or the step that failed, with its `errno` in `error`. Both descriptors are closed in any case. */

@@ -14,7 +14,14 @@ from jobs.setup.native import library_path as built_path
 from tables.store.file_pool import PoolingFiles
 from tables.store.file_system import Failed, Publication, Step
 from tables.store.local import HEAD, OsFiles
-from tables.store.native import OpenFile, library_path, native_library, publish_natively
+from tables.store.native import (
+    OpenFile,
+    create_natively,
+    library_path,
+    native_library,
+    open_dead_natively,
+    publish_natively,
+)
 from tables.store.publish import publish_in_steps
 
 Publish = Callable[[Publication, bool], Failed | None]
@@ -55,6 +62,12 @@ def wanted(tmp_path: Path) -> Publication:
 def _files(wanted: Publication) -> dict[str, bytes]:
     root = Path(wanted.file).parent
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def _descriptors() -> list[str]:
+    return [
+        f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")
+    ]
 
 
 def _open_files(wanted: Publication) -> set[str]:
@@ -157,6 +170,91 @@ def test_a_dead_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path, wan
     assert publish_natively(library, wanted, dead, None, sync=True) is None
     assert _files(wanted)["data"] == b"rows" * 5_000
     assert _open_files(wanted) == set()
+
+
+@needs_native
+def test_a_dead_file_that_is_not_open_yet_is_written_again_unless_another_has_it_open(
+    tmp_path: Path, wanted: Publication
+) -> None:
+    library = native_library()
+    assert library is not None
+    (tmp_path / "free").write_bytes(b"x" * 60_000)
+    (tmp_path / "read").write_bytes(b"old content")
+    free, taken = str(tmp_path / "free"), str(tmp_path / "read")
+    inode = os.stat(free).st_ino
+    with open(taken, "rb") as reader:
+        assert publish_natively(library, wanted, (free, -1), (taken, -1), sync=True) is None
+        assert reader.read() == b"old content"
+    assert os.stat(wanted.file).st_ino == inode
+    assert _files(wanted)["data"] == b"rows" * 5_000 and _files(wanted)["log/1.json"] == wanted.log
+    assert sorted(os.listdir(tmp_path)) == ["table"]
+    assert _open_files(wanted) == set()
+
+
+@needs_native
+def test_files_are_made_in_one_call_up_to_the_one_that_fails(tmp_path: Path) -> None:
+    library = native_library()
+    assert library is not None
+    paths = [str(tmp_path / name) for name in ("1", "zwei-ü", "3", "4")]
+    Path(paths[2]).write_bytes(b"of another")
+    opened, made, failed = create_natively(library, paths, 1)
+    assert (len(opened), made) == (1, 2)
+    assert isinstance(failed, FileExistsError) and failed.filename == paths[2]
+    assert os.write(opened[0], b"x") == 1
+    os.close(opened[0])
+    assert [os.stat(path).st_size for path in paths[:3]] == [1, 0, 10] and not os.path.exists(paths[3])
+    for path in paths[:3]:
+        os.unlink(path)
+    opened, made, failed = create_natively(library, paths, 4)
+    assert (len(opened), made, failed) == (4, 4, None)
+    for fd in opened:
+        os.close(fd)
+
+
+@needs_native
+def test_dead_files_are_opened_in_one_call_and_deleted_where_another_has_them_open(tmp_path: Path) -> None:
+    library = native_library()
+    assert library is not None
+    paths = [str(tmp_path / name) for name in ("free", "read", "gone")]
+    for path in paths[:2]:
+        Path(path).write_bytes(b"old content")
+    with open(paths[1], "rb") as reader:
+        opened = open_dead_natively(library, paths)
+        assert reader.read() == b"old content"
+    assert opened[0] >= 0 and opened[1:] == [-1, -1]
+    assert os.write(opened[0], b"x") == 1
+    os.close(opened[0])
+    assert os.listdir(tmp_path) == ["free"]
+
+
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_native), False])
+def test_the_pool_makes_as_many_files_as_were_taken_and_opens_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setattr("tables.store.file_pool.native_library", lambda: None)
+    (tmp_path / "table").mkdir()
+    files = PoolingFiles(str(tmp_path))
+    pool = next(path for path in tmp_path.iterdir() if path.name.startswith(".pool-"))
+
+    def made() -> int:
+        return len(list(pool.iterdir())) - len(["lock"])
+
+    def inodes(folder: Path) -> set[int]:
+        return {path.stat().st_ino for path in folder.iterdir()}
+
+    for name in range(200):
+        files.write_new(f"{tmp_path}/table/{name}", b"x", sync=False)
+    files.refill()
+    assert made() == 200
+    assert len([path for path in map(os.readlink, _descriptors()) if path.startswith(str(pool))]) == 128 + len(["lock"])
+    ahead = inodes(pool)
+    for name in range(200, 400):
+        files.write_new(f"{tmp_path}/table/{name}", b"y", sync=False)
+    assert made() == 0
+    assert len(inodes(tmp_path / "table") & ahead) == 200
+    files.close()
+    assert not pool.exists()
 
 
 def test_the_pool_takes_the_native_way_where_there_is_one(
