@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
 from tables.schema import INGEST_SCHEMA
 
 __all__ = ["ArrowRows", "Indexes", "Rows", "to_record_batch"]
@@ -122,4 +123,8 @@ def _column(parts: Sequence[Rows], name: str) -> Sequence[Any] | None:
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     if field.name == "headers":
         values = [None if v is None else list(v.items()) for v in values]
+    if len(values) <= FEW_ROWS_MAX and pa.types.is_string(field.type):
+        return text_column(values)
+    if len(values) <= FEW_ROWS_MAX and pa.types.is_binary(field.type):
+        return binary_column([v.encode() if isinstance(v, str) else v for v in values])
     return pa.array(values, field.type)

@@ -26,7 +26,8 @@ from mq.producer import Part, part_to_json
 from mq.sequences import Earlier
 from mq.sequences import Sequence as MessageSequence
 from tables.delta.actions import DataFile
-from tables.delta.small_parquet import FEW_ROWS_MAX, encode_few_rows
+from tables.delta.small_parquet import encode_few_rows
+from tables.few_rows import FEW_ROWS_MAX, int64_column, repeated_text, text_column, zeros
 from tables.paths import data_file_name
 from tables.schema import MESSAGE_SCHEMA, TIME
 
@@ -106,10 +107,13 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
     """
     count = rows.num_rows
     columns = {**_nulls(count), **dict(zip(rows.schema.names, rows.columns, strict=True))}
-    now = pa.repeat(pa.scalar(append_us, TIME), count)
+    is_few = count <= FEW_ROWS_MAX
+    now = int64_column([append_us] * count, TIME) if is_few else pa.repeat(pa.scalar(append_us, TIME), count)
     columns["message_id"] = _filled(columns["message_id"], lambda: _made_ids(batch_id, count))
     columns["born_time"] = _filled(columns["born_time"], lambda: now)
-    columns["reconsume_times"] = _filled(columns["reconsume_times"], lambda: pa.repeat(pa.scalar(0, pa.int32()), count))
+    columns["reconsume_times"] = _filled(
+        columns["reconsume_times"], lambda: zeros(count) if is_few else pa.repeat(pa.scalar(0, pa.int32()), count)
+    )
     columns["append_time"] = now
     if any(p.producer is not None for p in parts):
         columns["producer_id"], columns["producer_seq"] = _producers(parts)
@@ -145,7 +149,7 @@ def _filled(column: pa.Array, default: object) -> pa.Array:
 def _made_ids(batch_id: str, count: int) -> pa.Array:
     """Return ids `<batch id><row in hexadecimal>`: unique, unchanged by renumbering, cheap to make and to compress."""
     if count <= _FEW_IDS:
-        return pa.array([f"{batch_id[:16]}{row:08x}" for row in range(count)], pa.string())
+        return text_column([f"{batch_id[:16]}{row:08x}" for row in range(count)])
     prefix = np.frombuffer(batch_id[:16].encode(), dtype=np.uint8)
     width = len(prefix) + 8
     ids = np.empty((count, width), dtype=np.uint8)
@@ -177,9 +181,11 @@ def _made_row_digits(count: int) -> NDArray[np.uint8]:
 def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
     """Return the columns `producer_id` and `producer_seq`."""
     first = parts[0].producer
+    counts = [p.count for p in parts]
+    if sum(counts) <= FEW_ROWS_MAX and all(p.producer is not None for p in parts):
+        return _few_producers(parts)
     if len(parts) == 1 and first is not None:
         return pa.repeat(first.id, parts[0].count), pa.repeat(first.seq, parts[0].count)
-    counts = [p.count for p in parts]
     rows_of_part = pa.array(np.repeat(np.arange(len(parts)), counts))
     ids = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
     if all(p.producer is not None for p in parts):
@@ -187,6 +193,14 @@ def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
         return ids.take(rows_of_part), pa.array(np.repeat(seqs, counts))
     seqs_or_none = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
     return ids.take(rows_of_part), seqs_or_none.take(rows_of_part)
+
+
+def _few_producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
+    """Return the columns of few rows that all have a producer."""
+    each = [p.producer for p in parts for _ in range(p.count) if p.producer is not None]
+    one = parts[0].producer
+    ids = repeated_text(one.id, len(each)) if one is not None and len(parts) == 1 else text_column([p.id for p in each])
+    return ids, int64_column([p.seq for p in each], pa.int64())
 
 
 def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
@@ -282,9 +296,10 @@ Bounds = tuple[int, int]
 
 def bounds_of(column: pa.ChunkedArray) -> Bounds:
     """Return the least and greatest time of a column, in microseconds; at least one value must not be null."""
-    if len(column) == 1:
-        value = column[0].value
-        return value, value
+    if len(column) <= FEW_ROWS_MAX and column.num_chunks == 1 and not column.null_count:
+        chunk = column.chunk(0)
+        values = memoryview(chunk.buffers()[1]).cast("q")[chunk.offset : chunk.offset + len(chunk)].tolist()
+        return min(values), max(values)
     found = pc.min_max(column)
     return found["min"].value, found["max"].value
 

@@ -26,12 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tables.few_rows import FEW_ROWS_MAX
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["FEW_ROWS_MAX", "encode_few_rows"]
-
-#: Most rows in such a file: with more, joining pieces row by row costs as much as pyarrow.
-FEW_ROWS_MAX: Final = 400
+__all__ = ["encode_few_rows"]
 
 #: Bytes that every row takes: offset, two times, attempts, and an id of the usual length.
 _FILLED_BYTES: Final = 56
@@ -100,8 +98,10 @@ def encode_few_rows(
 
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
     """Return the bytes of bodies and of columns that every row fills: detects early that a file would be too large."""
+    # `nbytes` of the column would give the interpreter's lock away
     body = columns[MESSAGE_SCHEMA.get_field_index("body")]
-    return int(body.nbytes) + _FILLED_BYTES * count
+    ends = memoryview(body.buffers()[1]).cast("i")
+    return int(ends[body.offset + count] - ends[body.offset]) + _FILLED_BYTES * count
 
 
 # Pages --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -100,9 +101,14 @@ class LocalStore:
         self._files = files or OsFiles()
         self._known_folders: set[str] = set()
         self._trash = trash or Trash(self._root)
+        self._temp_name, self._temps = uuid.uuid4().hex, itertools.count()
 
     def uri(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root
+
+    def _new_temp(self, folder: str) -> str:
+        # Not a new random name each time: asking for random bytes gives the interpreter's lock away.
+        return f"{folder}/{TEMP_PREFIX}{self._temp_name}-{os.getpid()}-{next(self._temps)}"
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -120,7 +126,7 @@ class LocalStore:
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
         path = self._path(key)
         folder = os.path.dirname(path)
-        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        temp = self._new_temp(folder)
         with _as_ours(key):
             self._make_folder(folder)
             failpoint("commit.before_log_tmp")
@@ -142,7 +148,7 @@ class LocalStore:
     def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
         path, file = self._path(key), self._path(file_key)
         folder = os.path.dirname(path)
-        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        temp = self._new_temp(folder)
         with _as_ours(key):
             self._make_folder(os.path.dirname(file))
             self._make_folder(folder)
@@ -200,7 +206,7 @@ class LocalStore:
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         path = self._path(key)
         folder = os.path.dirname(path)
-        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        temp = self._new_temp(folder)
         with _as_ours(key):
             self._make_folder(folder)
             self._write_whole(temp, data, sync=True)

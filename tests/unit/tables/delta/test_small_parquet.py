@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mq.producer import Part
 from tables.delta.encode import PARTS_KEY, ProducerStamp, RowsPart, encode_file, numbered, stamp
-from tables.delta.small_parquet import FEW_ROWS_MAX, encode_few_rows
+from tables.delta.small_parquet import encode_few_rows
+from tables.few_rows import FEW_ROWS_MAX
 from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 
 _APPEND_US = 1_700_000_000_123_000

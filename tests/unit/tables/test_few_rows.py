@@ -1,0 +1,46 @@
+"""Columns of few rows are what Arrow's own makers would make."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tables.few_rows import FEW_ROWS_MAX, binary_column, int64_column, repeated_text, text_column, zeros
+from tables.schema import TIME
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.lists(TEXTS | st.none(), max_size=20))
+def test_texts_are_what_arrow_makes_of_them(values: list[str | None]) -> None:
+    made = text_column(values)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, pa.string()))
+
+
+@given(st.lists(st.binary(max_size=20) | st.none(), max_size=20))
+def test_byte_strings_are_what_arrow_makes_of_them(values: list[bytes | None]) -> None:
+    made = binary_column(values)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, pa.binary()))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+def test_numbers_are_what_arrow_makes_of_them(values: list[int]) -> None:
+    assert int64_column(values, pa.int64()).equals(pa.array(values, pa.int64()))
+    assert int64_column(values, TIME).cast(pa.int64()).equals(pa.array(values, pa.int64()))
+
+
+@given(TEXTS, st.integers(1, FEW_ROWS_MAX))
+def test_a_repeated_text_and_zeros_are_what_arrow_repeats(text: str, count: int) -> None:
+    assert repeated_text(text, count).equals(pa.repeat(text, count))
+    assert zeros(count).equals(pa.repeat(pa.scalar(0, pa.int32()), count))
+
+
+def test_a_text_that_is_none_raises_as_arrow_does() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        text_column(["\ud800"])
+    with pytest.raises(UnicodeEncodeError):
+        pa.array(["\ud800"], pa.string())
