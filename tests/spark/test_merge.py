@@ -505,6 +505,7 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
     assert merged_progress(tables)[lanes[0]] == Committed(reset.groups.epoch, 2)
 
 
+@pytest.mark.long
 def test_kafka_13_texts_are_merged_and_a_table_without_the_column_is_not_written_anew(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:

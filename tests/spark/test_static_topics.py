@@ -131,6 +131,7 @@ def test_static_15_both_ways_to_read_show_logical_queues_and_offsets(spark: Spar
 
 
 @pytest.mark.promise("PIPE-1")
+@pytest.mark.long
 def test_static_13_a_stream_writes_a_static_topic_into_a_delta_table_once(
     spark: SparkSession, tables: Orders, tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_static_13_a_stream_writes_a_static_topic_into_a_delta_table_once(
 
 
 @pytest.mark.promise("PIPE-9")
+@pytest.mark.long
 def test_static_21_rows_that_name_a_queue_are_written_to_it(spark: SparkSession, tables: Orders) -> None:
     uri = tables.warehouse.uri
     frame = spark.range(6).selectExpr("CAST(id AS STRING) AS value", f"IF(id < 3, '{Q1}', '0') AS partition")
