@@ -6,8 +6,7 @@ TESTS ?= tests
 # Their long tests take an hour or a night; they are run by name: make test TESTS=... ARGS="-m long --timeout 36000"
 HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
 	tests/unit/mq/order/test_memory_cluster.py tests/unit/mq/testing/test_queue_machine.py
-# Twice the cores of the smallest machine: services and their clients wait for each other half of the time
-WORKERS ?= 4
+WORKERS ?= 3
 # Files of `make unit` lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
 FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 { print "TMPDIR=/dev/shm" }')
 # Services and Spark's workers are started by the hundred: they compile the modules once
