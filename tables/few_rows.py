@@ -15,12 +15,10 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["FEW_ROWS_MAX", "binary_column", "int64_column", "repeated_text", "text_column", "zeros"]
+__all__ = ["FEW_ROWS_MAX", "binary_column", "int64_column", "text_column", "zeros"]
 
 #: Most rows that count as few: with more, joining pieces row by row costs as much as Arrow's own ways.
 FEW_ROWS_MAX: Final = 400
-#: Number of repeated texts that are kept, for the producers of a process.
-_TEXTS_KEPT: Final = 1_024
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -30,17 +28,17 @@ def int64_column(values: Sequence[int], kind: pa.DataType) -> pa.Array:
 
 
 def text_column(values: Sequence[str | None]) -> pa.StringArray:
-    """Return texts as a column."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    """Return texts as a column; if they are many, or some are None, as Arrow makes it."""
+    known = [value for value in values[: FEW_ROWS_MAX + 1] if value is not None]
+    if len(known) < len(values) or len(known) > FEW_ROWS_MAX:
         return pa.array(values, pa.string())
     return _from_bytes([value.encode() for value in known], pa.string())
 
 
 def binary_column(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Return byte strings as a column."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or sum(map(len, known)) > _INT32_MAX:
+    """Return byte strings as a column; if they are many, or some are None, as Arrow makes it."""
+    known = [value for value in values[: FEW_ROWS_MAX + 1] if value is not None]
+    if len(known) < len(values) or len(known) > FEW_ROWS_MAX or sum(map(len, known)) > _INT32_MAX:
         return pa.array(values, pa.binary())
     return _from_bytes(known, pa.binary())
 
@@ -51,16 +49,14 @@ def _from_bytes(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def zeros(count: int) -> pa.Int32Array:
-    """Return a column of at most `FEW_ROWS_MAX` zeros."""
-    return _zeros().slice(0, count)
+    """Return a column of zeros; for few rows, it is a slice of a column that is kept."""
+    return _few_zeros().slice(0, count) if count <= FEW_ROWS_MAX else _made_zeros(count)
 
 
 @functools.cache
-def _zeros() -> pa.Int32Array:
-    return pa.repeat(pa.scalar(0, pa.int32()), FEW_ROWS_MAX)
+def _few_zeros() -> pa.Int32Array:
+    return _made_zeros(FEW_ROWS_MAX)
 
 
-@functools.lru_cache(maxsize=_TEXTS_KEPT)
-def repeated_text(text: str, count: int) -> pa.StringArray:
-    """Return a column of the same text; those that were asked for last are kept."""
-    return _from_bytes([text.encode()] * count, pa.string())
+def _made_zeros(count: int) -> pa.Int32Array:
+    return pa.repeat(pa.scalar(0, pa.int32()), count)

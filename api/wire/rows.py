@@ -123,8 +123,8 @@ def _column(parts: Sequence[Rows], name: str) -> Sequence[Any] | None:
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     if field.name == "headers":
         values = [None if v is None else list(v.items()) for v in values]
-    if len(values) <= FEW_ROWS_MAX and pa.types.is_string(field.type):
+    if pa.types.is_string(field.type):
         return text_column(values)
-    if len(values) <= FEW_ROWS_MAX and pa.types.is_binary(field.type):
+    if pa.types.is_binary(field.type) and len(values) <= FEW_ROWS_MAX:
         return binary_column([v.encode() if isinstance(v, str) else v for v in values])
     return pa.array(values, field.type)

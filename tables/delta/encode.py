@@ -27,7 +27,7 @@ from mq.sequences import Earlier
 from mq.sequences import Sequence as MessageSequence
 from tables.delta.actions import DataFile
 from tables.delta.small_parquet import encode_few_rows
-from tables.few_rows import FEW_ROWS_MAX, int64_column, repeated_text, text_column, zeros
+from tables.few_rows import FEW_ROWS_MAX, int64_column, text_column, zeros
 from tables.paths import data_file_name
 from tables.schema import MESSAGE_SCHEMA, TIME
 
@@ -107,13 +107,11 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
     """
     count = rows.num_rows
     columns = {**_nulls(count), **dict(zip(rows.schema.names, rows.columns, strict=True))}
-    is_few = count <= FEW_ROWS_MAX
-    now = int64_column([append_us] * count, TIME) if is_few else pa.repeat(pa.scalar(append_us, TIME), count)
+    few = count <= FEW_ROWS_MAX
+    now = int64_column([append_us] * count, TIME) if few else pa.repeat(pa.scalar(append_us, TIME), count)
     columns["message_id"] = _filled(columns["message_id"], lambda: _made_ids(batch_id, count))
     columns["born_time"] = _filled(columns["born_time"], lambda: now)
-    columns["reconsume_times"] = _filled(
-        columns["reconsume_times"], lambda: zeros(count) if is_few else pa.repeat(pa.scalar(0, pa.int32()), count)
-    )
+    columns["reconsume_times"] = _filled(columns["reconsume_times"], lambda: zeros(count))
     columns["append_time"] = now
     if any(p.producer is not None for p in parts):
         columns["producer_id"], columns["producer_seq"] = _producers(parts)
@@ -198,9 +196,7 @@ def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
 def _few_producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
     """Return the columns of few rows that all have a producer."""
     each = [p.producer for p in parts for _ in range(p.count) if p.producer is not None]
-    one = parts[0].producer
-    ids = repeated_text(one.id, len(each)) if one is not None and len(parts) == 1 else text_column([p.id for p in each])
-    return ids, int64_column([p.seq for p in each], pa.int64())
+    return text_column([p.id for p in each]), int64_column([p.seq for p in each], pa.int64())
 
 
 def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
@@ -298,8 +294,8 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds:
     """Return the least and greatest time of a column, in microseconds; at least one value must not be null."""
     if len(column) <= FEW_ROWS_MAX and column.num_chunks == 1 and not column.null_count:
         chunk = column.chunk(0)
-        values = memoryview(chunk.buffers()[1]).cast("q")[chunk.offset : chunk.offset + len(chunk)].tolist()
-        return min(values), max(values)
+        values = np.frombuffer(chunk.buffers()[1], np.int64, len(chunk), 8 * chunk.offset)
+        return int(values.min()), int(values.max())
     found = pc.min_max(column)
     return found["min"].value, found["max"].value
 

@@ -100,8 +100,8 @@ def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
     """Return the bytes of bodies and of columns that every row fills: detects early that a file would be too large."""
     # `nbytes` of the column would give the interpreter's lock away
     body = columns[MESSAGE_SCHEMA.get_field_index("body")]
-    ends = memoryview(body.buffers()[1]).cast("i")
-    return int(ends[body.offset + count] - ends[body.offset]) + _FILLED_BYTES * count
+    ends = np.frombuffer(body.buffers()[1], np.int32, count + 1, 4 * body.offset)
+    return int(ends[-1] - ends[0]) + _FILLED_BYTES * count
 
 
 # Pages --------------------------------------------------------------------------------------------------------

@@ -120,11 +120,8 @@ class PoolingFiles(OsFiles):
 
     def _next(self) -> OpenFile | None:
         """Return a dead file that no other process has open, and its descriptor; None if there is none at hand."""
-        with contextlib.suppress(IndexError):
-            return self._ready.popleft()
-        with contextlib.suppress(IndexError):
-            return self._opened(self._pool.popleft())
-        return None
+        found = self._at_hand()
+        return self._opened(found[0]) if found is not None and found[1] < 0 else found
 
     def _opened(self, dead: str) -> OpenFile | None:
         """Open the file for writing and return it with its descriptor; delete it and return None if it is in use.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tables.few_rows import FEW_ROWS_MAX, binary_column, int64_column, repeated_text, text_column, zeros
+from tables.few_rows import FEW_ROWS_MAX, binary_column, int64_column, text_column, zeros
 from tables.schema import TIME
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -33,9 +33,10 @@ def test_numbers_are_what_arrow_makes_of_them(values: list[int]) -> None:
     assert int64_column(values, TIME).cast(pa.int64()).equals(pa.array(values, pa.int64()))
 
 
-@given(TEXTS, st.integers(1, FEW_ROWS_MAX))
-def test_a_repeated_text_and_zeros_are_what_arrow_repeats(text: str, count: int) -> None:
-    assert repeated_text(text, count).equals(pa.repeat(text, count))
+@given(TEXTS, st.integers(1, 2 * FEW_ROWS_MAX))
+def test_one_text_many_times_and_zeros_are_what_arrow_repeats(text: str, count: int) -> None:
+    assert text_column([text] * count).equals(pa.repeat(text, count))
+    assert binary_column([text.encode()] * count).equals(pa.repeat(text.encode(), count))
     assert zeros(count).equals(pa.repeat(pa.scalar(0, pa.int32()), count))
 
 

@@ -64,21 +64,20 @@ def _files(wanted: Publication) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-def _descriptors() -> list[str]:
-    return [
-        f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")
-    ]
-
-
-def _open_files(wanted: Publication) -> set[str]:
-    """Return what this process has open in the table and beside it."""
+def _open_paths() -> set[str]:
+    """Return what this process has open."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         try:
             found.add(os.readlink(f"/proc/self/fd/{number}"))
         except FileNotFoundError:
             continue
-    return {path for path in found if path.startswith(os.path.dirname(os.path.dirname(wanted.file)))}
+    return found
+
+
+def _open_files(wanted: Publication) -> set[str]:
+    """Return what this process has open in the table and beside it."""
+    return {path for path in _open_paths() if path.startswith(os.path.dirname(os.path.dirname(wanted.file)))}
 
 
 @WAYS
@@ -247,7 +246,7 @@ def test_the_pool_makes_as_many_files_as_were_taken_and_opens_some(
         files.write_new(f"{tmp_path}/table/{name}", b"x", sync=False)
     files.refill()
     assert made() == 200
-    assert len([path for path in map(os.readlink, _descriptors()) if path.startswith(str(pool))]) == 128 + len(["lock"])
+    assert len([path for path in _open_paths() if path.startswith(str(pool))]) == 128 + len(["lock"])
     ahead = inodes(pool)
     for name in range(200, 400):
         files.write_new(f"{tmp_path}/table/{name}", b"y", sync=False)
