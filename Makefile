@@ -7,6 +7,8 @@ TESTS ?= tests
 HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
 	tests/unit/mq/order/test_memory_cluster.py tests/unit/mq/testing/test_queue_machine.py
 WORKERS ?= 3
+# Many tests of `make unit` wait for a stub service, so four processes keep two cores busy
+UNIT_WORKERS = $(if $(filter file,$(origin WORKERS)),4,$(WORKERS))
 # Files of `make unit` lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
 FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 { print "TMPDIR=/dev/shm" }')
 # Services and Spark's workers are started by the hundred: they compile the modules once
@@ -54,7 +56,7 @@ test: setup classes compiled ## Run the tests (TESTS=path for some, WORKERS=0 in
 	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
 
 unit: setup compiled ## Run the tests that need no Spark and no service process
-	$(FAST_TMP) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
+	$(FAST_TMP) $(VENV)/python -m pytest -n $(UNIT_WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
 run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \

@@ -207,7 +207,7 @@ class Buffer:
         held = lane.live.get((start_offset, pop_time_ms))
         if held is None:
             return _ACKED if lane.is_over(start_offset, pop_time_ms, tenure) else AckResult(0, bits, None)
-        if tenure < held.tenure:
+        if tenure < held.tenure or bits & ~held.full:  # another checkpoint with the same key, of before a crash
             return AckResult(0, bits, None)
         if held.state is _HELD and not held.replaced | held.changing:
             spent = held.spent = held.spent | bits
@@ -299,7 +299,7 @@ class Buffer:
         if (
             held is None
             or tenure < held.tenure
-            or bit & (held.spent | held.pending)
+            or bit & (held.spent | held.pending | ~held.full)
             or now_ms >= held.pop.revive_time_ms
         ):
             raise Conflict("the message is acknowledged, or has a newer handle", code="handle_expired", field="handle")

@@ -50,7 +50,7 @@ def told(findings: Findings) -> set[tuple[str, str]]:
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3)
 @given(seed=seeds, steps=st.integers(1, 250))
 def test_a_history_in_which_nothing_is_wrong_is_valid(seed: int, steps: int) -> None:
     history = invent(seed, steps)
@@ -59,7 +59,7 @@ def test_a_history_in_which_nothing_is_wrong_is_valid(seed: int, steps: int) -> 
     assert brute(history) == set()
 
 
-@settings(max_examples=300)
+@settings(max_examples=settings.default.max_examples * 6)
 @given(seed=seeds, steps=st.integers(1, 80), change=seeds)
 def test_the_checker_finds_what_a_look_at_every_pair_finds(seed: int, steps: int, change: int) -> None:
     history = spoil(invent(seed, steps), change)

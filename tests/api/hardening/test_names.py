@@ -85,7 +85,11 @@ def test_sec_33_names_are_decoded_once(api: Api, place: Path) -> None:
 
 
 @given(name=st.text(max_size=40) | st.text(alphabet="./\\%2eE\0", max_size=12))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples * 2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_sec_33_whatever_a_name_says_nothing_is_made_outside_of_the_topics_folder(
     api: Api, place: Path, name: str
 ) -> None:

@@ -187,7 +187,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3)
 @given(steps=steps)
 def test_route_06_keys_stay_in_order_whatever_moves_and_all_arrive(steps: list[tuple[Any, ...]]) -> None:
     topic = Topic()

@@ -173,7 +173,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings.default.max_examples * 2)
 @given(steps=steps)
 def test_order_02_whatever_happens_the_allocation_fits_who_is_online(steps: list[tuple[str, Any]]) -> None:
     """Even, complete, of the present route; and nobody who may still hold a partition is forgotten."""

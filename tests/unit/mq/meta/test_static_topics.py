@@ -430,7 +430,9 @@ class StaticMachine(RuleBasedStateMachine):
 
 
 TestStaticMachine = StaticMachine.TestCase
-TestStaticMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestStaticMachine.settings = settings(
+    max_examples=settings.default.max_examples * 2, stateful_step_count=25, deadline=None
+)
 
 
 @given(st.integers(1, 1_024), st.integers(1, 4))

@@ -388,6 +388,16 @@ def test_pop_14_what_is_stored_can_be_acked_after_a_crash(bench: Bench) -> None:
     assert restored.span == held.span
 
 
+def test_pop_14_a_handle_for_more_messages_than_its_checkpoint_has_is_of_before_a_crash(bench: Bench) -> None:
+    (stored,) = bench.pop(2, invisible_ms=4_000)
+    bench.buffer.stored(stored)
+    buffer, lane = restarted(0, [stored.checkpoint])
+    assert buffer.ack(lane, 0, 0, 0b111, 1, tenure=1) == AckResult(0, 0b111, None)
+    with pytest.raises(Conflict, match="newer handle"):
+        buffer.change(lane, 0, 0, 2, tenure=1, now_ms=1, invisible_ms=30_000, revive_queue=3)
+    assert lane.in_flight == 2
+
+
 def test_pop_09_a_dead_handle_is_known_after_a_crash(bench: Bench) -> None:
     (stored,) = bench.pop(2, invisible_ms=4_000)
     bench.buffer.stored(stored)

@@ -226,7 +226,7 @@ class Clients:
 
 
 @KINDS
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3)
 @given(script=steps)
 def test_pop_20_whatever_answers_are_lost_no_message_is_had_twice_or_stays_away(
     kind: type[Lane], script: list[tuple[str, str, int]]

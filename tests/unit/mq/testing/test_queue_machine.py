@@ -392,7 +392,9 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=50, report_multiple_bugs=False)
+TestQueueMachine.settings = settings(
+    max_examples=settings.default.max_examples * 3, stateful_step_count=50, report_multiple_bugs=False
+)
 
 
 class LongQueueMachine(QueueMachine):

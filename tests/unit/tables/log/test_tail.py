@@ -113,7 +113,7 @@ def test_readers_keep_what_they_took() -> None:
     ),
     st.integers(10_000, 80_000),
 )
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3)
 def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, int, int]], bytes_max: int) -> None:
     tail, end = Tail(bytes_max, TailBudget(1 << 40)), 0
     for step, count, size in steps:

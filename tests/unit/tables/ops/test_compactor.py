@@ -208,7 +208,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 2)
 def test_spark_08_in_any_order_of_steps_of_three_processes_nothing_is_lost_or_repeated(
     steps: list[tuple[str, int]],
 ) -> None:
