@@ -98,12 +98,16 @@ class Placing(Protocol):
 class InLine:
     """One request in a line."""
 
-    __slots__ = ("_done", "_line", "part", "refused", "request", "target", "until")
+    __slots__ = ("_line", "_waiter", "outcome", "part", "refused", "request", "settled", "target", "until")
 
-    def __init__(self, line: _Line, request: LineRequest, done: asyncio.Future[Stored | DeltaMQError]) -> None:
+    def __init__(self, line: _Line, request: LineRequest) -> None:
         self._line = line
-        self._done = done
+        self._waiter: asyncio.Future[None] | None = None
         self.request = request
+        #: What became of it; None until that is known.
+        self.outcome: Stored | DeltaMQError | None = None
+        #: Called when the outcome is known.
+        self.settled: Callable[[], None] | None = None
         #: Where it is under way, and as what; None while it waits.
         self.target: Target | None = None
         self.part: RequestPart | None = None
@@ -117,18 +121,24 @@ class InLine:
 
         Who waits may be cancelled; the request is stored all the same.
         """
-        found = await self._done
-        if isinstance(found, DeltaMQError):
-            raise found
-        return found
+        if self.outcome is None:
+            self._waiter = self._line.loop.create_future()
+            await self._waiter
+        assert self.outcome is not None, "it was waited for"
+        if isinstance(self.outcome, DeltaMQError):
+            raise self.outcome
+        return self.outcome
 
     def part_done(self) -> None:
         """Take the outcome of the commit."""
         self._line.delivered(self)
 
     def settle(self, outcome: Stored | DeltaMQError) -> None:
-        if not self._done.done():
-            self._done.set_result(outcome)
+        self.outcome = outcome
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if self.settled is not None:
+            self.settled()
 
 
 @dataclass(slots=True)
@@ -147,7 +157,7 @@ class _Line:
 
     def begin(self, request: LineRequest) -> InLine:
         """Put a request behind all others; raises what `Placing.target` does, and then it is not in the line."""
-        one = InLine(self, request, self.loop.create_future())
+        one = InLine(self, request)
         last = self.requests[-1] if self.requests else None
         target = None
         if self.again is None:

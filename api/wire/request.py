@@ -175,6 +175,10 @@ class Ticket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give back what is reserved; once."""
         self._admission.bytes -= self.bytes
         self._admission.requests -= 1
 

@@ -91,15 +91,15 @@ class Asker:
         self._allowed: list[tuple[Resource, str, Verb]] = []
         #: The call's name and where it comes from, for the audit.
         self.call = self.address = ""
-        self._on_refused: Callable[[Forbidden], None] | None = None
+        self._on_refused: Callable[[Forbidden, str], None] | None = None
 
-    def told(self, call: str, address: str, on_refused: Callable[[Forbidden], None] | None) -> None:
-        """Take what is asked and from where; `on_refused` is called with each refusal."""
+    def told(self, call: str, address: str, on_refused: Callable[[Forbidden, str], None] | None) -> None:
+        """Take what is asked and from where; `on_refused` is called with each refusal, and the call's name."""
         self.call, self.address, self._on_refused = call, address, on_refused
 
     def _refused(self, error: Forbidden) -> Forbidden:
         if self._on_refused is not None:
-            self._on_refused(error)
+            self._on_refused(error, self.call)
         return error
 
     @property

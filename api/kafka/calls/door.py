@@ -15,7 +15,7 @@ from api.kafka.calls.fetching import Fetching
 from api.kafka.calls.group_offsets import GroupOffsets
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
-from api.kafka.calls.producing import Producing
+from api.kafka.calls.producing import Producing, Reply
 from api.kafka.calls.topics import TopicCalls
 from api.kafka.messages import (
     AlterConfigsRequest,
@@ -74,14 +74,19 @@ class Door:
         """Let no member of a group wait any longer."""
         self._members.end()
 
-    async def begin(
-        self, frame: Frame, ticket: Ticket, host: str, session: Session, asker: Asker
-    ) -> Awaitable[Message | None]:
-        """Begin a request, and return what waits for its answer: None if the client wants no answer.
+    def begin_at_once(self, frame: Frame, asker: Asker, reply: Reply) -> bool:
+        """Begin an append for which nothing has to be waited; False for all other requests, which are not begun.
 
-        A connection begins its requests one after another. What must be in their order, the appends, is in a queue
-        when this returns, and so is who the client is. The bytes that an answer takes are reserved in `ticket`; `host`
-        is where the client is, `asker` who asks.
+        Its batches are in the queues of their partitions when this returns.
+        """
+        request = frame.request
+        return isinstance(request, ProduceRequest) and self._producing.begin_at_once(request, asker, reply)
+
+    async def begin(self, frame: Frame, session: Session, asker: Asker) -> Awaitable[Message | None]:
+        """Begin a request that others may not overtake; return what waits for its answer.
+
+        The answer is None if the client wants none. When this returns, appends are in the queues of their partitions,
+        and of a call about it, it is known who the client is.
         """
         match frame.request:
             case ProduceRequest() as request:
@@ -90,9 +95,13 @@ class Door:
                 return _at_once(session.handshake(request))
             case SaslAuthenticateRequest() as request:
                 return _at_once(await session.authenticate(request))
-        return self._answer(frame, ticket, host, asker)
+        raise AssertionError(f"call {frame.api.key} may be overtaken")
 
-    async def _answer(self, frame: Frame, ticket: Ticket, host: str, asker: Asker) -> Message:
+    async def answer(self, frame: Frame, ticket: Ticket, host: str, asker: Asker) -> Message:
+        """Answer a request that others may overtake.
+
+        The bytes that the answer takes are reserved in `ticket`; `host` is where the client is, `asker` who asks.
+        """
         match frame.request:
             case FetchRequest() as request:
                 return await self._fetching.fetch(request, ticket, asker)

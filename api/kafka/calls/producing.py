@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from api.kafka.messages import (
     ErrorCode,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    Message,
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
@@ -47,12 +48,15 @@ from tables.delta import ProducerStamp
 from tables.key_column import kafka_hashes_of_keys
 from tables.settings import Flush
 
-__all__ = ["Producing"]
+__all__ = ["Producing", "Reply"]
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
 #: Most seconds that a producer waits for the logical offset of messages that are stored.
 _DECIDED_S: Final = 10.0
+
+
+_FLUSH: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 
 
 class _Batch(NamedTuple):
@@ -75,6 +79,48 @@ class _Queued:
     placed: InLine | InQueue
 
 
+#: The batches of a request by topic: what waits for its outcome, or was refused.
+_Topics: TypeAlias = list[tuple[str, list[_Queued | ProducedPartition]]]
+
+
+class Reply(Protocol):
+    """Who wants the answer to a request; one of the two is called, once."""
+
+    def ready(self, answer: Message | None) -> None:
+        """Take the answer, None if the client wants none."""
+
+    def later(self, ask: Callable[[], Awaitable[Message | None]]) -> None:
+        """Ask for the answer in a task."""
+
+
+class _Waiting:
+    """An answer that waits for the commits of its batches, without a task."""
+
+    __slots__ = ("_left", "_producing", "_reply", "_request", "_topics")
+
+    def __init__(self, producing: Producing, request: ProduceRequest, topics: _Topics, reply: Reply) -> None:
+        self._producing = producing
+        self._request = request
+        self._topics = topics
+        self._reply = reply
+        lines = [part.placed for _, parts in topics for part in parts if isinstance(part, _Queued)]
+        self._left = len(lines)
+        for line in lines:
+            assert isinstance(line, InLine), "of a plain topic"
+            line.settled = self._settled
+        if not lines:
+            reply.ready(producing.answer_at_once(request, topics))
+
+    def _settled(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            placed = (part.placed for _, parts in self._topics for part in parts if isinstance(part, _Queued))
+            if any(isinstance(one, InLine) and isinstance(one.outcome, GONE) for one in placed):
+                self._reply.later(partial(self._producing.answer, self._request, self._topics))
+            else:
+                self._reply.ready(self._producing.answer_at_once(self._request, self._topics))
+
+
 class Producing:
     """The producers' calls; used on the event loop."""
 
@@ -88,13 +134,43 @@ class Producing:
         self._appender = PartitionAppender(service.topics, service.meta, service.partitions, service.sealer)
         self._queues = QueueAppender(service.topics, service.meta, service.partitions, service.sealer)
 
+    def begin_at_once(self, request: ProduceRequest, asker: Asker, reply: Reply) -> bool:
+        """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
+        known = []
+        for topic in request.topics:
+            hosted = self._topics.find(topic.name)
+            if hosted is None or hosted.topic.static is not None or not self._places.served(hosted.topic):
+                return False
+            if any(part.records is not None and len(part.records) > INLINE_BYTES for part in topic.partitions):
+                return False
+            known.append((hosted, topic))
+        topics = [
+            (topic.name, [self._begun_at_once(request, hosted, part, asker) for part in topic.partitions])
+            for hosted, topic in known
+        ]
+        _Waiting(self, request, topics, reply)
+        return True
+
+    def _begun_at_once(
+        self, request: ProduceRequest, hosted: HostedTopic, part: ProducePartition, asker: Asker
+    ) -> _Queued | ProducedPartition:
+        try:
+            _check(request)
+            asker.check(ProduceRequest, topic=hosted.name)
+            check_client_topic(hosted.name)
+            partition = self._places.partition(hosted, part.index)
+            batch = _checked(part.records or b"", _key_check(hosted, part.index))
+            return self._placed(hosted, part.index, partition, batch)
+        except DeltaMQError as error:
+            return _refused(part.index, error)
+
     async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
         waiting = []
         for topic in request.topics:
             parts = [await self._begun(request, topic.name, part, asker) for part in topic.partitions]
             waiting.append((topic.name, parts))
-        return self._answer(request, waiting)
+        return self.answer(request, waiting)
 
     async def _begun(
         self, request: ProduceRequest, topic: str, part: ProducePartition, asker: Asker
@@ -120,46 +196,66 @@ class Producing:
         records = b"" if part.records is None else part.records
         check = partial(_checked, records, _key_check(hosted, part.index))
         batch = check() if len(records) <= INLINE_BYTES else await self._partitions.run(check)
+        return self._placed(hosted, part.index, partition, batch, timeout_ms)
+
+    def _placed(self, hosted: HostedTopic, index: int, partition: str, batch: _Batch, timeout_ms: int = 0) -> _Queued:
+        """Put a batch into the queue of its partition, or of the logical queue if `partition` is empty."""
         if not batch.is_in_place:
             raise _strict(hosted)
-        flush = {"sync": Flush.SYNC, "async": Flush.ASYNC}.get(hosted.settings.flush or "", self._flush)
+        flush = _FLUSH.get(hosted.settings.flush or "", self._flush)
         header = batch.header
         rows = RecordRows([header], _rows, count=header.count, nbytes=len(header.records))
         stamp = _stamp(header)
-        if queue is not None:
+        placed: InLine | InQueue
+        if partition:
+            placed = self._appender.begin(hosted, partition, rows, flush, stamp)
+        else:
             # The client is told a logical offset, so it waits for one; its timeout is longer than what we wait.
             wait_s = min(_DECIDED_S, max(timeout_ms, 0) / 2_000)
-            now_ms = self._now_ms()
-            queued = self._queues.begin(hosted, part.index, rows, flush, stamp, now_ms=now_ms, wait_s=wait_s)
-            return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, queued)
-        placed = self._appender.begin(hosted, partition, rows, flush, stamp)
-        return _Queued(hosted, part.index, partition, rows.count, rows.nbytes, placed)
+            placed = self._queues.begin(hosted, index, rows, flush, stamp, now_ms=self._now_ms(), wait_s=wait_s)
+        return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed)
+
+    async def answer(self, request: ProduceRequest, topics: _Topics) -> ProduceResponse | None:
+        """Return the answer when all batches have their outcome; None for `acks=0`."""
+        made = []
+        for name, parts in topics:
+            done = [await self._stored(one) if isinstance(one, _Queued) else one for one in parts]
+            made.append(ProducedTopic(name, done))
+        return ProduceResponse(made) if request.acks else None
 
     async def _stored(self, queued: _Queued) -> ProducedPartition:
-        topic, placed, log_start_offset = queued.topic, queued.placed, -1
+        placed = queued.placed
         try:
-            if isinstance(placed, InLine):
-                offset = (await placed.stored()).offset
-                log = topic.partition(queued.partition).log
-                log_start_offset = 0 if log is None else log.min_offset
-            else:
-                offset = await placed.offset()
+            offset = (await placed.stored()).offset if isinstance(placed, InLine) else await placed.offset()
         except GONE as error:
-            return _refused(queued.index, await self._topics.explained(topic, error))
+            return _refused(queued.index, await self._topics.explained(queued.topic, error))
         except DeltaMQError as error:
             return _refused(queued.index, error)
+        return self._produced(queued, offset)
+
+    def answer_at_once(self, request: ProduceRequest, topics: _Topics) -> ProduceResponse | None:
+        """Return the answer to a request whose batches all have their outcome; None for `acks=0`."""
+        made = [
+            ProducedTopic(name, [self._settled(one) if isinstance(one, _Queued) else one for one in parts])
+            for name, parts in topics
+        ]
+        return ProduceResponse(made) if request.acks else None
+
+    def _settled(self, queued: _Queued) -> ProducedPartition:
+        assert isinstance(queued.placed, InLine), "of a plain topic"
+        outcome = queued.placed.outcome
+        assert outcome is not None, "it was waited for"
+        if isinstance(outcome, DeltaMQError):
+            return _refused(queued.index, outcome)
+        return self._produced(queued, outcome.offset)
+
+    def _produced(self, queued: _Queued, offset: int) -> ProducedPartition:
+        topic = queued.topic
         self._metrics.produced_messages[topic.name] += queued.count
         self._metrics.produced_bytes[topic.name] += queued.nbytes
-        return ProducedPartition(queued.index, ErrorCode.NONE, offset, log_start_offset=log_start_offset)
-
-    async def _answer(
-        self, request: ProduceRequest, waiting: list[tuple[str, list[_Queued | ProducedPartition]]]
-    ) -> ProduceResponse | None:
-        topics = []
-        for name, parts in waiting:
-            done = [await self._stored(one) if isinstance(one, _Queued) else one for one in parts]
-            topics.append(ProducedTopic(name, done))
-        return ProduceResponse(topics) if request.acks else None
+        log = topic.partition(queued.partition).log if queued.partition else None
+        start = -1 if not queued.partition else 0 if log is None else log.min_offset
+        return ProducedPartition(queued.index, ErrorCode.NONE, offset, log_start_offset=start)
 
     def init_producer_id(self, request: InitProducerIdRequest, asker: Asker) -> InitProducerIdResponse:
         """Return a new producer id; its first epoch is 0, whatever the client had before."""

@@ -1,8 +1,11 @@
 """One connection of a Kafka client: requests are begun in order and answered in order, several may be under way.
 
-    read frame --> begin --> [ under way, at most IN_FLIGHT_MAX ] --> wait for the answer --> write
-        ^           '-- appends are queued here                          '-- a client that does not read is cut off
-        '-- pauses while the queue is full, while the service has no room for the frame, or the caller no quota
+    bytes --> Inbox --frame--> begin --> [ under way, at most IN_FLIGHT_MAX ] --> answered --> write, in order
+                '-- waits while too many are under way, while the service has no room for the frame, while the caller
+                    has no quota, while a request is begun that takes time, and while the client does not read
+
+Appends are queued by the callback that gets their bytes, and answered by the one that hears of their commit: a small
+append waits for no task. All other requests are done by a task each, when all before them are answered.
 
 What is not a request closes the connection: there is no answer in the protocol for it. So does a call of a client that
 has not said who it is, if it must, and the end of what it may (`Session.is_over`).
@@ -11,28 +14,33 @@ has not said who it is, if it must, and the end of what it may (`Session.is_over
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
-from collections.abc import Awaitable
-from contextlib import ExitStack, suppress
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol, TypeAlias, cast
 
 from api.auth import Meter
-from api.kafka.access import Session
+from api.kafka.access import Asker, Session
 from api.kafka.calls import Door
 from api.kafka.messages import Frame, Message, Parts, answer_frame, read_frame
+from api.kafka.server.inbox import Inbox
 from api.service import Service
 from api.wire import Ticket
 from mq.backoff import Backoff
 from mq.errors import DeltaMQError, Forbidden, Overloaded, Refused, TooLarge, Unauthenticated
 from mq.limits import ADMIN_BYTES_MAX
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "Connections"]
 
 log = logging.getLogger("deltamq.api")
 
 #: Most requests of one connection that are under way; Kafka's clients have at most five of each kind.
 IN_FLIGHT_MAX: Final = 32
+#: Bytes that are read ahead.
+_READ_AHEAD_BYTES: Final = 256 * 1024
 #: Most seconds for a client to read an answer.
 _WRITE_S: Final = 30.0
 #: A 32-bit number.
@@ -44,146 +52,295 @@ _PRODUCE: Final = 0
 _FETCH: Final = 1
 #: SaslHandshake, ApiVersions and SaslAuthenticate: what a client may call before it is known who it is.
 _BEFORE: Final = (17, 18, 36)
+#: The next request is begun after these: appends are in their order, and who the client is must be known.
+_IN_TURN: Final = (_PRODUCE, 17, 36)
 #: Most bytes of such a call, and seconds until the client must be known.
 _BEFORE_BYTES_MAX: Final = 64 * 1024
 _BEFORE_S: Final = 30.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
 
 
-class _Begun(NamedTuple):
-    """A request under way; `held` is what it reserves until its answer is written."""
-
-    frame: Frame
-    answer: Awaitable[Message | None]
-    held: ExitStack
-    #: Measures what the caller uses; None without a quota.
-    meter: Meter | None
+Ask: TypeAlias = Callable[[], Awaitable[Message | None]]
 
 
-class Connection:
-    """One connection, from `run` until the client goes, the service stops, or a limit is broken."""
+class Connections(Protocol):
+    """Who has the connections."""
 
-    def __init__(
-        self,
-        service: Service,
-        door: Door,
-        session: Session,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.session = session
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> Session | None:
+        """Take note of a connection; None if it must close at once."""
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+
+
+class _Next:
+    """The request whose bytes are awaited: its size without the length, its call, and what it has reserved."""
+
+    __slots__ = ("call", "failures", "is_metered", "meter", "size", "ticket")
+
+    def __init__(self, size: int, call: int) -> None:
+        self.size = size
+        self.call = call
+        self.meter: Meter | None = None
+        self.is_metered = False
+        self.ticket: Ticket | None = None
+        #: How often there was no room for it.
+        self.failures = 0
+
+
+class _Begun:
+    """A request under way: what it reserves until its answer is written, and its answer once there is one."""
+
+    __slots__ = ("_connection", "answer", "ask", "asker", "frame", "is_answered", "meter", "task", "ticket")
+
+    def __init__(self, connection: Connection, frame: Frame, asker: Asker, ticket: Ticket, meter: Meter | None) -> None:
+        self._connection = connection
+        self.frame = frame
+        self.asker = asker
+        self.ticket = ticket
+        #: Measures what the caller uses; None without a quota.
+        self.meter = meter
+        #: Asks for the answer when those before it are given; None if that is done.
+        self.ask: Ask | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.answer: Message | None = None
+        self.is_answered = False
+
+    def ready(self, answer: Message | None) -> None:
+        """Take the answer, None if the client wants none."""
+        self.answer, self.is_answered = answer, True
+        self._connection.answered()
+
+    def later(self, ask: Ask) -> None:
+        """Ask for the answer in a task."""
+        self.task = asyncio.ensure_future(self._connection.wait(self, ask))
+
+
+class Connection(asyncio.Protocol):
+    """One connection, until the client goes, the service stops, or a limit is broken."""
+
+    def __init__(self, service: Service, door: Door, connections: Connections) -> None:
+        self.session: Session
+        #: Done when the connection is closed.
+        self.gone: asyncio.Future[None] = service.loop.create_future()
         self._service = service
         self._settings = service.settings
         self._door = door
-        self._reader = reader
-        self._writer = writer
-        self._begun: asyncio.Queue[_Begun] = asyncio.Queue(IN_FLIGHT_MAX)
-        self._reading: asyncio.Task[None] | None = None
+        self._connections = connections
+        self._loop = service.loop
+        self._transport: asyncio.Transport
+        self._inbox = Inbox()
+        self._next: _Next | None = None
+        self._begun: deque[_Begun] = deque()
+        #: Answered, but not yet read by the client.
+        self._unread: list[_Begun] = []
+        #: The request that is begun while the next ones wait.
+        self._beginning: _Begun | None = None
+        #: Looks again whether there is room, or quota.
+        self._again: asyncio.TimerHandle | None = None
+        self._is_reading = True
+        self._is_going_on = False
+        #: Whether no more requests are begun; the connection closes after the last answer.
+        self._is_last = False
         self._is_over = False
-        self._open_by = service.loop.time() + _BEFORE_S
-        peer = writer.get_extra_info("peername")
+        #: Until when a frame, and the client's reading, must have gone on; on the loop's clock.
+        self._read_by = self._write_by = math.inf
+        self._watch: asyncio.TimerHandle | None = None
+
+    # The transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        peer = transport.get_extra_info("peername")
         self._host = f"/{peer[0]}" if peer else ""
         self._address = f"{peer[0]}:{peer[1]}" if peer else ""
+        session = self._connections.opened(self, transport)
+        if session is None:
+            self._abort()
+            return
+        self.session = session
+        self._open_by = self._loop.time() + _BEFORE_S
+        self._expect_start()
 
-    async def run(self) -> None:
-        """Serve the connection to its end."""
-        self._reading = asyncio.ensure_future(self._read())
-        writing = asyncio.ensure_future(self._write())
-        try:
-            await asyncio.wait({self._reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if self._service.stopping and not self._is_over:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.drain_ms / 1000):
-                        await self._begun.join()
-        finally:
-            for task in (self._reading, writing):
-                task.cancel()
-            await asyncio.gather(self._reading, writing, return_exceptions=True)
-            self._drop()
-            self._writer.transport.abort()
+    def data_received(self, data: bytes) -> None:
+        self._inbox.put(data)
+        self._go_on()
+
+    def eof_received(self) -> None:
+        self._go_on()  # what is there is begun, and nobody waits for answers
+
+    def pause_writing(self) -> None:
+        self._write_by = self._loop.time() + _WRITE_S
+        self._look_by(self._write_by)
+
+    def resume_writing(self) -> None:
+        self._write_by = math.inf
+        for begun in self._unread:
+            self._release(begun)
+        self._unread.clear()
+        self.answered()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_over = True
+        for timer in (self._watch, self._again):
+            if timer is not None:
+                timer.cancel()
+        for begun in (*self._begun, *self._unread):
+            if begun.task is not None:
+                begun.task.cancel()
+            self._release(begun)
+        self._begun.clear()
+        self._unread.clear()
+        if self._next is not None and self._next.ticket is not None:
+            self._next.ticket.release()
+        self._next = None
+        self._inbox.clear()
+        self._connections.closed(self)
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    # The end.
 
     def stop(self) -> None:
-        """Read no more; what is under way is still answered."""
-        if self._reading is not None:
-            self._reading.cancel()
+        """Begin no more; what is under way is still answered, if that does not take too long."""
+        self._loop.call_later(self._settings.drain_ms / 1000, self._abort)
+        self._close_after_the_last()
 
     def end(self) -> None:
         """Close the connection now, whatever is under way: the caller may not go on."""
-        self._is_over = True
-        self._writer.transport.abort()
-        self.stop()
+        self._abort()
 
-    def _refused(self, error: Unauthenticated | Forbidden, call: str = "kafka") -> None:
+    def _abort(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._transport.abort()
+
+    def _close_after_the_last(self) -> None:
+        self._is_last = True
+        self._pause_reading()
+        if not self._begun and not self._is_over:
+            self._write_by = min(self._write_by, self._loop.time() + _WRITE_S)
+            self._look_by(self._write_by)
+            self._transport.close()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading and not self._transport.is_closing():
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _failed(self, error: Exception) -> None:
+        """Close the connection after bytes that are no request, or one that could not be begun."""
+        if isinstance(error, Refused):
+            if isinstance(error, Unauthenticated):
+                self._refused(error, "kafka")
+            log.info("event=kafka_connection_refused code=%s detail=%r", error.code, error.detail)
+        elif isinstance(error, DeltaMQError):
+            log.warning("event=kafka_connection_failed code=%s detail=%r", error.code, error.detail)
+        else:
+            log.error("event=kafka_connection_failed", exc_info=error)
+        self._abort()
+
+    def _refused(self, error: Unauthenticated | Forbidden, call: str) -> None:
         """Count a refusal (SPEC SEC-41)."""
         if self._service.audit is not None:
             self._service.audit.refused(self.session.principal, call, error.status, error.code, self._address)
 
-    def _drop(self) -> None:
-        """Release what requests hold that are not answered any more."""
-        while not self._begun.empty():
-            begun = self._begun.get_nowait()
-            begun.held.close()
-            if asyncio.iscoroutine(begun.answer):
-                begun.answer.close()
+    # Time.
+
+    def _look_by(self, when: float) -> None:
+        """Look at the times not later than this."""
+        if self._watch is not None and self._watch.when() > when:
+            self._watch.cancel()
+            self._watch = None
+        if self._watch is None and not self._is_over and when < math.inf:
+            self._watch = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """Close the connection of a client that took too long; times that have moved on are looked at later."""
+        self._watch = None
+        until = min(self._read_by, self._write_by)
+        if until <= self._loop.time():
+            self._abort()
+        else:
+            self._look_by(until)
+
+    def _expect_start(self) -> None:
+        idle_s: float = self._settings.kafka_idle_s
+        self._read_by = self._loop.time() + idle_s
+        if not self.session.is_open:
+            self._read_by = min(self._read_by, self._open_by)
+        self._look_by(self._read_by)
 
     # Requests.
 
-    async def _read(self) -> None:
+    def _go_on(self) -> None:
+        """Begin what has arrived, as far as its turn has come; read on if there is room."""
+        if self._is_going_on:
+            return  # an answer that was there at once
+        self._is_going_on = True
         try:
-            while True:
-                held = ExitStack()
-                try:
-                    await self._begin(held)
-                except BaseException:
-                    held.close()
-                    raise
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            while self._may_begin and self._step():
+                pass
+        except Exception as error:
+            self._failed(error)
+        finally:
+            self._is_going_on = False
+        if self._is_over or self._is_last:
             return
-        except Refused as error:
-            if isinstance(error, Unauthenticated):
-                self._refused(error)
-            log.info("event=kafka_connection_refused code=%s detail=%r", error.code, error.detail)
-        except DeltaMQError as error:
-            log.warning("event=kafka_connection_failed code=%s detail=%r", error.code, error.detail)
-        except Exception:
-            log.exception("event=kafka_connection_failed")
+        wanted = _READ_AHEAD_BYTES if self._next is None else max(_READ_AHEAD_BYTES, self._next.size + _LENGTH_BYTES)
+        if len(self._inbox) > wanted:
+            self._pause_reading()
+        elif not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
 
-    async def _begin(self, held: ExitStack) -> None:
-        """Read one request and begin it."""
-        idle_s: float = self._settings.kafka_idle_s
-        if not self.session.is_open:
-            idle_s = min(idle_s, max(0.0, self._open_by - self._service.loop.time()))
-        async with asyncio.timeout(idle_s):
-            start = await self._reader.readexactly(_START_BYTES)
+    @property
+    def _may_begin(self) -> bool:
+        return not (
+            self._is_over
+            or self._is_last
+            or self._service.stopping
+            or self._beginning is not None
+            or self._again is not None
+            or self._write_by < math.inf
+            or len(self._begun) >= IN_FLIGHT_MAX
+        )
+
+    def _step(self) -> bool:
+        """Take one step with the first request; return False if it must wait, or is not there."""
+        wanted = self._next
+        if wanted is None:
+            if len(self._inbox) < _START_BYTES:
+                self._expect_start()
+                return False
+            wanted = self._next = self._started()
+        if wanted.ticket is None:
+            wait_s = self._wait_s(wanted)
+            if wait_s > 0:
+                self._again = self._loop.call_later(wait_s, self._look_again)
+                return False
+        if len(self._inbox) < wanted.size + _LENGTH_BYTES:
+            if self._read_by == math.inf:
+                self._read_by = self._loop.time() + self._settings.request_ms / 1000
+                self._look_by(self._read_by)
+            return False
+        self._read_by = math.inf
+        self._next = None
+        self._begin(wanted)
+        return True
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._go_on()
+
+    def _started(self) -> _Next:
+        """Return the request that the first bytes announce."""
+        start = self._inbox.first(_START_BYTES)
         size = int.from_bytes(start[:_LENGTH_BYTES], "big", signed=True)
-        number = int.from_bytes(start[_LENGTH_BYTES:], "big", signed=True)
-        self._check_size(size, number)
-        meter = await self._metered(size, number)
-        async with asyncio.timeout(self._settings.request_ms / 1000):
-            ticket = await self._admitted(size, number, held)
-            body = await self._reader.readexactly(size + _LENGTH_BYTES - _START_BYTES)
-        frame = read_frame(start[_LENGTH_BYTES:] + body)
-        asker = self.session.asker(frame.request)
-        call = f"kafka {type(frame.request).__name__.removesuffix('Request')}"
-        asker.told(call, self._address, lambda error: self._refused(error, call))
-        self.session.begin(asker)
-        held.callback(self.session.end, asker)
-        answer = await self._door.begin(frame, ticket, self._host, self.session, asker)
-        await self._begun.put(_Begun(frame, answer, held, meter))
-        if self.session.is_refused:  # the answer says why, and nothing follows it
-            self._refused(Unauthenticated(), call)
-            await self._begun.join()
-            raise ConnectionAbortedError
-
-    async def _metered(self, size: int, call: int) -> Meter | None:
-        """Count the request, when the caller's quota allows one more: until then the client's socket fills up."""
-        meter = self._service.quotas.meter(self.session.principal) if self.session.principal else None
-        if meter is None or call in _BEFORE:
-            return None
-        while (wait_s := meter.wait_s()) > 0:
-            await asyncio.sleep(wait_s)
-        meter.asked(size)
-        return meter
+        call = int.from_bytes(start[_LENGTH_BYTES:], "big", signed=True)
+        self._check_size(size, call)
+        self._read_by = math.inf
+        return _Next(size, call)
 
     def _check_size(self, size: int, call: int) -> None:
         if not self.session.is_open:
@@ -195,50 +352,132 @@ class Connection:
         if size < _START_BYTES - _LENGTH_BYTES or size > limit:
             raise TooLarge(f"a request of {size} bytes for call {call}; at most {limit} are allowed")
 
-    async def _admitted(self, size: int, call: int, held: ExitStack) -> Ticket:
-        """Return the request's reservation, when there is room: until then the client's socket fills up."""
-        admission = self._service.answers if call == _FETCH else self._service.admission
-        failures = 0
-        while True:
-            with ExitStack() as tried:
-                try:
-                    ticket = tried.enter_context(admission.enter())
-                    if call != _FETCH:
-                        ticket.grow(size)
-                except Overloaded:
-                    failures += 1
-                else:
-                    held.enter_context(tried.pop_all())
-                    return ticket
-            await asyncio.sleep(_AGAIN_S.after(failures))
+    def _wait_s(self, wanted: _Next) -> float:
+        """Reserve what the request needs, when the caller's quota allows one more and the service has room.
+
+        Return 0, or the seconds after which to try again: until then the client's socket fills up.
+        """
+        if not wanted.is_metered:
+            meter = self._service.quotas.meter(self.session.principal) if self.session.principal else None
+            if meter is not None and wanted.call not in _BEFORE:
+                wait_s = meter.wait_s()
+                if wait_s > 0:
+                    return wait_s
+                meter.asked(wanted.size)
+                wanted.meter = meter
+            wanted.is_metered = True
+        admission = self._service.answers if wanted.call == _FETCH else self._service.admission
+        try:
+            ticket = admission.enter()
+        except Overloaded:
+            return self._no_room(wanted)
+        try:
+            if wanted.call != _FETCH:
+                ticket.grow(wanted.size)
+        except Overloaded:
+            ticket.release()
+            return self._no_room(wanted)
+        wanted.ticket = ticket
+        return 0.0
+
+    def _no_room(self, wanted: _Next) -> float:
+        if not wanted.failures:
+            self._read_by = self._loop.time() + self._settings.request_ms / 1000
+            self._look_by(self._read_by)
+        wanted.failures += 1
+        return _AGAIN_S.after(wanted.failures)
+
+    def _begin(self, wanted: _Next) -> None:
+        """Begin a request that has arrived."""
+        ticket = wanted.ticket
+        assert ticket is not None, "it has its room"
+        try:
+            frame = read_frame(self._inbox.take(wanted.size + _LENGTH_BYTES)[_LENGTH_BYTES:])
+            asker = self.session.asker(frame.request)
+        except BaseException:
+            ticket.release()
+            raise
+        asker.told(_call_name(frame.api.request), self._address, self._refused)
+        self.session.begin(asker)
+        begun = _Begun(self, frame, asker, ticket, wanted.meter)
+        self._begun.append(begun)
+        if wanted.call not in _IN_TURN:
+            begun.ask = partial(self._door.answer, frame, ticket, self._host, asker)
+            self._ask_first()
+        elif not self._door.begin_at_once(frame, asker, begun):
+            self._beginning = begun
+            begun.later(partial(self._begun_in_turn, begun))
+
+    async def _begun_in_turn(self, begun: _Begun) -> Message | None:
+        """Begin a request, then let the next ones begin; return its answer."""
+        answer = await self._door.begin(begun.frame, self.session, begun.asker)
+        self._beginning = None
+        if self.session.is_refused:  # the answer says why, and nothing follows it
+            self._refused(Unauthenticated(), begun.asker.call)
+            self._is_last = True
+        self._go_on()
+        return await answer
 
     # Answers.
 
-    async def _write(self) -> None:
-        with suppress(ConnectionError, TimeoutError):
-            while True:
-                begun = await self._begun.get()
-                with begun.held:
-                    answer = await self._answered(begun)
-                    if answer is not None:
-                        self._writer.writelines(_parts(begun, answer))
-                        async with asyncio.timeout(_WRITE_S):
-                            await self._writer.drain()
-                self._begun.task_done()
+    def _ask_first(self) -> None:
+        """Ask for the first answer, if nobody has: what is not an append is done when all before it is done."""
+        first = self._begun[0]
+        if first.ask is not None:
+            ask, first.ask = first.ask, None
+            first.later(ask)
 
-    async def _answered(self, begun: _Begun) -> Message | None:
+    async def wait(self, begun: _Begun, ask: Ask) -> None:
+        """Answer a request when its answer is there."""
         try:
-            return await begun.answer
+            found = await ask()
         except Exception as error:
             # No answer says that nobody knows; the client connects again and repeats the request.
             log.error(
                 "event=kafka_call_failed call=%d kind=%s", begun.frame.api.key, type(error).__name__, exc_info=error
             )
-            raise ConnectionAbortedError from error
+            self._abort()
+        except asyncio.CancelledError:
+            self._abort()
+            raise
+        else:
+            begun.ready(found)
+
+    def answered(self) -> None:
+        """Write the answers whose turn has come."""
+        try:
+            while self._begun and self._begun[0].is_answered and self._write_by == math.inf and not self._is_over:
+                begun = self._begun.popleft()
+                if begun.answer is not None:
+                    self._transport.writelines(_parts(begun))
+                if self._write_by == math.inf:
+                    self._release(begun)
+                else:
+                    self._unread.append(begun)
+        except Exception as error:
+            self._failed(error)
+        if self._begun and not self._is_over:
+            self._ask_first()
+        if self._is_last and not self._begun:
+            self._close_after_the_last()
+        elif len(self._inbox) >= _START_BYTES:
+            self._go_on()
+
+    def _release(self, begun: _Begun) -> None:
+        begun.ticket.release()
+        self.session.end(begun.asker)
 
 
-def _parts(begun: _Begun, answer: Message) -> Parts:
+@functools.cache
+def _call_name(request: type[Message]) -> str:
+    """Return the name of a call in the audit."""
+    return f"kafka {request.__name__.removesuffix('Request')}"
+
+
+def _parts(begun: _Begun) -> Parts:
     """Return an answer in pieces; it says how long the client must wait with its next request."""
+    answer = begun.answer
+    assert answer is not None, "the client wants one"
     parts = answer_frame(begun.frame, answer)
     if begun.meter is None:
         return parts

@@ -18,8 +18,6 @@ __all__ = ["KafkaServer"]
 
 log = logging.getLogger("deltamq.api")
 
-#: Bytes that are read ahead of one connection.
-_READ_AHEAD_BYTES: Final = 256 * 1024
 #: Seconds in which a TLS connection must be agreed on, and for which a closing one waits for the client's farewell.
 _HANDSHAKE_S: Final = 10.0
 _FAREWELL_S: Final = 2.0
@@ -31,7 +29,7 @@ class KafkaServer:
     def __init__(self, service: Service, listener: KafkaListener) -> None:
         self._service = service
         self._door = Door(service, listener.advertised)
-        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
     @classmethod
@@ -39,10 +37,9 @@ class KafkaServer:
         """Accept connections from now on."""
         server = cls(service, listener)
         tls = server_context(service.settings, protocols=())
-        server._server = await asyncio.start_server(
-            server._accepted,
+        server._server = await service.loop.create_server(
+            lambda: Connection(service, server._door, server),
             sock=listener.socket,
-            limit=_READ_AHEAD_BYTES,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
             ssl_shutdown_timeout=None if tls is None else _FAREWELL_S,
@@ -52,27 +49,22 @@ class KafkaServer:
         log.info("event=kafka_listening address=%s", listener.advertised)
         return server
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> Session | None:
+        """Take note of a connection; None if it must close at once."""
         if len(self._connections) >= self._service.settings.connections_max or self._service.stopping:
-            writer.transport.abort()
-            return
-        connection = Connection(self._service, self._door, self._session(writer), reader, writer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[connection] = task
-        try:
-            await connection.run()
-        finally:
-            del self._connections[connection]
-
-    def _session(self, writer: asyncio.StreamWriter) -> Session:
+            return None
+        self._connections.add(connection)
         service = self._service
         is_private = (
-            writer.get_extra_info("ssl_object") is not None
-            or _is_here(writer.get_extra_info("peername"))
+            transport.get_extra_info("ssl_object") is not None
+            or _is_here(transport.get_extra_info("peername"))
             or service.settings.allow_open_access
         )
         return Session(service.gate, service.now_ms, is_private=is_private)
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._connections.discard(connection)
 
     def _look(self) -> None:
         """End the connections of clients that may not go on: what they may has changed, or time has passed."""
@@ -86,10 +78,10 @@ class KafkaServer:
         self._door.begin_stop()
         assert self._server is not None
         self._server.close()
-        ended = list(self._connections.values())
-        for connection in list(self._connections):
+        ending = list(self._connections)
+        for connection in ending:
             connection.stop()
-        await asyncio.gather(*ended, return_exceptions=True)
+        await asyncio.gather(*(one.gone for one in ending))
 
 
 def _is_here(peer: object) -> bool:
