@@ -147,6 +147,46 @@ async def test_what_arrives_during_a_commit_is_the_next_one(bench: Bench) -> Non
 
 
 @on_a_queue
+async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b"), bench.put("c")]
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    parts = [bench.put("d")]
+    await asyncio.sleep(0)  # the other one comes a bit later
+    parts.append(bench.put("e"))
+    for part in parts:
+        await part.pending.wait()
+    alone = bench.put("f")
+    await alone.pending.wait()
+    again = bench.put("g")
+    await again.pending.wait()
+    assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d", b"e"], [b"f"], [b"g"]], "and nobody waits for ever"
+
+
+@on_a_queue
+async def test_a_large_commit_lets_the_next_part_wait_for_nobody(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b" * 10_000), bench.put("c" * 10_000)]
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    bench.log.gate.clear()
+    parts = [bench.put("d")]
+    await bench.committing()
+    parts.append(bench.put("e"))
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    assert bench.log.commits[2:] == [[b"d"], [b"e"]]
+
+
+@on_a_queue
 async def test_requests_of_producers_keep_their_own_stamps_among_others(bench: Bench) -> None:
     bench.log.gate.clear()
     first = bench.put("0")
