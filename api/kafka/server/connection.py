@@ -143,6 +143,8 @@ class Connection(asyncio.Protocol):
         #: Whether no more requests are begun; the connection closes after the last answer.
         self._is_last = False
         self._is_over = False
+        #: Whether the client sends nothing more.
+        self._is_ended = False
         #: Until when a frame, and the client's reading, must have gone on; on the loop's clock.
         self._read_by = self._write_by = math.inf
         self._watch: asyncio.TimerHandle | None = None
@@ -166,8 +168,11 @@ class Connection(asyncio.Protocol):
         self._inbox.put(data)
         self._go_on()
 
-    def eof_received(self) -> None:
-        self._go_on()  # what is there is begun, and nobody waits for answers
+    def eof_received(self) -> bool:
+        """Begin what is there, though nobody waits for answers; return whether that takes longer (not with TLS)."""
+        self._is_ended = True
+        self._go_on()
+        return self._beginning is not None and self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         self._write_by = self._loop.time() + _WRITE_S
@@ -286,6 +291,10 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_going_on = False
         if self._is_over or self._is_last:
+            return
+        if self._is_ended:
+            if self._beginning is None:
+                self._abort()
             return
         wanted = _READ_AHEAD_BYTES if self._next is None else max(_READ_AHEAD_BYTES, self._next.size + _LENGTH_BYTES)
         if len(self._inbox) > wanted:
@@ -448,12 +457,14 @@ class Connection(asyncio.Protocol):
         try:
             while self._begun and self._begun[0].is_answered and self._write_by == math.inf and not self._is_over:
                 begun = self._begun.popleft()
-                if begun.answer is not None:
-                    self._transport.writelines(_parts(begun))
-                if self._write_by == math.inf:
-                    self._release(begun)
-                else:
-                    self._unread.append(begun)
+                try:
+                    if begun.answer is not None:
+                        self._transport.writelines(_parts(begun))
+                finally:
+                    if self._write_by == math.inf:
+                        self._release(begun)
+                    else:
+                        self._unread.append(begun)
         except Exception as error:
             self._failed(error)
         if self._begun and not self._is_over:

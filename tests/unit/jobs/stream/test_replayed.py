@@ -64,7 +64,7 @@ class _Engine:
             self._done = batch + 1
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_spark_02_batches_cut_short_anywhere_read_each_message_once(tables: QueueTables, seed: int) -> None:
     chance = random.Random(seed)
     topic = tables.topic(partitions=2)
