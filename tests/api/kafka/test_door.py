@@ -36,6 +36,7 @@ from api.kafka.messages import (
 from api.kafka.messages.log_messages import ProduceTopic, WantedEpochs
 from api.kafka.records import Records, encode_records
 from api.ports import Ports
+from api.sending import INLINE_BYTES
 from mq.limits import RETENTION_MS_MAX
 from tables.log import ROUTE_FENCE
 from tests.api.kafka.door import KafkaApi, free_port, kafka_running
@@ -227,6 +228,17 @@ def test_kafka_03_each_kind_of_acknowledgement(kafka, topic, acks) -> None:
     _send(kafka, topic, [{"value": "one"}, {"value": "two"}], acks=acks)
     until(lambda: list(kafka.api.stored(topic).values()) == [2])
     assert [m.value() for m in _read(kafka, topic, 2)] == [b"one", b"two"]
+
+
+def test_kafka_03_what_a_client_sent_before_it_went_is_stored(kafka, topic) -> None:
+    """Also behind a batch that is checked on a thread."""
+    kafka.api.put_topic(topic, partitions=1)
+    with RawClient(kafka.port) as client:
+        for value in (b"x" * (INLINE_BYTES + 1), b"behind it"):
+            batch = encode_records(_records([value]), base_offset=0)
+            client.send(ProduceRequest(None, 0, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])]))
+    until(lambda: list(kafka.api.stored(topic).values()) == [2])
+    assert _read(kafka, topic, 2)[1].value() == b"behind it"
 
 
 def test_kafka_04_nulls_and_headers_come_back_and_rest_reads_them(kafka, topic) -> None:
