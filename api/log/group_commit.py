@@ -135,7 +135,10 @@ class RequestPart:
 
 
 class CommitQueue:
-    """The parts that wait for one partition. `put` runs on the event loop, all other methods on the commit threads."""
+    """The parts that wait for one partition.
+
+    `put`, `_start` and `_delivered` run on the event loop, all other methods on the commit threads.
+    """
 
     __slots__ = ("_busy", "_expected", "_gathering", "_lock", "_loop", "_observer", "_open_log", "_waiting", "_workers")
 

@@ -54,8 +54,6 @@ _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
 #: Most seconds that a producer waits for the logical offset of messages that are stored.
 _DECIDED_S: Final = 10.0
-
-
 _FLUSH: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 
 
@@ -96,29 +94,31 @@ class Reply(Protocol):
 class _Waiting:
     """An answer that waits for the commits of its batches, without a task."""
 
-    __slots__ = ("_left", "_producing", "_reply", "_request", "_topics")
+    __slots__ = ("_left", "_lines", "_producing", "_reply", "_request", "_topics")
 
     def __init__(self, producing: Producing, request: ProduceRequest, topics: _Topics, reply: Reply) -> None:
         self._producing = producing
         self._request = request
         self._topics = topics
         self._reply = reply
-        lines = [part.placed for _, parts in topics for part in parts if isinstance(part, _Queued)]
-        self._left = len(lines)
-        for line in lines:
-            assert isinstance(line, InLine), "of a plain topic"
+        placed = (part.placed for _, parts in topics for part in parts if isinstance(part, _Queued))
+        self._lines = [one for one in placed if isinstance(one, InLine)]
+        self._left = len(self._lines)
+        for line in self._lines:
             line.settled = self._settled
-        if not lines:
-            reply.ready(producing.answer_at_once(request, topics))
+        if not self._lines:
+            self._answer()
 
     def _settled(self) -> None:
         self._left -= 1
         if self._left == 0:
-            placed = (part.placed for _, parts in self._topics for part in parts if isinstance(part, _Queued))
-            if any(isinstance(one, InLine) and isinstance(one.outcome, GONE) for one in placed):
-                self._reply.later(partial(self._producing.answer, self._request, self._topics))
-            else:
-                self._reply.ready(self._producing.answer_at_once(self._request, self._topics))
+            self._answer()
+
+    def _answer(self) -> None:
+        if any(isinstance(line.outcome, GONE) for line in self._lines):
+            self._reply.later(partial(self._producing.answer, self._request, self._topics))
+        else:
+            self._reply.ready(self._producing.answer_at_once(self._request, self._topics))
 
 
 class Producing:

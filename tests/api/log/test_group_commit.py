@@ -153,10 +153,11 @@ async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(
     await bench.committing()
     parts += [bench.put("b"), bench.put("c")]
     bench.log.gate.set()
+    await bench.committing()
     for part in parts:
         await part.pending.wait()
     parts = [bench.put("d")]
-    await asyncio.sleep(0)  # the other one comes a bit later
+    assert not bench.log.entered.acquire(timeout=0.05), "it waits for the other one"
     parts.append(bench.put("e"))
     for part in parts:
         await part.pending.wait()
@@ -174,16 +175,13 @@ async def test_a_large_commit_lets_the_next_part_wait_for_nobody(bench: Bench) -
     await bench.committing()
     parts += [bench.put("b" * 10_000), bench.put("c" * 10_000)]
     bench.log.gate.set()
-    for part in parts:
-        await part.pending.wait()
-    bench.log.gate.clear()
-    parts = [bench.put("d")]
     await bench.committing()
-    parts.append(bench.put("e"))
-    bench.log.gate.set()
     for part in parts:
         await part.pending.wait()
-    assert bench.log.commits[2:] == [[b"d"], [b"e"]]
+    last = bench.put("d")
+    assert bench.log.entered.acquire(timeout=10), "begun without the event loop, which is held here"
+    await last.pending.wait()
+    assert bench.log.commits[2:] == [[b"d"]]
 
 
 @on_a_queue

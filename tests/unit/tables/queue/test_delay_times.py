@@ -57,7 +57,14 @@ def test_a_file_says_between_which_times_its_messages_are_delivered(tables: Queu
 
 
 @pytest.mark.promise("JOB-19")
-@pytest.mark.parametrize(("seed", "cache_bytes"), [(0, 0), (1, 2_000), (2, 1 << 20)])
+@pytest.mark.parametrize(
+    ("seed", "cache_bytes"),
+    [
+        pytest.param(seed, cache_bytes, marks=[] if seed == number else pytest.mark.long)
+        for number, cache_bytes in enumerate([0, 2_000, 1 << 20])
+        for seed in range(3)
+    ],
+)
 def test_retry_04_what_is_due_is_what_has_its_time_and_has_not_ended(
     tables: QueueTables, seed: int, cache_bytes: int
 ) -> None:
