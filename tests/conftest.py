@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -83,10 +84,15 @@ def _scope(nodeid: str) -> str:
     return _TOGETHER.get(file, "Spark" if file.startswith("tests/spark/") else file)
 
 
-def _rank(item: pytest.Item) -> int:
-    """Return the place of what the item belongs to in the order of starts."""
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    """Return the place of what the item belongs to in the order of starts.
+
+    Files of one folder do the same: they wait for a stub service, or they compute. In a mixed order, the processes that
+    wait leave their core to one that computes.
+    """
     scope = _scope(item.nodeid)
-    return next((rank for rank, first in enumerate(_FIRST) if scope.startswith(first)), len(_FIRST))
+    found = next((rank for rank, first in enumerate(_FIRST) if scope.startswith(first)), None)
+    return (len(_FIRST), zlib.crc32(scope.encode())) if found is None else (found, 0)
 
 
 def pytest_collection_finish() -> None:

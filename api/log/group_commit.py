@@ -137,7 +137,7 @@ class RequestPart:
 class CommitQueue:
     """The parts that wait for one partition.
 
-    `put`, `_start` and `_delivered` run on the event loop, all other methods on the commit threads.
+    `put`, `flush`, `_start` and `_delivered` run on the event loop, all other methods on the commit threads.
     """
 
     __slots__ = ("_busy", "_expected", "_gathering", "_lock", "_loop", "_observer", "_open_log", "_waiting", "_workers")
@@ -171,6 +171,11 @@ class CommitQueue:
         if is_first and not is_enough:
             self._gathering = self._loop.call_later(_GATHER_S, self._start)
         elif is_first or (is_enough and self._gathering is not None):
+            self._start()
+
+    def flush(self) -> None:
+        """Begin the commit that waits for parts, if one does: no more will come."""
+        if self._gathering is not None:
             self._start()
 
     def _start(self) -> None:

@@ -314,6 +314,8 @@ class Service:
         await self.hosting.stop()
         await self.peers.close()
         self.meta.close()
+        for partition in self.partitions:
+            partition.queue.flush()
         await asyncio.to_thread(self._threads.stop)
         await asyncio.to_thread(self.warehouse.close)
 

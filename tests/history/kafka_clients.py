@@ -7,10 +7,12 @@ Each record is a `send` of its own: several are under way, as librdkafka sends t
 from __future__ import annotations
 
 import base64
+import contextlib
 import random
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +20,13 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.history.bodies import body_of, draw_size
-from tests.history.door import Door
+from tests.history.door import Door, NeverSent, NoAnswer
+from tests.history.final import wait_until
 from tests.history.readers import pages, partitions_of, topic_of
 from tests.history.record import OpenOp, Recorder
 from tests.witness import testify
 
-__all__ = ["KafkaReader", "KafkaSender", "end_of"]
+__all__ = ["KafkaReader", "KafkaSender", "PartitionNames", "end_of"]
 
 _TIMEOUT_S: Final = 90
 #: So many records of one producer are under way at most.
@@ -41,13 +44,36 @@ def _read(offset: int, body: bytes) -> tuple[int, str, int]:
     return offset, body.partition(b"|")[0].decode("ascii", "replace"), zlib.crc32(body)
 
 
+class PartitionNames:
+    """The names of a topic's partitions in their order, of which clients may know sooner. Safe for threads."""
+
+    def __init__(self, urls: Sequence[str], topic: str) -> None:
+        self._urls = urls
+        self._topic = topic
+        self.known = self._found()
+
+    def __getitem__(self, index: int) -> str:
+        """Return the name of the partition that Kafka's clients know by this number."""
+        if index >= len(self.known):
+            assert wait_until(lambda: index < len(self._look()), within_s=_TIMEOUT_S), f"there is no partition {index}"
+        return self.known[index]
+
+    def _look(self) -> tuple[str, ...]:
+        with contextlib.suppress(NoAnswer, NeverSent):
+            self.known = max(self.known, self._found(), key=len)
+        return self.known
+
+    def _found(self) -> tuple[str, ...]:
+        with closing(Door(self._urls)) as door:
+            return tuple(one["partition"] for one in partitions_of(door, self._topic))
+
+
 class KafkaSender(threading.Thread):
     """One idempotent producer, until it is told to stop; then it waits for all answers."""
 
     def __init__(
-        self, servers: str, recorder: Recorder, topic: str, partitions: Sequence[str], seed: int, stop: threading.Event
+        self, servers: str, recorder: Recorder, topic: str, partitions: PartitionNames, seed: int, stop: threading.Event
     ) -> None:
-        """`partitions` are the names of the topic's partitions in their order."""
         super().__init__(name=f"kafka-sender-{seed}", daemon=True)
         settings = {
             "bootstrap.servers": servers,
@@ -112,7 +138,7 @@ class KafkaReader(threading.Thread):
     """A consumer without a group that follows all partitions; each batch of records is a `poll` of its partition."""
 
     def __init__(
-        self, servers: str, recorder: Recorder, topic: str, partitions: Sequence[str], stop: threading.Event
+        self, servers: str, recorder: Recorder, topic: str, partitions: PartitionNames, stop: threading.Event
     ) -> None:
         super().__init__(name="kafka-reader", daemon=True)
         self._consumer = Consumer(
@@ -121,30 +147,39 @@ class KafkaReader(threading.Thread):
         self._recorder = recorder
         self._topic = topic
         self._partitions = partitions
+        self._assigned: tuple[str, ...] = ()
         self._stopping = stop
         self._process = recorder.process()
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self._consumer.assign([TopicPartition(self._topic, index, 0) for index in range(len(self._partitions))])
-            for name in self._partitions:
-                self._recorder.moment(self._process, "assign", partition=name, offset=0)
             while not self._stopping.is_set():
+                self._assign()
                 self._poll()
         except BaseException as error:
             self.failure = error
         finally:
             self._consumer.close()
 
+    def _assign(self) -> None:
+        """Read the partitions that are new, too, from their beginning."""
+        begun, self._assigned = len(self._assigned), self._partitions.known
+        new = self._assigned[begun:]
+        if new:
+            numbers = range(begun, len(self._assigned))
+            self._consumer.incremental_assign([TopicPartition(self._topic, number, 0) for number in numbers])
+        for name in new:
+            self._recorder.moment(self._process, "assign", partition=name, offset=0)
+
     def _poll(self) -> None:
         found: dict[str, list[tuple[int, str, int]]] = {}
-        ops = {name: self._recorder.begin(self._process, "poll", partition=name) for name in self._partitions}
+        ops = {name: self._recorder.begin(self._process, "poll", partition=name) for name in self._assigned}
         try:
             for one in self._consumer.consume(200, 0.1):
                 partition, offset, body = one.partition(), one.offset(), one.value()
                 if one.error() is None and partition is not None and offset is not None and body is not None:
-                    found.setdefault(self._partitions[partition], []).append(_read(offset, body))
+                    found.setdefault(self._assigned[partition], []).append(_read(offset, body))
         except KafkaException as error:
             for op in ops.values():
                 op.fail(error=str(error))

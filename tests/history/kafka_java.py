@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.history.kafka_clients import PartitionNames
 from tests.history.ops import Outcome
 from tests.history.record import Recorder, now_ns
 from tests.java import GENERATIONS, Java
@@ -45,7 +46,7 @@ _KEYS: Final = 8
 class Sayings:
     """Makes operations of the lines that one program writes."""
 
-    def __init__(self, recorder: Recorder, topic: str, partitions: Sequence[str]) -> None:
+    def __init__(self, recorder: Recorder, topic: str, partitions: PartitionNames | Sequence[str]) -> None:
         """`partitions` are the names of the topic's partitions in their order."""
         self._recorder = recorder
         self._topic = topic

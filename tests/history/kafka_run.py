@@ -16,17 +16,16 @@ from tests.e2e.service_process import DELTAMQ, ServiceProcess
 from tests.history.check import Checked, Reach, check
 from tests.history.door import Door
 from tests.history.final import wait_until
-from tests.history.kafka_clients import KafkaReader, KafkaSender, end_of
+from tests.history.kafka_clients import KafkaReader, KafkaSender, PartitionNames, end_of
 from tests.history.kafka_java import Sayings, VerifiableSender
 from tests.history.nemesis import Fault, Nemesis
 from tests.history.ops import History, Outcome, TopicRules
-from tests.history.readers import partitions_of
 from tests.history.record import Recorder, read_history
 from tests.history.report import in_words
 
-__all__ = ["Hurt", "KafkaPlan", "KafkaRun", "run_kafka"]
+__all__ = ["TOPIC", "Hurt", "KafkaPlan", "KafkaRun", "run_kafka"]
 
-_TOPIC: Final = "orders"
+TOPIC: Final = "orders"
 #: A process that stands still loses its brokers soon, and wakes up as one that has lost them.
 _SHORT_LEASES: Final = {
     "DELTAMQ_SERVICE_LEASE_MS": "3000",
@@ -123,14 +122,14 @@ def _play(folder: Path, plan: KafkaPlan, hurt: Hurt) -> int:
             servers.append(f"127.0.0.1:{port}")
         urls = [one.url for one in services]
         with closing(Door(urls)) as door:
-            made = door.call("PUT", f"/v1/topics/{_TOPIC}", {"partitions": plan.partitions})
+            made = door.call("PUT", f"/v1/topics/{TOPIC}", {"partitions": plan.partitions})
             assert made.ok, made
-            names = [one["partition"] for one in partitions_of(door, _TOPIC)]
             began = _newest_epoch(door)
-        recorder.rules(TopicRules(topic=_TOPIC))
+        names = PartitionNames(urls, TOPIC)
+        recorder.rules(TopicRules(topic=TOPIC))
         _load(stack, folder, plan, recorder, ",".join(servers), names, hurt(services))
         with closing(Door(urls, timeout_s=30)) as door:
-            end_of(door, recorder, _TOPIC)
+            end_of(door, recorder, TOPIC)
             return _newest_epoch(door) - began
 
 
@@ -149,23 +148,23 @@ def _load(
     plan: KafkaPlan,
     recorder: Recorder,
     address: str,
-    names: Sequence[str],
+    names: PartitionNames,
     faults: Sequence[Fault],
 ) -> None:
     """Everybody works until the nemesis is through."""
     stop = threading.Event()
     stack.callback(stop.set)
     senders: list[KafkaSender | VerifiableSender] = [
-        KafkaSender(address, recorder, _TOPIC, names, plan.seed * 10 + at, stop) for at in range(plan.senders)
+        KafkaSender(address, recorder, TOPIC, names, plan.seed * 10 + at, stop) for at in range(plan.senders)
     ]
     for at, generation in enumerate(plan.verifiable):
-        sayings = Sayings(recorder, _TOPIC, names)
+        sayings = Sayings(recorder, TOPIC, names)
         program = VerifiableSender(
-            generation, folder, address, sayings, _TOPIC, stop, keyed=at > 0, per_second=plan.per_second
+            generation, folder, address, sayings, TOPIC, stop, keyed=at > 0, per_second=plan.per_second
         )
         stack.callback(program.close)
         senders.append(program)
-    workers: list[Any] = [*senders, KafkaReader(address, recorder, _TOPIC, names, stop)]
+    workers: list[Any] = [*senders, KafkaReader(address, recorder, TOPIC, names, stop)]
     nemesis = Nemesis(
         recorder,
         faults,

@@ -17,7 +17,7 @@ import psutil
 from tests.e2e.service_process import ServiceProcess
 from tests.faults.job_process import JobProcess
 from tests.history.clock import set_clock
-from tests.history.door import Door, NeverSent, NoAnswer
+from tests.history.door import Answer, Door, NeverSent, NoAnswer
 from tests.history.orderlies import OrderlyClients
 from tests.history.record import Recorder
 
@@ -267,13 +267,7 @@ class Remap:
             brokers = drawn.sample(list(self._brokers), drawn.randint(1, len(self._brokers)))
         mode = drawn.choice(["strict", "available"])
         with closing(Door(self._urls)) as door:
-            while not stopping.is_set():
-                with contextlib.suppress(NoAnswer, NeverSent):
-                    answer = door.call("POST", self._path, {"brokers": brokers, "mode": mode})
-                    assert answer.ok or answer.status in (409, 503), answer
-                    if answer.ok:
-                        break
-                stopping.wait(_LOOK_S)
+            _ask(door, "POST", self._path, {"brokers": brokers, "mode": mode}, stopping)
         yield f"{mode} to {', '.join(brokers)}"
 
 
@@ -290,11 +284,24 @@ class Expand:
     @contextmanager
     def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
         with closing(Door(self._urls)) as door:
-            count = len(door.call("GET", self._path).body["partitions"])
+            found = _ask(door, "GET", self._path, None, stopping)
+            count = 0 if found is None else len(found.body["partitions"])
             wanted = min(self._most, count + drawn.randint(1, 2))
-            answer = door.call("PUT", self._path, {"partitions": wanted})
-            assert answer.ok, answer
+            if found is not None:
+                _ask(door, "PUT", self._path, {"partitions": wanted}, stopping)
         yield f"{count}-{wanted}"
+
+
+def _ask(door: Door, method: str, path: str, body: object, stopping: threading.Event) -> Answer | None:
+    """Ask until it is done; a process that dies meanwhile, or has lost its roles, leaves it to the next request."""
+    while not stopping.is_set():
+        with contextlib.suppress(NoAnswer, NeverSent):
+            answer = door.call(method, path, body)
+            assert answer.ok or answer.status in (409, 503), answer
+            if answer.ok:
+                return answer
+        stopping.wait(_LOOK_S)
+    return None
 
 
 class Nemesis(threading.Thread):

@@ -11,8 +11,8 @@ import pytest
 from tests.e2e.service_process import ServiceProcess
 from tests.history.check import Reach, Verdict
 from tests.history.conftest import keep
-from tests.history.kafka_run import Hurt, KafkaPlan, run_kafka
-from tests.history.nemesis import Fault, KillService, PauseService
+from tests.history.kafka_run import TOPIC, Hurt, KafkaPlan, run_kafka
+from tests.history.nemesis import Expand, Fault, KillService, PauseService
 
 
 @pytest.fixture
@@ -44,6 +44,10 @@ def _kills_and_stops(services: Sequence[ServiceProcess]) -> Sequence[Fault]:
     return [KillService(services, down_s=(0, 4)), PauseService(services, pause_s=(1, 5))]
 
 
+def _expansions_too(services: Sequence[ServiceProcess]) -> Sequence[Fault]:
+    return [*_kills_and_stops(services), Expand([one.url for one in services], TOPIC, most=24)]
+
+
 @pytest.mark.timeout(300)
 def test_kafka_03_a_killed_and_a_stopped_process_lose_and_repeat_nothing_of_kafkas_producers(played) -> None:
     plan = KafkaPlan(seed=1, strikes=2, rest_s=(0.3, 1), reach=Reach(sends=300, faults=2))
@@ -57,6 +61,19 @@ def test_kafka_03_a_killed_and_a_stopped_process_lose_and_repeat_nothing_of_kafk
 def test_kafka_03_processes_that_are_killed_and_stopped_again_and_again(played, seed) -> None:
     plan = KafkaPlan(seed=seed, strikes=16, rest_s=(0.3, 3), reach=Reach(sends=5_000, faults=16), takeovers=8)
     played(plan, _kills_and_stops)
+
+
+@pytest.mark.promise("KAFKA-1")
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(("seed", "verifiable"), [(6, ()), (7, ("2.8", "4.3"))])
+def test_kafka_08_partitions_that_come_meanwhile_lose_and_repeat_nothing(played, seed, verifiable) -> None:
+    """Keys move to new partitions while Kafka's producers, which choose partitions by themselves, learn of these."""
+    reach = Reach(sends=5_000, faults=16)
+    plan = KafkaPlan(
+        seed=seed, partitions=2, verifiable=verifiable, strikes=16, rest_s=(0.3, 3), reach=reach, takeovers=4
+    )
+    played(plan, _expansions_too)
 
 
 @pytest.mark.promise("KAFKA-1")

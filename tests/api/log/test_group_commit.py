@@ -169,6 +169,24 @@ async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(
 
 
 @on_a_queue
+async def test_a_queue_that_is_flushed_waits_for_no_other_part(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b"), bench.put("c")]
+    bench.log.gate.set()
+    await bench.committing()
+    for part in parts:
+        await part.pending.wait()
+    last = bench.put("d")
+    bench.queue.flush()
+    bench.queue.flush()
+    assert bench.log.entered.acquire(timeout=10), "begun without the event loop, which is held here"
+    await last.pending.wait()
+    assert bench.log.commits[2:] == [[b"d"]]
+
+
+@on_a_queue
 async def test_a_large_commit_lets_the_next_part_wait_for_nobody(bench: Bench) -> None:
     bench.log.gate.clear()
     parts = [bench.put("a")]
