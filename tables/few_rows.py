@@ -13,18 +13,45 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["FEW_ROWS_MAX", "binary_column", "int64_column", "text_column", "zeros"]
+__all__ = [
+    "FEW_ROWS_MAX",
+    "binary_column",
+    "int64_column",
+    "repeated_int64s",
+    "repeated_texts",
+    "text_column",
+    "zeros",
+]
 
 #: Most rows that count as few: with more, joining pieces row by row costs as much as Arrow's own ways.
 FEW_ROWS_MAX: Final = 400
 _INT32_MAX: Final = 2**31 - 1
+#: Rows of the column of zeros that is kept.
+_ZEROS: Final = 1_024
 
 
 def int64_column(values: Sequence[int], kind: pa.DataType) -> pa.Array:
     """Return numbers as a column of a type with 64 bits, such as times in microseconds."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array("q", values))])
+
+
+def repeated_int64s(values: Sequence[int], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Return a column of a type with 64 bits that has each value as often as its count says."""
+    data = np.repeat(np.array(values, np.int64), counts)
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
+
+
+def repeated_texts(values: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
+    """Return a column that has each text as often as its count says; all of it takes less than 2 GiB."""
+    raw = [value.encode() for value in values]
+    lengths = np.repeat(np.array([len(one) for one in raw], np.int32), counts)
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    data = b"".join([one * count for one, count in zip(raw, counts, strict=True)])
+    return pa.Array.from_buffers(pa.string(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 def text_column(values: Sequence[str | None]) -> pa.StringArray:
@@ -49,13 +76,13 @@ def _from_bytes(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def zeros(count: int) -> pa.Int32Array:
-    """Return a column of zeros; for few rows, it is a slice of a column that is kept."""
-    return _few_zeros().slice(0, count) if count <= FEW_ROWS_MAX else _made_zeros(count)
+    """Return a column of zeros; unless it is long, it is a slice of a column that is kept."""
+    return _kept_zeros().slice(0, count) if count <= _ZEROS else _made_zeros(count)
 
 
 @functools.cache
-def _few_zeros() -> pa.Int32Array:
-    return _made_zeros(FEW_ROWS_MAX)
+def _kept_zeros() -> pa.Int32Array:
+    return _made_zeros(_ZEROS)
 
 
 def _made_zeros(count: int) -> pa.Int32Array:

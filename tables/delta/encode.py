@@ -26,8 +26,8 @@ from mq.producer import Part, part_to_json
 from mq.sequences import Earlier
 from mq.sequences import Sequence as MessageSequence
 from tables.delta.actions import DataFile
-from tables.delta.small_parquet import encode_few_rows
-from tables.few_rows import FEW_ROWS_MAX, int64_column, text_column, zeros
+from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows
+from tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
 from tables.paths import data_file_name
 from tables.schema import MESSAGE_SCHEMA, TIME
 
@@ -35,10 +35,12 @@ __all__ = ["PARTS_KEY", "Encoded", "ProducerStamp", "RowsPart", "encode_file", "
 
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow. It lives for a second or two until a roll-up, so speed
-#: matters more than size; it fits into the file pool.
-_FEW_BYTES_MAX: Final = 60 * KIB
+#: matters more than size.
+_FEW_BYTES_MAX: Final = 256 * KIB
 #: Largest number of ids that are made one by one.
 _FEW_IDS: Final = 63
+#: Numbers of rows for which columns of nulls are kept.
+_KEPT_COUNTS: Final = 400
 #: Number of rows whose digits are kept.
 _KEPT_IDS: Final = 4_096
 #: Columns with few distinct values; for the others a dictionary would only cost time.
@@ -107,8 +109,7 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
     """
     count = rows.num_rows
     columns = {**_nulls(count), **dict(zip(rows.schema.names, rows.columns, strict=True))}
-    few = count <= FEW_ROWS_MAX
-    now = int64_column([append_us] * count, TIME) if few else pa.repeat(pa.scalar(append_us, TIME), count)
+    now = repeated_int64s([append_us], [count], TIME)
     columns["message_id"] = _filled(columns["message_id"], lambda: _made_ids(batch_id, count))
     columns["born_time"] = _filled(columns["born_time"], lambda: now)
     columns["reconsume_times"] = _filled(columns["reconsume_times"], lambda: zeros(count))
@@ -120,18 +121,21 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
 
 def _nulls(count: int) -> dict[str, pa.Array]:
     """Return every column with `count` nulls; for few rows, these are slices of cached columns."""
-    return _few_nulls(count) if count <= FEW_ROWS_MAX else _made_nulls(count)
+    return _few_nulls(count) if count <= SMALL_FILE_ROWS_MAX else _made_nulls(count)
 
 
 def _made_nulls(count: int) -> dict[str, pa.Array]:
     return {field.name: pa.nulls(count, field.type) for field in MESSAGE_SCHEMA}
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_KEPT_COUNTS)
 def _few_nulls(count: int) -> dict[str, pa.Array]:
-    if count == FEW_ROWS_MAX:
-        return _made_nulls(count)
-    return {name: column.slice(0, count) for name, column in _few_nulls(FEW_ROWS_MAX).items()}
+    return {name: column.slice(0, count) for name, column in _most_nulls().items()}
+
+
+@functools.cache
+def _most_nulls() -> dict[str, pa.Array]:
+    return _made_nulls(SMALL_FILE_ROWS_MAX)
 
 
 def _filled(column: pa.Array, default: object) -> pa.Array:
@@ -178,25 +182,15 @@ def _made_row_digits(count: int) -> NDArray[np.uint8]:
 
 def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
     """Return the columns `producer_id` and `producer_seq`."""
-    first = parts[0].producer
     counts = [p.count for p in parts]
-    if sum(counts) <= FEW_ROWS_MAX and all(p.producer is not None for p in parts):
-        return _few_producers(parts)
-    if len(parts) == 1 and first is not None:
-        return pa.repeat(first.id, parts[0].count), pa.repeat(first.seq, parts[0].count)
-    rows_of_part = pa.array(np.repeat(np.arange(len(parts)), counts))
-    ids = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
     if all(p.producer is not None for p in parts):
-        seqs = np.array([p.producer.seq for p in parts if p.producer is not None], dtype=np.int64)
-        return ids.take(rows_of_part), pa.array(np.repeat(seqs, counts))
+        known = [p.producer for p in parts if p.producer is not None]
+        ids, seqs = [p.id for p in known], [p.seq for p in known]
+        return repeated_texts(ids, counts), repeated_int64s(seqs, counts, pa.int64())
+    rows_of_part = pa.array(np.repeat(np.arange(len(parts)), counts))
+    ids_or_none = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
     seqs_or_none = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
-    return ids.take(rows_of_part), seqs_or_none.take(rows_of_part)
-
-
-def _few_producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
-    """Return the columns of few rows that all have a producer."""
-    each = [p.producer for p in parts for _ in range(p.count) if p.producer is not None]
-    return text_column([p.id for p in each]), int64_column([p.seq for p in each], pa.int64())
+    return ids_or_none.take(rows_of_part), seqs_or_none.take(rows_of_part)
 
 
 def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
@@ -212,7 +206,7 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     count = rows.num_rows
     assert count > 0, "an empty file would have no offsets"
     key_values = key_values_of(parts)
-    few = _few(rows, key_values) if count <= min(FEW_ROWS_MAX, row_group_rows) else None
+    few = _few(rows, key_values) if count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) else None
     data, crc = few or _many(rows, key_values, row_group_rows)
     start = int(rows.column(0)[0].as_py())
     append_min, append_max = bounds_of(rows.column("append_time"))
@@ -292,7 +286,7 @@ Bounds = tuple[int, int]
 
 def bounds_of(column: pa.ChunkedArray) -> Bounds:
     """Return the least and greatest time of a column, in microseconds; at least one value must not be null."""
-    if len(column) <= FEW_ROWS_MAX and column.num_chunks == 1 and not column.null_count:
+    if column.num_chunks == 1 and not column.null_count:
         chunk = column.chunk(0)
         values = np.frombuffer(chunk.buffers()[1], np.int64, len(chunk), 8 * chunk.offset)
         return int(values.min()), int(values.max())

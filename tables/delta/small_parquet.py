@@ -26,13 +26,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tables.few_rows import FEW_ROWS_MAX
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["encode_few_rows"]
+__all__ = ["SMALL_FILE_ROWS_MAX", "encode_few_rows"]
 
-#: Bytes that every row takes: offset, two times, attempts, and an id of the usual length.
-_FILLED_BYTES: Final = 56
+#: Most rows of a file that is written in this way.
+SMALL_FILE_ROWS_MAX: Final = 1_500
+#: Bytes that every row takes: offset, two times, attempts, an id of the usual length, and the length of its body.
+_FILLED_BYTES: Final = 60
+#: Bytes that its producer takes besides its id: a sequence and a length.
+_PRODUCER_BYTES: Final = 12
 #: Most texts that are joined piece by piece: for more, numpy and Arrow take less time.
 _JOINED_MAX: Final = 32
 _MAGIC: Final = b"PAR1"
@@ -74,7 +77,7 @@ def encode_few_rows(
     """
     count = rows.num_rows
     columns = [column.chunk(0) for column in rows.columns]
-    if not 0 < count <= FEW_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
+    if not 0 < count <= SMALL_FILE_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
         return None
     if _least_bytes(columns, count) > bytes_max:
         return None
@@ -97,11 +100,16 @@ def encode_few_rows(
 
 
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
-    """Return the bytes of bodies and of columns that every row fills: detects early that a file would be too large."""
+    """Return the bytes of what takes most in almost all files: detects early that a file would be too large."""
+    producer = columns[MESSAGE_SCHEMA.get_field_index("producer_id")]
+    known = _FILLED_BYTES * count + _text_bytes(columns[MESSAGE_SCHEMA.get_field_index("body")])
+    return known if producer.null_count else known + _PRODUCER_BYTES * count + _text_bytes(producer)
+
+
+def _text_bytes(column: pa.Array) -> int:
     # `nbytes` of the column would give the interpreter's lock away
-    body = columns[MESSAGE_SCHEMA.get_field_index("body")]
-    ends = np.frombuffer(body.buffers()[1], np.int32, count + 1, 4 * body.offset)
-    return int(ends[-1] - ends[0]) + _FILLED_BYTES * count
+    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    return int(ends[-1] - ends[0])
 
 
 # Pages --------------------------------------------------------------------------------------------------------

@@ -36,10 +36,13 @@ from tables.store.native import OpenFile, create_natively, native_library, open_
 
 __all__ = ["PoolingFiles"]
 
-#: Most files in the pool: 16,384 files of one block are 64 MiB of disk.
+#: Most files in the pool: 16,384 small files of one block are 64 MiB of disk.
 POOL_FILES_MAX: Final = 16_384
 #: Size of the largest file that goes to the pool. Larger files are deleted: they are few, and free many blocks.
-POOL_FILE_BYTES_MAX: Final = 64 * KIB
+POOL_FILE_BYTES_MAX: Final = 256 * KIB
+#: Size from which a file of the pool counts as large, and most of these: 256 MiB of disk.
+_LARGE_BYTES: Final = 64 * KIB
+POOL_LARGE_MAX: Final = 1_024
 #: Most files that one call of `refill` creates.
 _REFILL_MAX: Final = 1_024
 #: Fewest and most files that are opened in advance: each costs a file descriptor.
@@ -55,9 +58,12 @@ _F_SETSIG: Final = 10
 class PoolingFiles(OsFiles):
     """The real file system with a pool of dead files in `root`. Safe for threads."""
 
-    def __init__(self, root: str, *, files_max: int = POOL_FILES_MAX) -> None:
+    def __init__(self, root: str, *, files_max: int = POOL_FILES_MAX, large_max: int = POOL_LARGE_MAX) -> None:
         self._files_max = files_max
+        self._large_max = large_max
         self._pool: deque[str] = deque()
+        #: The large ones among them.
+        self._large: set[str] = set()
         #: Files that no other process has open, each with its open descriptor for writing.
         self._ready: deque[OpenFile] = deque()
         self._names = 0
@@ -115,7 +121,9 @@ class PoolingFiles(OsFiles):
         with contextlib.suppress(IndexError):
             return self._ready.popleft()
         with contextlib.suppress(IndexError):
-            return self._pool.popleft(), -1
+            dead = self._pool.popleft()
+            self._large.discard(dead)
+            return dead, -1
         return None
 
     def _next(self) -> OpenFile | None:
@@ -145,7 +153,10 @@ class PoolingFiles(OsFiles):
         return dead, fd
 
     def unlink(self, path: str) -> None:
-        if len(self._pool) >= self._files_max or os.stat(path).st_size > POOL_FILE_BYTES_MAX:
+        size = os.stat(path).st_size
+        is_large = size > _LARGE_BYTES
+        is_full = len(self._pool) >= self._files_max or (is_large and len(self._large) >= self._large_max)
+        if is_full or size > POOL_FILE_BYTES_MAX:
             super().unlink(path)
             return
         with self._lock:
@@ -156,6 +167,8 @@ class PoolingFiles(OsFiles):
             # The file still has another name (`.head`), whose content must not change.
             super().unlink(dead)
             return
+        if is_large:
+            self._large.add(dead)
         self._pool.append(dead)
 
     def refill(self) -> None:
@@ -194,6 +207,7 @@ class PoolingFiles(OsFiles):
         with contextlib.suppress(IndexError):
             while len(found) < count:
                 found.append(self._pool.popleft())
+        self._large.difference_update(found)
         return found
 
     def _open(self, dead: list[str]) -> None:

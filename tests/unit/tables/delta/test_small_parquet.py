@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from mq.producer import Part
 from tables.delta.encode import PARTS_KEY, ProducerStamp, RowsPart, encode_file, numbered, stamp
-from tables.delta.small_parquet import encode_few_rows
-from tables.few_rows import FEW_ROWS_MAX
+from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows
 from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 
 _APPEND_US = 1_700_000_000_123_000
 _BYTES_MAX = 1 << 20
+#: Rows are drawn one by one.
+_DRAWN_MAX = 300
 _TIMES = st.integers(0, 4_000_000_000_000_000)
 
 
@@ -43,7 +44,7 @@ def _by_hand(rows: pa.Table) -> bytes:
 
 @st.composite
 def _batches(draw: st.DrawFn) -> pa.RecordBatch:
-    count = draw(st.integers(1, FEW_ROWS_MAX))
+    count = draw(st.integers(1, _DRAWN_MAX))
 
     def column(values: st.SearchStrategy[object]) -> list[object]:
         return draw(st.lists(values, min_size=count, max_size=count))
@@ -63,12 +64,12 @@ def test_few_rows_are_read_back_whatever_their_columns_hold(batch: pa.RecordBatc
     assert _read(_by_hand(rows)).equals(rows)
 
 
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 127, 128, FEW_ROWS_MAX])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 127, 128, 400, 1_024, SMALL_FILE_ROWS_MAX])
 def test_few_rows_of_a_slice_hold_the_slice(count: int) -> None:
     whole = _batch(
-        body=[b"%d" % i for i in range(500)],
-        key=[None if i % 3 else f"k{i}" for i in range(500)],
-        born_time=list(range(500)),
+        body=[b"%d" % i for i in range(SMALL_FILE_ROWS_MAX + 10)],
+        key=[None if i % 3 else f"k{i}" for i in range(SMALL_FILE_ROWS_MAX + 10)],
+        born_time=list(range(SMALL_FILE_ROWS_MAX + 10)),
     )
     rows = _rows(whole.slice(7, count))
     found = _read(_by_hand(rows))
@@ -91,7 +92,7 @@ def test_few_rows_file_has_the_schema_that_pyarrow_writes() -> None:
     [
         _batch(body=[b"a"], headers=[[("h", "v")]]),
         _batch(body=[b"a", b"b"], origin=[None, {"topic": "t", "partition": "t@b", "offset": 3}]),
-        _batch(body=[b"a"] * (FEW_ROWS_MAX + 1)),
+        _batch(body=[b"a"] * (SMALL_FILE_ROWS_MAX + 1)),
     ],
     ids=["headers", "origin", "too many"],
 )

@@ -256,6 +256,26 @@ def test_the_pool_makes_as_many_files_as_were_taken_and_opens_some(
     assert not pool.exists()
 
 
+def test_the_pool_keeps_few_large_files_and_none_that_is_larger(tmp_path: Path) -> None:
+    files = PoolingFiles(str(tmp_path), large_max=2)
+    pool = next(path for path in tmp_path.iterdir() if path.name.startswith(".pool-"))
+
+    def kept_of(sizes: list[int]) -> list[int]:
+        before = {path.name for path in pool.iterdir()}
+        for number, size in enumerate(sizes):
+            (tmp_path / str(number)).write_bytes(b"x" * size)
+            files.unlink(str(tmp_path / str(number)))
+            assert not (tmp_path / str(number)).exists()
+        return sorted(path.stat().st_size for path in pool.iterdir() if path.name not in before)
+
+    large, larger = 256 * 1024, 256 * 1024 + 1
+    assert kept_of([large] * 4 + [larger, 100]) == [100, large, large]
+    files.write_new(f"{tmp_path}/new", b"a", sync=False)
+    assert (tmp_path / "new").read_bytes() == b"a"
+    assert kept_of([large] * 3) == [large], "the one that was written to made room"
+    files.close()
+
+
 def test_the_pool_takes_the_native_way_where_there_is_one(
     tmp_path: Path, wanted: Publication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
