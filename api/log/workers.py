@@ -8,16 +8,41 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
+
+from tables.store import waited_s
 
 __all__ = ["Threads", "Workers"]
 
 log = logging.getLogger("deltamq.api")
 
 Task = Callable[[], None]
+_Inbox: TypeAlias = "SimpleQueue[Task]"
+#: Fewest tasks that are under way at once: while one waits for the disk, another computes.
+_WIDTH_MIN: Final = 2
+#: The share of the newest task in the means of what tasks take.
+_NEWEST: Final = 1 / 16
+#: What a task computes at least, in seconds: a thread's clock may be coarse.
+_COMPUTES_MIN: Final = 1e-6
+#: If no task was begun for so long while some wait, one more thread begins one, in seconds.
+_STUCK_S: Final = 0.02
+
+
+def _look() -> None:
+    """Tell an idle thread to look for a task by itself; never run."""
+
+
+def _watch() -> None:
+    """Tell an idle thread to look after the tasks that wait; never run."""
+
+
+_LOOK: Final[Task] = _look
+_WATCH: Final[Task] = _watch
 
 
 class Workers:
@@ -25,25 +50,41 @@ class Workers:
 
     The thread that was busy last gets the next task: what a commit needs is in its core's caches, and with little to do
     the same thread does it all.
+
+    Not all threads work at once. Of those that compute only one makes progress, and each hand-over of the interpreter's
+    lock costs, so `width` follows the time for which tasks wait for the store: with a disk that syncs in 0.1 ms it is
+    two; with one that takes 2 ms, or with an object store, it is all.
     """
 
-    def __init__(self, count: int, *, name: str) -> None:
+    def __init__(self, count: int, *, name: str, waited: Callable[[], float] = waited_s) -> None:
+        """`waited` returns the seconds for which the calling thread has waited for the store until now."""
         self._lock = threading.Lock()
-        #: The queues of idle threads, the one that was busy last at the end.
-        self._idle: list[SimpleQueue[Task | None]] = []
-        #: Tasks for which no thread was idle, in the order of their arrival.
+        self._waited = waited
+        self._count = count
+        #: How many tasks may be under way.
+        self.width = count
+        #: The inboxes of idle threads, the one that was busy last at the end.
+        self._idle: list[_Inbox] = []
+        #: The inbox of the thread that looks whether those at work are stuck; None if no thread does.
+        self._watcher: _Inbox | None = None
+        #: Tasks that no thread has begun, in the order of their arrival.
         self._waiting: deque[Task] = deque()
+        self._under_way = self._begun = 0
+        #: What a task computes and for how long it waits, in seconds: means of the last ones.
+        self._computes = self._waits = 0.0
         self._is_stopping = False
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True) for i in range(count)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, task: Task) -> None:
-        """Run a task in the first thread that is idle."""
+        """Run a task in the first thread that is idle and may work."""
         with self._lock:
-            if not self._idle:
+            if not self._idle or self._under_way >= self.width:
                 self._waiting.append(task)
+                self._have_watched()
                 return
+            self._note_begin()
             idle = self._idle.pop()
         idle.put(task)
 
@@ -58,29 +99,82 @@ class Workers:
         return len(self._idle)
 
     def _run(self) -> None:
-        own: SimpleQueue[Task | None] = SimpleQueue()
+        own: _Inbox = SimpleQueue()
         while (task := self._next(own)) is not None:
+            computed, waited = time.thread_time(), self._waited()
             try:
                 task()
             except Exception:
                 log.exception("event=task_failed thread=%s", threading.current_thread().name)
+            self._note_end(time.thread_time() - computed, self._waited() - waited)
 
-    def _next(self, own: SimpleQueue[Task | None]) -> Task | None:
+    def _next(self, own: _Inbox) -> Task | None:
+        """Return the next task; None at the end."""
+        while True:
+            with self._lock:
+                if self._waiting and (self._under_way < self.width or self._is_stopping):
+                    return self._taken()
+                if self._is_stopping:
+                    return None
+                self._idle.append(own)
+                if self._waiting:
+                    self._have_watched()
+            task = own.get()
+            if task is _WATCH:
+                task = self._watched(own)
+            if task is not _LOOK:
+                return task
+
+    def _have_watched(self) -> None:
+        """Let the thread that was idle longest look after the tasks that wait; the caller holds the lock."""
+        if self._watcher is None and self._idle:
+            self._watcher = self._idle.pop(0)
+            self._watcher.put(_WATCH)
+
+    def _watched(self, own: _Inbox) -> Task:
+        """Wait until the threads at work are stuck, and return the next task; return `_LOOK` if none waits any more."""
+        while True:
+            begun = self._begun
+            try:
+                return own.get(timeout=_STUCK_S)
+            except Empty:
+                pass
+            with self._lock:
+                if self._waiting and self._begun != begun and self._under_way >= self.width:
+                    continue
+                self._watcher = None
+                if not self._waiting:
+                    return _LOOK
+                task = self._taken()
+                if self._waiting:
+                    self._have_watched()
+                return task
+
+    def _taken(self) -> Task:
+        self._note_begin()
+        return self._waiting.popleft()
+
+    def _note_begin(self) -> None:
+        self._under_way += 1
+        self._begun += 1
+
+    def _note_end(self, computed: float, waited: float) -> None:
+        """Learn from a task how many are worth being under way."""
         with self._lock:
-            if self._waiting:
-                return self._waiting.popleft()
-            if self._is_stopping:
-                return None
-            self._idle.append(own)
-        return own.get()
+            self._under_way -= 1
+            share = _NEWEST if self._computes else 1.0
+            self._computes += share * (max(computed, _COMPUTES_MIN) - self._computes)
+            self._waits += share * (waited - self._waits)
+            self.width = min(self._count, max(_WIDTH_MIN, 1 + round(self._waits / self._computes)))
 
     def stop(self) -> None:
         """Run all submitted tasks, then end the threads."""
         with self._lock:
             self._is_stopping = True
-            idle, self._idle = self._idle, []
-        for one in idle:
-            one.put(None)
+            found = [*self._idle, *([] if self._watcher is None else [self._watcher])]
+            self._idle, self._watcher = [], None
+        for one in found:
+            one.put(_LOOK)
         for thread in self._threads:
             thread.join()
 

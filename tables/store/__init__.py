@@ -10,6 +10,7 @@ from tables.store.native import native_library
 from tables.store.object import ObjectStore
 from tables.store.store import FileMissing, NotDurable, Store, probe
 from tables.store.unsynced import Unsynced
+from tables.store.waits import waited_s
 
 __all__ = [
     "HEAD",
@@ -27,4 +28,5 @@ __all__ = [
     "make_root",
     "native_library",
     "probe",
+    "waited_s",
 ]

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from tables.store.file_system import Failed, Publication, Step
+from tables.store.waits import add_wait
 
 __all__ = ["OpenFile", "create_natively", "library_path", "native_library", "open_dead_natively", "publish_natively"]
 
@@ -33,7 +34,7 @@ def publish_natively(
 
     Of those that are not open yet, one that another process has open is deleted, and a new file takes its place.
     """
-    error = ctypes.c_int()
+    error, took = ctypes.c_int(), ctypes.c_double()
     file_at, file_bytes = _memory(wanted.file_data)
     file_dead, file_fd = file or ("", -1)
     log_dead, log_fd = log or ("", -1)
@@ -54,7 +55,9 @@ def publish_natively(
         os.fsencode(os.path.dirname(wanted.name)),
         sync,
         ctypes.byref(error),
+        ctypes.byref(took),
     )
+    add_wait(took.value)
     if not step:
         return None
     failed = Step(step)
@@ -105,7 +108,7 @@ def native_library() -> ctypes.CDLL | None:
     library.deltamq_publish.argtypes = [
         *(text, text, memory, size, text, number),
         *(text, memory, size, text, number),
-        *(text, text, text, number, ctypes.POINTER(number)),
+        *(text, text, text, number, ctypes.POINTER(number), ctypes.POINTER(ctypes.c_double)),
     ]
     library.deltamq_publish.restype = number
     library.deltamq_create.argtypes = [text, number, number, ctypes.POINTER(number), ctypes.POINTER(number)]

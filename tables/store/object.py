@@ -18,6 +18,7 @@ from obstore.store import from_url
 from mq.errors import Unavailable, Unknown
 from tables.failpoints import failpoint
 from tables.store.store import Entry, FileMissing, put_in_turn, sparse_buffer
+from tables.store.waits import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
@@ -58,7 +59,8 @@ class ObjectStore:
         return True
 
     def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
-        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
+        with waiting():
+            return put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)
