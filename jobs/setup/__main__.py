@@ -35,7 +35,7 @@ from jobs.setup.jars import (
     wrong_jars,
 )
 from jobs.setup.java import Java, JavaMissing, find_java
-from jobs.setup.native import build_library, find_compiler, is_built, library_path
+from jobs.setup.native import SOURCES, build_library, find_compiler, is_built, library_path
 
 PYTHON_VERSION_MIN = (3, 11)
 LOCK_FILE = PROJECT_FOLDER / "requirements.lock"
@@ -170,20 +170,22 @@ def _project() -> bool:
 
 
 def _native() -> bool:
-    """Compile the native part if a C compiler is there; return False if that is done, or was tried in vain before."""
+    """Compile the native parts if a C compiler is there; return False if that is done, or was tried in vain before."""
     compiler = find_compiler()
-    key = f"{library_path().name} {compiler!a}"
-    if is_built() or _read(STAMP_OF_NATIVE) == key:
+    missing = [source for source in SOURCES if not is_built(source)]
+    key = f"{' '.join(library_path(source).name for source in missing)} {compiler!a}"
+    if not missing or _read(STAMP_OF_NATIVE) == key:
         return False
-    told = (
-        "there is no C compiler (Debian, Ubuntu: apt-get install gcc)" if compiler is None else build_library(compiler)
-    )
-    if told is None:
-        _say(f"compiled {library_path().name}")
+    if compiler is None:
+        told: list[str] = ["there is no C compiler (Debian, Ubuntu: apt-get install gcc)"]
+    else:
+        told = [said for source in missing if (said := build_library(compiler, source)) is not None]
+    if not told:
+        _say(f"compiled {', '.join(library_path(source).name for source in missing)}")
     else:
         STAMP_OF_NATIVE.write_text(key, encoding="ascii")
-        _say(f"{told}: DeltaMQ works without, small commits are slower under load")
-    return told is None
+        _say(f"{'; '.join(told)}: DeltaMQ works without, small commits are slower under load")
+    return not told
 
 
 def _jars(java: Java, jars: JarSet) -> bool:

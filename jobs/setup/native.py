@@ -1,6 +1,6 @@
-"""The one native part: the file calls of a commit in one call (`tables/store/publish.c`). Standard library only.
+"""The native parts: a commit's file calls in one call, Kafka's records to columns in one pass. Standard library only.
 
-It is optional: without a C compiler, or where it cannot be loaded, the same calls are made one by one in Python.
+They are optional: without a C compiler, or where they cannot be loaded, Python does the same.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["build_library", "find_compiler", "is_built", "library_path"]
+__all__ = ["SOURCES", "build_library", "find_compiler", "is_built", "library_path"]
 
 _PROJECT: Final = Path(__file__).resolve().parents[2]
-SOURCE: Final = _PROJECT / "tables" / "store" / "publish.c"
+SOURCES: Final = (_PROJECT / "tables" / "store" / "publish.c", _PROJECT / "api" / "kafka" / "records" / "decode.c")
 FOLDER: Final = _PROJECT / ".venv" / "lib"
-_NAME: Final = "deltamq-publish"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
 
 
-def library_path(source: Path = SOURCE, folder: Path = FOLDER) -> Path:
-    """Return where the library of this very source belongs; `tables.store.native` loads it from there."""
-    return folder / f"{_NAME}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so"
+def library_path(source: Path, folder: Path = FOLDER) -> Path:
+    """Return where the library of this very source belongs; `tables.compiled` knows the same."""
+    return folder / f"{_stem(source)}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.so"
+
+
+def _stem(source: Path) -> str:
+    return f"deltamq-{source.stem}"
 
 
 def find_compiler() -> str | None:
@@ -33,7 +36,7 @@ def find_compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc") if sys.platform == "linux" else None
 
 
-def is_built(source: Path = SOURCE, folder: Path = FOLDER) -> bool:
+def is_built(source: Path, folder: Path = FOLDER) -> bool:
     """Return whether the library is there and can be loaded on this machine."""
     try:
         ctypes.CDLL(str(library_path(source, folder)))
@@ -42,7 +45,7 @@ def is_built(source: Path = SOURCE, folder: Path = FOLDER) -> bool:
     return True
 
 
-def build_library(compiler: str, source: Path = SOURCE, folder: Path = FOLDER) -> str | None:
+def build_library(compiler: str, source: Path, folder: Path = FOLDER) -> str | None:
     """Compile the library and remove those of earlier sources; return the compiler's message if it fails."""
     path = library_path(source, folder)
     temp = path.with_suffix(f".{os.getpid()}.tmp")
@@ -52,7 +55,7 @@ def build_library(compiler: str, source: Path = SOURCE, folder: Path = FOLDER) -
         temp.unlink(missing_ok=True)
         return done.stderr.strip() or f"{compiler} ended with {done.returncode}"
     temp.replace(path)
-    for earlier in folder.glob(f"{_NAME}-*.so"):
+    for earlier in folder.glob(f"{_stem(source)}-*.so"):
         if earlier != path:
             earlier.unlink(missing_ok=True)
     return None

@@ -7,9 +7,7 @@ to get it back than for the call itself. So the files that commits will need are
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,10 +15,11 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from tables.compiled import library_path
 from tables.store.file_system import Failed, Publication, Step
 from tables.store.waits import add_wait
 
-__all__ = ["OpenFile", "create_natively", "library_path", "native_library", "open_dead_natively", "publish_natively"]
+__all__ = ["OpenFile", "create_natively", "native_library", "open_dead_natively", "publish_natively"]
 
 _SOURCE: Final = Path(__file__).with_name("publish.c")
 #: A dead file to write to, with its descriptor; -1 if it is not open yet.
@@ -90,17 +89,11 @@ def _memory(data: pa.Buffer | bytes) -> tuple[int | bytes, int]:
     return (data, len(data)) if isinstance(data, bytes) else (data.address, data.size)
 
 
-def library_path() -> Path:
-    """Return where the compiled library of this very source lies, if `make setup` could make it: in .venv."""
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-    return Path(sys.prefix, "lib", f"deltamq-publish-{digest}.so")
-
-
 @cache
 def native_library() -> ctypes.CDLL | None:
     """Return the compiled library; None where there is none, or none that this machine can load."""
     try:
-        library = ctypes.CDLL(str(library_path()))
+        library = ctypes.CDLL(str(library_path(_SOURCE)))
     except OSError:
         return None
     text, memory = ctypes.c_char_p, ctypes.c_void_p

@@ -6,11 +6,14 @@ from api.kafka.records.batch import BatchHeader, batches_of
 from api.kafka.records.columns import Records
 from api.kafka.records.decode import decode_batches, expanded_batch
 from api.kafka.records.encode import encode_records
+from api.kafka.records.native import DECODER_SOURCE, NativeDecoder
 from api.kafka.records.varints import Int64s
 
 __all__ = [
+    "DECODER_SOURCE",
     "BatchHeader",
     "Int64s",
+    "NativeDecoder",
     "Records",
     "batches_of",
     "decode_batches",

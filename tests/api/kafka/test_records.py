@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,16 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.kafka.records import Records, batches_of, decode_batches, encode_records, expanded_batch
+from api.kafka.records import (
+    DECODER_SOURCE,
+    BatchHeader,
+    NativeDecoder,
+    Records,
+    batches_of,
+    decode_batches,
+    encode_records,
+    expanded_batch,
+)
 from api.kafka.records.batch import HEADER_BYTES
 from api.kafka.records.compression import Compression, compressed, expanded
 from api.kafka.records.decode import decode_in_columns
@@ -17,7 +28,11 @@ from api.kafka.records.few import decode_few
 from api.kafka.records.varints import read_varints, varint_sizes, write_varints
 from mq.errors import DeltaMQError, TooLarge
 from mq.limits import HEADERS_MAX
+from tables.compiled import library_path
 
+#: The compiled decoder, if `make setup` could make it.
+NATIVE = NativeDecoder(library_path(DECODER_SOURCE)) if library_path(DECODER_SOURCE).exists() else None
+needs_native = pytest.mark.skipif(NATIVE is None, reason="make setup found no C compiler")
 MIB = 1 << 20
 TIME_MS = 1_700_000_000_000
 
@@ -66,7 +81,13 @@ def _theirs(rows, compression=0, producer=(-1, -1, -1)) -> bytes:
 
 def _decoded(data: bytes, bytes_max: int = MIB) -> Records:
     (batch,) = batches_of(data)
-    return decode_batches([expanded_batch(batch, bytes_max)])
+    return _both([expanded_batch(batch, bytes_max)])
+
+
+def _both(batches: list[BatchHeader]) -> Records:
+    """Decode with and without the compiled decoder: records and errors are the same."""
+    assert _outcome(decode_batches, batches) == _outcome(lambda some: decode_batches(some, NATIVE), batches)
+    return decode_batches(batches, NATIVE)
 
 
 @given(lists, st.sampled_from([Compression.NONE, Compression.GZIP]))
@@ -104,7 +125,7 @@ def test_kafka_02_runs_of_records_of_one_length_are_read_and_written_as_others(f
 def test_kafka_02_batches_are_read_together_as_alone(several, alike) -> None:
     several = [several[0]] * len(several) if alike else several
     batches = [one for rows in several for one in batches_of(_theirs(rows))]
-    assert _rows(decode_batches(batches)) == [row for rows in several for row in rows]
+    assert _rows(_both(batches)) == [row for rows in several for row in rows]
 
 
 @given(lists, st.data())
@@ -115,6 +136,46 @@ def test_kafka_02_a_few_records_are_read_one_by_one_as_in_columns(rows, data) ->
     batches = list(batches_of(_sealed(bytes(raw))))
     alone, together = _outcome(decode_few, batches), _outcome(decode_in_columns, batches)
     assert alone in (None, together)
+
+
+@needs_native
+@given(st.lists(lists, min_size=1, max_size=3), st.data())
+def test_kafka_02_the_compiled_decoder_takes_what_has_neither_headers_nor_faults_and_nothing_else(
+    several, data
+) -> None:
+    plain = [[(*row[:3], []) for row in rows] for rows in several]
+    batches = [one for rows in plain for one in batches_of(_theirs(rows))]
+    found = NATIVE.decode(batches)
+    assert found is not None and _rows(found) == [row for rows in plain for row in rows]
+    found.key.validate(full=True)
+    found.value.validate(full=True)
+    at = data.draw(st.integers(0, len(batches) - 1))
+    raw = bytearray(batches[at].records)
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    batches[at] = replace(batches[at], records=memoryview(bytes(raw)))
+    found = NATIVE.decode(batches)
+    assert found is None or _rows(found) == _outcome(decode_in_columns, batches)
+
+
+@needs_native
+def test_kafka_02_the_compiled_decoder_reads_nothing_behind_its_batches() -> None:
+    """Each batch is cut in turn, in front of bytes that would complete it."""
+    rows = [(TIME_MS + at, b"k" * (at % 3), b"v" * at, []) for at in range(70)]
+    (batch,) = batches_of(_theirs(rows))
+    for cut in range(1, len(batch.records)):
+        short = replace(batch, records=batch.records[:cut])
+        assert NATIVE.decode([short]) is None
+        assert NATIVE.decode([short, batch]) is None
+
+
+@needs_native
+def test_kafka_02_the_compiled_decoder_takes_large_batches_without_the_interpreters_lock() -> None:
+    rows = [(TIME_MS + at, None if at % 7 else b"key", b"%d" % at * 100, []) for at in range(3_000)]
+    (batch,) = batches_of(_theirs(rows))
+    assert len(batch.records) > 128 * 1024
+    found = NATIVE.decode([batch])
+    assert found is not None and _rows(found) == rows
 
 
 def _outcome(decode, batches):
@@ -139,7 +200,7 @@ def test_kafka_02_each_compression_brings_everything_back(rows, compression) -> 
     data = encode_records(_columns(rows), base_offset=0, compression=compression, producer=(7, 1, 5))
     (batch,) = batches_of(data)
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count) == (7, 1, 5, len(rows))
-    assert _rows(decode_batches([expanded_batch(batch, MIB)])) == rows
+    assert _rows(_both([expanded_batch(batch, MIB)])) == rows
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30))
@@ -198,7 +259,7 @@ def test_kafka_02_lies_below_a_right_checksum_are_refused_or_harmless(rows, data
         raw[data.draw(st.integers(HEADER_BYTES, len(raw) - 1))] = data.draw(st.integers(0, 255))
     (batch,) = batches_of(_sealed(bytes(raw)))
     try:
-        found = decode_batches([expanded_batch(batch, MIB)])
+        found = _both([expanded_batch(batch, MIB)])
     except DeltaMQError as error:
         assert error.code in {"corrupt_records", "invalid_record"}
     else:
@@ -256,5 +317,5 @@ def test_kafka_02_too_many_headers_are_refused() -> None:
 
 def test_kafka_02_batches_that_stand_one_after_another_are_all_read() -> None:
     one, two = ([(TIME_MS, None, text, [])] for text in (b"one", b"two"))
-    found = [decode_batches([expanded_batch(batch, MIB)]) for batch in batches_of(_theirs(one) + _theirs(two))]
+    found = [_both([expanded_batch(batch, MIB)]) for batch in batches_of(_theirs(one) + _theirs(two))]
     assert [_rows(records) for records in found] == [one, two]

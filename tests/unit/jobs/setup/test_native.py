@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.setup import __main__ as setup
-from jobs.setup.native import SOURCE, build_library, find_compiler, is_built, library_path
+from jobs.setup.native import SOURCES, build_library, find_compiler, is_built, library_path
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -20,14 +20,15 @@ def _compiler() -> str:
 
 
 @needs_compiler
-def test_the_library_is_compiled_and_earlier_ones_are_removed(tmp_path: Path) -> None:
-    source, folder = tmp_path / "publish.c", tmp_path / "lib"
+@pytest.mark.parametrize("original", SOURCES, ids=[source.stem for source in SOURCES])
+def test_a_library_is_compiled_and_earlier_ones_are_removed(tmp_path: Path, original: Path) -> None:
+    source, folder = tmp_path / original.name, tmp_path / "lib"
     folder.mkdir()
-    source.write_bytes(SOURCE.read_bytes())
+    source.write_bytes(original.read_bytes())
     assert build_library(_compiler(), source, folder) is None
     first = library_path(source, folder)
-    assert ctypes.CDLL(str(first)).deltamq_publish
-    source.write_bytes(SOURCE.read_bytes() + b"\n/* newer */\n")
+    assert hasattr(ctypes.CDLL(str(first)), f"deltamq_{original.stem}")
+    source.write_bytes(original.read_bytes() + b"\n/* newer */\n")
     assert not is_built(source, folder)
     assert build_library(_compiler(), source, folder) is None
     assert is_built(source, folder)
@@ -48,7 +49,7 @@ def test_a_machine_without_a_compiler_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(setup, "STAMP_OF_NATIVE", tmp_path / "stamp")
-    monkeypatch.setattr(setup, "is_built", lambda: False)
+    monkeypatch.setattr(setup, "is_built", lambda source: False)
     monkeypatch.setattr(setup, "find_compiler", lambda: None)
     assert not setup._native()
     assert "apt-get install gcc" in capsys.readouterr().out

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.setup.native import find_compiler, is_built
+from jobs.setup.native import SOURCES, find_compiler, is_built
 from jobs.setup.native import library_path as built_path
+from tables.compiled import library_path
 from tables.store.file_pool import PoolingFiles
 from tables.store.file_system import Failed, Publication, Step
 from tables.store.local import HEAD, OsFiles
 from tables.store.native import (
     OpenFile,
     create_natively,
-    library_path,
     native_library,
     open_dead_natively,
     publish_natively,
@@ -291,7 +291,11 @@ def test_the_pool_takes_the_native_way_where_there_is_one(
     files.close()
 
 
-def test_setup_compiles_what_is_loaded() -> None:
-    assert built_path() == library_path()
-    assert is_built() == (native_library() is not None)
-    assert find_compiler() is None or is_built(), "run make setup"
+@pytest.mark.parametrize("source", SOURCES, ids=[source.stem for source in SOURCES])
+def test_setup_compiles_what_is_loaded(source: Path) -> None:
+    assert built_path(source) == library_path(source)
+    assert find_compiler() is None or is_built(source), "run make setup"
+
+
+def test_the_compiled_steps_are_used_where_they_are() -> None:
+    assert is_built(SOURCES[0]) == (native_library() is not None)

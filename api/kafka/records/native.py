@@ -1,0 +1,85 @@
+"""Record batches to columns by a compiled function (`decode.c`), where `make setup` could compile it."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from api.kafka.records.batch import BatchHeader
+from api.kafka.records.columns import Records
+
+__all__ = ["DECODER_SOURCE", "NativeDecoder"]
+
+DECODER_SOURCE: Final = Path(__file__).with_name("decode.c")
+#: Bytes from which on decoding gives the interpreter's lock away: with fewer, getting it back would take longer.
+_LARGE_BYTES: Final = 128 * 1024
+_INT32_MAX: Final = 2**31 - 1
+
+
+class NativeDecoder:
+    """The compiled function."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the library; raises `OSError` if this machine cannot."""
+        self._holding_lock = _function(ctypes.PyDLL(str(path)))
+        self._without_lock = _function(ctypes.CDLL(str(path)))
+
+    def decode(self, batches: Sequence[BatchHeader]) -> Records | None:
+        """Return the records of batches without compression; None if some have headers or may be corrupt."""
+        raw = b"".join([batch.records for batch in batches])
+        size, rows = len(raw), sum([batch.count for batch in batches])
+        if size > _INT32_MAX:
+            return None
+        heads = array("q", [n for batch in batches for n in (batch.count, len(batch.records), batch.first_time_ms)])
+        # the places of the columns of a fixed width, in one piece of memory, as `decode.c` describes it
+        ends, bits = 4 * (rows + 1), rows // 8 + 1
+        key_ends = 8 * rows + 16
+        key_valid = key_ends + 2 * ends
+        columns = np.empty(key_valid + 2 * bits, np.uint8)
+        keys, values = np.empty(size, np.uint8), np.empty(size, np.uint8)
+        decode = self._without_lock if size > _LARGE_BYTES else self._holding_lock
+        addresses = _address(columns), _address(keys), _address(values)
+        if decode(raw, len(batches), heads.buffer_info()[0], rows, *addresses):
+            return None
+        numbers = columns[:key_ends].view(np.int64)
+        fixed = pa.py_buffer(columns)
+        key = value = None
+        if numbers[rows] < rows:
+            used = int(columns[key_ends + ends - 4 : key_ends + ends].view(np.int32)[0])
+            # keys take little of their room, which would live as long as they do
+            key = [fixed.slice(key_valid, bits), fixed.slice(key_ends, ends), pa.py_buffer(keys[:used].tobytes())]
+        if numbers[rows + 1] < rows:
+            value = [fixed.slice(key_valid + bits, bits), fixed.slice(key_ends + ends, ends), pa.py_buffer(values)]
+        return Records(
+            key=_column(rows, key, int(numbers[rows])),
+            value=_column(rows, value, int(numbers[rows + 1])),
+            headers=None,
+            time_ms=numbers[:rows],
+        )
+
+
+def _function(library: ctypes.CDLL) -> Any:
+    function = library.deltamq_decode
+    memory = ctypes.c_void_p
+    function.argtypes = [ctypes.c_char_p, ctypes.c_int, memory, ctypes.c_size_t, memory, memory, memory]
+    function.restype = ctypes.c_int
+    return function
+
+
+def _address(memory: NDArray[np.uint8]) -> int:
+    address: int = memory.__array_interface__["data"][0]
+    return address
+
+
+def _column(rows: int, buffers: list[pa.Buffer] | None, nulls: int) -> pa.BinaryArray:
+    """Return a column of its bits, ends and bytes, which are None if all values are null."""
+    if buffers is None:
+        return pa.nulls(rows, pa.binary())
+    return pa.Array.from_buffers(pa.binary(), rows, buffers if nulls else [None, *buffers[1:]], null_count=nulls)
