@@ -110,13 +110,14 @@ class Workers:
 
     def _next(self, own: _Inbox) -> Task | None:
         """Return the next task; None at the end."""
+        was_busy = True
         while True:
             with self._lock:
                 if self._waiting and (self._under_way < self.width or self._is_stopping):
                     return self._taken()
                 if self._is_stopping:
                     return None
-                self._idle.append(own)
+                self._idle.insert(len(self._idle) if was_busy else 0, own)
                 if self._waiting:
                     self._have_watched()
             task = own.get()
@@ -124,6 +125,7 @@ class Workers:
                 task = self._watched(own)
             if task is not _LOOK:
                 return task
+            was_busy = False
 
     def _have_watched(self) -> None:
         """Let the thread that was idle longest look after the tasks that wait; the caller holds the lock."""
