@@ -191,7 +191,7 @@ async def test_a_large_commit_lets_the_next_part_wait_for_nobody(bench: Bench) -
     bench.log.gate.clear()
     parts = [bench.put("a")]
     await bench.committing()
-    parts += [bench.put("b" * 10_000), bench.put("c" * 10_000)]
+    parts += [bench.put("b" * 50_000), bench.put("c" * 50_000)]
     bench.log.gate.set()
     await bench.committing()
     for part in parts:
