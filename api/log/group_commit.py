@@ -10,8 +10,8 @@ commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit th
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
 So after a commit of several parts that was not large the next one begins when as many parts have come again, or
-`_GATHER_S` after the first: sixteen clients of four partitions that wait for each answer store 1.4 times as much, and a
-Kafka producer of batches of 16 KiB 1.2 times.
+`GATHER_S` after the first: sixteen clients of four partitions that wait for each answer store 1.4 times as much, and a
+Kafka producer of batches of 16 KiB 1.2 times. Who comes much later, after 0.1 s, waits for nobody.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from tables.failpoints import failpoint
 from tables.log import Appended, PartitionLog, one_batch
 from tables.settings import Flush
 
-__all__ = ["CommitQueue", "Pending", "RecordRows", "RequestPart", "Waiting"]
+__all__ = ["GATHER_S", "CommitQueue", "Pending", "RecordRows", "RequestPart", "Waiting"]
 
 log = logging.getLogger("deltamq.api")
 
 Record = TypeVar("Record")
-#: Most seconds for which the first part of a commit waits for others.
-_GATHER_S: Final = 0.004
+#: For how long a part that follows a commit of several waits for others, in seconds.
+GATHER_S: Final = 0.004
+#: A part follows a commit if it comes within so many times that time.
+_FOLLOWS: Final = 25
 #: Most bytes of a commit behind which the next one waits: with more, rows take longer than what every commit takes.
 _GATHER_BYTES_MAX: Final = 96 * KIB
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -141,7 +143,19 @@ class CommitQueue:
     `put`, `flush`, `_start` and `_delivered` run on the event loop, all other methods on the commit threads.
     """
 
-    __slots__ = ("_busy", "_expected", "_gathering", "_lock", "_loop", "_observer", "_open_log", "_waiting", "_workers")
+    __slots__ = (
+        "_busy",
+        "_ended_s",
+        "_expected",
+        "_gather_s",
+        "_gathering",
+        "_lock",
+        "_loop",
+        "_observer",
+        "_open_log",
+        "_waiting",
+        "_workers",
+    )
 
     def __init__(
         self,
@@ -149,7 +163,11 @@ class CommitQueue:
         workers: Workers,
         loop: asyncio.AbstractEventLoop,
         observer: CommitObserver,
+        *,
+        gather_s: float = GATHER_S,
     ) -> None:
+        """`gather_s` is for how long a part that follows a commit of several waits for others, in seconds."""
+        self._gather_s = gather_s
         self._open_log = open_log
         self._workers = workers
         self._loop = loop
@@ -159,6 +177,8 @@ class CommitQueue:
         self._busy = False
         #: How many parts the next commit waits for: as many as the last one had, if that was not large.
         self._expected = 1
+        #: When the last commit ended, by the event loop's clock.
+        self._ended_s = 0.0
         #: Begins the commit that waits for parts, if one does; of the event loop.
         self._gathering: asyncio.TimerHandle | None = None
 
@@ -169,9 +189,12 @@ class CommitQueue:
             is_first = not self._busy
             self._busy = True
             is_enough = len(self._waiting) >= self._expected
-        if is_first and not is_enough:
-            self._gathering = self._loop.call_later(_GATHER_S, self._start)
-        elif is_first or (is_enough and self._gathering is not None):
+        if is_first:
+            if is_enough or self._loop.time() >= self._ended_s + _FOLLOWS * self._gather_s:
+                self._start()
+            else:
+                self._gathering = self._loop.call_later(self._gather_s, self._start)
+        elif is_enough and self._gathering is not None:
             self._start()
 
     def flush(self) -> None:
@@ -202,8 +225,10 @@ class CommitQueue:
                 _commit(opened, run)
         except Exception as error:
             _fail(parts, error)
-        self._loop.call_soon_threadsafe(self._delivered, parts)
+        self._ended_s = self._loop.time()
         with self._lock:
+            # Within the lock: who hears of the commit and puts the next part finds the queue as it is then.
+            self._loop.call_soon_threadsafe(self._delivered, parts)
             self._busy = bool(self._waiting)
             return self._busy
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.log.group_commit import CommitQueue, Pending, RequestPart
+from api.log.group_commit import GATHER_S, CommitQueue, Pending, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
@@ -84,12 +84,12 @@ class Observer:
 class Bench:
     """A queue over a fake log."""
 
-    def __init__(self) -> None:
+    def __init__(self, gather_s: float) -> None:
         self.log = FakeLog()
         self.workers = Workers(2, name="test-commit")
         self.observer = Observer()
         self.loop = asyncio.get_running_loop()
-        self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer)
+        self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer, gather_s=gather_s)
 
     def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> RequestPart:
         pending = Pending(1, self.loop)
@@ -102,10 +102,14 @@ class Bench:
         await asyncio.to_thread(self.log.entered.acquire)
 
 
-def on_a_queue(test: Any) -> Any:
+def on_a_queue(test: Any = None, *, gather_s: float = GATHER_S) -> Any:
+    """Run a test with a queue that gathers parts for so long."""
+    if test is None:
+        return partial(on_a_queue, gather_s=gather_s)
+
     def run() -> None:
         async def inside() -> None:
-            bench = Bench()
+            bench = Bench(gather_s)
             try:
                 await asyncio.wait_for(test(bench), 20)
             finally:
@@ -146,7 +150,7 @@ async def test_what_arrives_during_a_commit_is_the_next_one(bench: Bench) -> Non
     assert bench.observer.groups == [1, 3]
 
 
-@on_a_queue
+@on_a_queue(gather_s=60)
 async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(bench: Bench) -> None:
     bench.log.gate.clear()
     parts = [bench.put("a")]
@@ -161,14 +165,43 @@ async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(
     parts.append(bench.put("e"))
     for part in parts:
         await part.pending.wait()
-    alone = bench.put("f")
-    await alone.pending.wait()
-    again = bench.put("g")
-    await again.pending.wait()
-    assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d", b"e"], [b"f"], [b"g"]], "and nobody waits for ever"
+    assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d", b"e"]]
 
 
-@on_a_queue
+@pytest.mark.parametrize("gather_s", [GATHER_S, 0])
+def test_who_is_alone_behind_a_common_commit_waits_for_the_others_but_not_for_ever(gather_s: float) -> None:
+    @on_a_queue(gather_s=gather_s)
+    async def run(bench: Bench) -> None:
+        bench.log.gate.clear()
+        parts = [bench.put("a")]
+        await bench.committing()
+        parts += [bench.put("b"), bench.put("c")]
+        bench.log.gate.set()
+        for part in parts:
+            await part.pending.wait()
+        for alone in ("d", "e"):
+            await bench.put(alone).pending.wait()
+        assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d"], [b"e"]]
+
+    run()
+
+
+@on_a_queue(gather_s=0)
+async def test_what_comes_later_than_answers_to_a_commit_waits_for_nobody(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b"), bench.put("c")]
+    bench.log.gate.set()
+    await bench.committing()
+    for part in parts:
+        await part.pending.wait()
+    late = bench.put("d")
+    assert bench.log.entered.acquire(timeout=10), "begun without the event loop, which is held here"
+    await late.pending.wait()
+
+
+@on_a_queue(gather_s=60)
 async def test_a_queue_that_is_flushed_waits_for_no_other_part(bench: Bench) -> None:
     bench.log.gate.clear()
     parts = [bench.put("a")]
@@ -186,7 +219,7 @@ async def test_a_queue_that_is_flushed_waits_for_no_other_part(bench: Bench) -> 
     assert bench.log.commits[2:] == [[b"d"]]
 
 
-@on_a_queue
+@on_a_queue(gather_s=60)
 async def test_a_large_commit_lets_the_next_part_wait_for_nobody(bench: Bench) -> None:
     bench.log.gate.clear()
     parts = [bench.put("a")]
