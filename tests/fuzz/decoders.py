@@ -7,6 +7,7 @@ stored, which stop (`Corrupt`). What is stored has checksums that no random chan
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import google_crc32c
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -22,6 +24,14 @@ from api.issuer import IssuerTokens
 from api.issuer.jwks import JwksInvalid, signing_keys
 from api.kafka.access.exchanges import MECHANISMS, exchange_of
 from api.kafka.messages import read_frame
+from api.kafka.records import (
+    DECODER_SOURCE,
+    BatchHeader,
+    NativeDecoder,
+    batches_of,
+    decode_batches,
+    expanded_batch,
+)
 from api.wire import (
     ArrowRows,
     decode,
@@ -39,6 +49,7 @@ from mq.audit import record_from_json as audit_from_json
 from mq.auth import Credential, Key, credential_of, new_key
 from mq.errors import DeltaMQError, Unauthenticated
 from mq.filters import Fields, evaluate, parse_filter
+from mq.limits import MIB
 from mq.meta import MetaSnapshot, event_from_json
 from mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
 from mq.queue import HandleKeys, LostRecord, OffsetRecord, Span, mint, open_handles, record_from_json
@@ -47,6 +58,7 @@ from mq.queue.delay_mark import mark_from_json
 from mq.routing import new_route
 from mq.statistics import StatisticsRecord
 from mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
+from tables.compiled import library_path
 from tables.config import load
 from tables.delta import FileReader, RowCache
 from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
@@ -258,6 +270,30 @@ def _kafka_frame(data: bytes) -> None:
     read_frame(data)
 
 
+def _kafka_records(data: bytes) -> None:
+    """A batch with the checksum of what it has; with and without the compiled decoder its records are the same."""
+    sealed = data[:17] + google_crc32c.value(data[21:]).to_bytes(4, "big") + data[21:]
+    batches = [expanded_batch(one, MIB) for one in batches_of(sealed)]
+    if batches:
+        assert _records(batches, _native_decoder()) == _records(batches, None), "the decoders differ"
+        decode_batches(batches)
+
+
+def _records(batches: Sequence[BatchHeader], native: NativeDecoder | None) -> object:
+    try:
+        found = decode_batches(batches, native)
+    except DeltaMQError as error:
+        return error.code
+    headers = None if found.headers is None else found.headers.to_pylist()
+    return found.key.to_pylist(), found.value.to_pylist(), headers, found.time_ms.tolist()
+
+
+@functools.cache
+def _native_decoder() -> NativeDecoder | None:
+    path = library_path(DECODER_SOURCE)
+    return NativeDecoder(path) if path.exists() else None
+
+
 class _Nobody:
     """Knows no token and one key."""
 
@@ -293,6 +329,7 @@ DECODERS: Final[Mapping[str, Decoder]] = {
     "claims": _claims,
     "jwks": _jwks,
     "kafka_frame": _kafka_frame,
+    "kafka_records": _kafka_records,
     "kafka_sasl": _kafka_sasl,
     "revive_record": _tagged(record_from_json),
     "delay_mark": _tagged(mark_from_json),

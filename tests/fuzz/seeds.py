@@ -8,8 +8,10 @@ from typing import Final
 
 import jwt
 import msgspec
+import numpy as np
 import pyarrow as pa
 
+from api.kafka.records import Records, encode_records
 from mq.producer import Part
 from mq.queue import Span, mint
 from mq.queue.checkpoint import Pop
@@ -123,6 +125,24 @@ def _frames() -> list[bytes]:
     ]
 
 
+def _batches() -> list[bytes]:
+    """Return batches of Kafka's records: more than are read one by one, with nulls; and a few with headers."""
+    keys = [None if at % 3 else b"k" * at for at in range(12)]
+    plain = Records(
+        key=pa.array(keys, pa.binary()),
+        value=pa.array([None if at == 5 else b"v" * 7 * at for at in range(12)], pa.binary()),
+        headers=None,
+        time_ms=np.arange(1_700_000_000_000, 1_700_000_000_012),
+    )
+    named = Records(
+        key=pa.array([b"a", None], pa.binary()),
+        value=pa.array([b"x", b""], pa.binary()),
+        headers=pa.array([[(b"h", b"1"), (b"h", None)], []], pa.map_(pa.binary(), pa.binary())),
+        time_ms=np.array([1, 2]),
+    )
+    return [encode_records(plain, base_offset=0, producer=(7, 0, 0)), encode_records(named, base_offset=3)]
+
+
 SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "json": _JSON,
     "ndjson": (b'{"body":"x","key":"a"}\n{"body":"y"}\n', b'{"body_base64":"eA=="}'),
@@ -144,6 +164,7 @@ SEEDS: Final[Mapping[str, Sequence[bytes]]] = {
     "claims": (_CLAIMS, b'{"sub":"a","exp":1.5e9,"groups":"x"}'),
     "jwks": (msgspec.json.encode({"keys": [jwk_of(SIGNING, "one"), {**jwk_of(SIGNING, "two"), "alg": "ES256"}]}),),
     "kafka_frame": _frames(),
+    "kafka_records": _batches(),
     "kafka_sasl": (
         b"\0n,,n=reports,r=abc\nc=biws,r=abcnonce,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
         b"\1n,a=reports,n=reports,r=abc",
