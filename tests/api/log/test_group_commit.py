@@ -101,6 +101,17 @@ class Bench:
     async def committing(self) -> None:
         await asyncio.to_thread(self.log.entered.acquire)
 
+    async def together(self, *bodies: str) -> None:
+        """Commit "a" alone, and these parts in the next commit, which they wait for."""
+        self.log.gate.clear()
+        parts = [self.put("a")]
+        await self.committing()
+        parts += [self.put(body) for body in bodies]
+        self.log.gate.set()
+        await self.committing()
+        for part in parts:
+            await part.pending.wait()
+
 
 def on_a_queue(test: Any = None, *, gather_s: float = GATHER_S) -> Any:
     """Run a test with a queue that gathers parts for so long."""
@@ -152,14 +163,7 @@ async def test_what_arrives_during_a_commit_is_the_next_one(bench: Bench) -> Non
 
 @on_a_queue(gather_s=60)
 async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(bench: Bench) -> None:
-    bench.log.gate.clear()
-    parts = [bench.put("a")]
-    await bench.committing()
-    parts += [bench.put("b"), bench.put("c")]
-    bench.log.gate.set()
-    await bench.committing()
-    for part in parts:
-        await part.pending.wait()
+    await bench.together("b", "c")
     parts = [bench.put("d")]
     assert not bench.log.entered.acquire(timeout=0.05), "it waits for the other one"
     parts.append(bench.put("e"))
@@ -172,13 +176,7 @@ async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(
 def test_who_is_alone_behind_a_common_commit_waits_for_the_others_but_not_for_ever(gather_s: float) -> None:
     @on_a_queue(gather_s=gather_s)
     async def run(bench: Bench) -> None:
-        bench.log.gate.clear()
-        parts = [bench.put("a")]
-        await bench.committing()
-        parts += [bench.put("b"), bench.put("c")]
-        bench.log.gate.set()
-        for part in parts:
-            await part.pending.wait()
+        await bench.together("b", "c")
         for alone in ("d", "e"):
             await bench.put(alone).pending.wait()
         assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d"], [b"e"]]
@@ -188,14 +186,7 @@ def test_who_is_alone_behind_a_common_commit_waits_for_the_others_but_not_for_ev
 
 @on_a_queue(gather_s=0)
 async def test_what_comes_later_than_answers_to_a_commit_waits_for_nobody(bench: Bench) -> None:
-    bench.log.gate.clear()
-    parts = [bench.put("a")]
-    await bench.committing()
-    parts += [bench.put("b"), bench.put("c")]
-    bench.log.gate.set()
-    await bench.committing()
-    for part in parts:
-        await part.pending.wait()
+    await bench.together("b", "c")
     late = bench.put("d")
     assert bench.log.entered.acquire(timeout=10), "begun without the event loop, which is held here"
     await late.pending.wait()
@@ -203,14 +194,7 @@ async def test_what_comes_later_than_answers_to_a_commit_waits_for_nobody(bench:
 
 @on_a_queue(gather_s=60)
 async def test_a_queue_that_is_flushed_waits_for_no_other_part(bench: Bench) -> None:
-    bench.log.gate.clear()
-    parts = [bench.put("a")]
-    await bench.committing()
-    parts += [bench.put("b"), bench.put("c")]
-    bench.log.gate.set()
-    await bench.committing()
-    for part in parts:
-        await part.pending.wait()
+    await bench.together("b", "c")
     last = bench.put("d")
     bench.queue.flush()
     bench.queue.flush()
@@ -221,14 +205,7 @@ async def test_a_queue_that_is_flushed_waits_for_no_other_part(bench: Bench) -> 
 
 @on_a_queue(gather_s=60)
 async def test_a_large_commit_lets_the_next_part_wait_for_nobody(bench: Bench) -> None:
-    bench.log.gate.clear()
-    parts = [bench.put("a")]
-    await bench.committing()
-    parts += [bench.put("b" * 50_000), bench.put("c" * 50_000)]
-    bench.log.gate.set()
-    await bench.committing()
-    for part in parts:
-        await part.pending.wait()
+    await bench.together("b" * 50_000, "c" * 50_000)
     last = bench.put("d")
     assert bench.log.entered.acquire(timeout=10), "begun without the event loop, which is held here"
     await last.pending.wait()
