@@ -19,7 +19,6 @@ import pyarrow as pa
 __all__ = [
     "FEW_ROWS_MAX",
     "binary_column",
-    "int64_column",
     "repeated_int64s",
     "repeated_texts",
     "text_column",
@@ -31,11 +30,6 @@ FEW_ROWS_MAX: Final = 400
 _INT32_MAX: Final = 2**31 - 1
 #: Rows of the column of zeros that is kept.
 _ZEROS: Final = 1_024
-
-
-def int64_column(values: Sequence[int], kind: pa.DataType) -> pa.Array:
-    """Return numbers as a column of a type with 64 bits, such as times in microseconds."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array("q", values))])
 
 
 def repeated_int64s(values: Sequence[int], counts: Sequence[int], kind: pa.DataType) -> pa.Array:

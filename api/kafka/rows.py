@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
 from typing import Any, Final, TypeAlias
 
@@ -24,13 +25,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.kafka.records import Int64s, Records
+from api.kafka.records import DECODER_SOURCE, Int64s, NativeDecoder, Records
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from tables.compiled import library_path
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
 
-__all__ = ["records_of", "rows_of"]
+__all__ = ["native_decoder", "records_of", "rows_of"]
 
 NULL_BODY: Final = "mq-null-body"
 KEY_FORM: Final = "mq-key"
@@ -47,6 +49,15 @@ _BINARY_HEADERS: Final = pa.map_(pa.binary(), pa.binary())
 
 _Pairs: TypeAlias = list[tuple[bytes, bytes | None]]
 _Row: TypeAlias = dict[str, str]
+
+
+@functools.cache
+def native_decoder() -> NativeDecoder | None:
+    """Return the compiled decoder of records; None where there is none, or none that this machine can load."""
+    try:
+        return NativeDecoder(library_path(DECODER_SOURCE))
+    except OSError:
+        return None
 
 
 def rows_of(records: Records) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from tables.store.file_system import Failed, FileSystem, Publication, Step
 from tables.store.publish import publish_in_steps
 from tables.store.store import Entry, FileMissing, NotDurable, StoreUnsafe
 from tables.store.trash import Trash
+from tables.store.waits import waiting
 
 __all__ = ["HEAD", "TEMP_PREFIX", "LocalStore", "OsFiles", "make_root"]
 
@@ -82,7 +83,8 @@ class OsFiles:
 
     def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
         """Write a data file and the commit that names it; return what failed, None if nothing did."""
-        return publish_in_steps(self, wanted, sync=sync)
+        with waiting():
+            return publish_in_steps(self, wanted, sync=sync)
 
     def refill(self) -> None:
         """Do nothing: no files are made in advance."""

@@ -16,18 +16,12 @@ import os
 
 from tables.failpoints import failpoint
 from tables.store.file_system import Failed, FileSystem, Publication, Step
-from tables.store.waits import waiting
 
 __all__ = ["publish_in_steps"]
 
 
 def publish_in_steps(files: FileSystem, wanted: Publication, *, sync: bool) -> Failed | None:
     """Publish in Python; return what failed, None if nothing did."""
-    with waiting():
-        return _publish(files, wanted, sync=sync)
-
-
-def _publish(files: FileSystem, wanted: Publication, *, sync: bool) -> Failed | None:
     step = Step.WRITE_FILE
     try:
         files.write_new(wanted.file, wanted.file_data, sync=False)

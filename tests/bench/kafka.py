@@ -16,16 +16,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from api.kafka.records import (
-    DECODER_SOURCE,
-    NativeDecoder,
-    Records,
-    batches_of,
-    decode_batches,
-    encode_records,
-)
-from api.kafka.rows import records_of, rows_of
-from tables.compiled import library_path
+from api.kafka.records import Records, batches_of, decode_batches, encode_records
+from api.kafka.rows import native_decoder, records_of, rows_of
 from tables.delta import RowsPart, numbered, stamp
 from tests.api.kafka.door import free_port
 from tests.bench.figure import Figure
@@ -67,13 +59,11 @@ def _records(count: int, size: int) -> Records:
 @bench("kafka.codec")
 def codec(session: Session) -> Iterator[Figure]:
     """CPU time of a record from the bytes of its batch to a row, and back: checksum included."""
-    path = library_path(DECODER_SOURCE)
-    native = NativeDecoder(path) if path.exists() else None
     for count, together in _SHAPES:
         data = encode_records(_records(count, 100), base_offset=0, producer=(7, 0, 0))
 
         def decode(data: bytes = data, together: int = together) -> pa.RecordBatch:
-            return rows_of(decode_batches([one for _ in range(together) for one in batches_of(data)], native))
+            return rows_of(decode_batches([one for _ in range(together) for one in batches_of(data)], native_decoder()))
 
         columns = stamp(decode(), [RowsPart(count * together)], batch_id="0" * 32, append_us=_TIME_MS * 1_000)
         rows = numbered(columns, 0)

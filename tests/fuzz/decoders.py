@@ -7,7 +7,6 @@ stored, which stop (`Corrupt`). What is stored has checksums that no random chan
 from __future__ import annotations
 
 import contextlib
-import functools
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +23,8 @@ from api.issuer import IssuerTokens
 from api.issuer.jwks import JwksInvalid, signing_keys
 from api.kafka.access.exchanges import MECHANISMS, exchange_of
 from api.kafka.messages import read_frame
-from api.kafka.records import (
-    DECODER_SOURCE,
-    BatchHeader,
-    NativeDecoder,
-    batches_of,
-    decode_batches,
-    expanded_batch,
-)
+from api.kafka.records import BatchHeader, NativeDecoder, batches_of, decode_batches, expanded_batch
+from api.kafka.rows import native_decoder
 from api.wire import (
     ArrowRows,
     decode,
@@ -58,7 +51,6 @@ from mq.queue.delay_mark import mark_from_json
 from mq.routing import new_route
 from mq.statistics import StatisticsRecord
 from mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
-from tables.compiled import library_path
 from tables.config import load
 from tables.delta import FileReader, RowCache
 from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
@@ -275,7 +267,7 @@ def _kafka_records(data: bytes) -> None:
     sealed = data[:17] + google_crc32c.value(data[21:]).to_bytes(4, "big") + data[21:]
     batches = [expanded_batch(one, MIB) for one in batches_of(sealed)]
     if batches:
-        assert _records(batches, _native_decoder()) == _records(batches, None), "the decoders differ"
+        assert _records(batches, native_decoder()) == _records(batches, None), "the decoders differ"
         decode_batches(batches)
 
 
@@ -286,12 +278,6 @@ def _records(batches: Sequence[BatchHeader], native: NativeDecoder | None) -> ob
         return error.code
     headers = None if found.headers is None else found.headers.to_pylist()
     return found.key.to_pylist(), found.value.to_pylist(), headers, found.time_ms.tolist()
-
-
-@functools.cache
-def _native_decoder() -> NativeDecoder | None:
-    path = library_path(DECODER_SOURCE)
-    return NativeDecoder(path) if path.exists() else None
 
 
 class _Nobody:

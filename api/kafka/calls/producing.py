@@ -10,7 +10,6 @@ The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` the
 
 from __future__ import annotations
 
-import functools
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ from api.kafka.messages import (
     ProduceResponse,
     error_code_of,
 )
-from api.kafka.records import DECODER_SOURCE, BatchHeader, NativeDecoder, batches_of, decode_batches, expanded_batch
-from api.kafka.rows import rows_of
+from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
+from api.kafka.rows import native_decoder, rows_of
 from api.log import RecordRows
 from api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
 from api.service import Service
@@ -45,7 +44,6 @@ from mq.limits import REQUEST_BYTES_MAX
 from mq.names import check_client_topic
 from mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
 from mq.sequences import Sequence as ProducerSequence
-from tables.compiled import library_path
 from tables.delta import ProducerStamp
 from tables.key_column import kafka_hashes_of_keys
 from tables.settings import Flush
@@ -325,20 +323,11 @@ def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], 
     if len(headers) != 1:
         raise Refused(f"records: {len(headers)} batches for one partition; one is allowed", code="invalid_record")
     header = expanded_batch(headers[0], REQUEST_BYTES_MAX)
-    return _Batch(header, key_check is None or key_check(decode_batches([header], _native_decoder()).key))
+    return _Batch(header, key_check is None or key_check(decode_batches([header], native_decoder()).key))
 
 
 def _rows(batches: Sequence[BatchHeader]) -> pa.RecordBatch:
-    return rows_of(decode_batches(batches, _native_decoder()))
-
-
-@functools.cache
-def _native_decoder() -> NativeDecoder | None:
-    """Return the compiled decoder; None where there is none, or none that this machine can load."""
-    try:
-        return NativeDecoder(library_path(DECODER_SOURCE))
-    except OSError:
-        return None
+    return rows_of(decode_batches(batches, native_decoder()))
 
 
 def _stamp(header: BatchHeader) -> ProducerStamp | None:

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.kafka.records import (
-    DECODER_SOURCE,
     BatchHeader,
-    NativeDecoder,
     Records,
     batches_of,
     decode_batches,
@@ -26,12 +24,12 @@ from api.kafka.records.compression import Compression, compressed, expanded
 from api.kafka.records.decode import decode_in_columns
 from api.kafka.records.few import decode_few
 from api.kafka.records.varints import read_varints, varint_sizes, write_varints
+from api.kafka.rows import native_decoder
 from mq.errors import DeltaMQError, TooLarge
 from mq.limits import HEADERS_MAX
-from tables.compiled import library_path
 
 #: The compiled decoder, if `make setup` could make it.
-NATIVE = NativeDecoder(library_path(DECODER_SOURCE)) if library_path(DECODER_SOURCE).exists() else None
+NATIVE = native_decoder()
 needs_native = pytest.mark.skipif(NATIVE is None, reason="make setup found no C compiler")
 MIB = 1 << 20
 TIME_MS = 1_700_000_000_000
