@@ -12,6 +12,7 @@ import pytest
 from jobs.setup.native import SOURCES, find_compiler, is_built
 from jobs.setup.native import library_path as built_path
 from tables.compiled import library_path
+from tables.failpoints import arm
 from tables.store.file_pool import PoolingFiles
 from tables.store.file_system import Failed, Publication, Step
 from tables.store.local import HEAD, OsFiles
@@ -285,8 +286,11 @@ def test_the_pool_takes_the_native_way_where_there_is_one(
     files = PoolingFiles(str(tmp_path))
     assert files.publish(wanted, sync=True) is None
     assert ways == (["steps"] if native_library() is None else ["native"])
-    monkeypatch.setattr("tables.failpoints._armed", {"commit.after_link": None})
-    assert files.publish(wanted, sync=True) is None
+    arm("commit.after_link=raise")
+    try:
+        assert files.publish(wanted, sync=True) is None
+    finally:
+        arm("")
     assert ways[1:] == ["steps"], "only the steps in Python pass the failpoints"
     files.close()
 
