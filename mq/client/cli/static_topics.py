@@ -36,9 +36,8 @@ __all__ = ["LONG_PATIENCE", "check", "print_static_topic", "remap", "repair", "s
 _FAILED: Final = 1
 #: Many queues are made, or moved and sealed, by one call.
 LONG_PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=180.0, request_timeout_s=60.0)
-#: Seconds between two looks at the queues that other processes have to seal, and the most seconds to wait for them.
+#: Seconds between two looks at the queues that other processes have to seal.
 _LOOK_S: Final = 0.1
-_SEALED_S: Final = 60.0
 
 #: The columns of a physical partition.
 _PHYSICAL: Final = ("partition", "min", "max", "messages", "bytes", "files")
@@ -70,6 +69,14 @@ _MODES: Final = {
 )
 @click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Only this queue; may be repeated.")
 @click.option("--plan", is_flag=True, help="Only print what would move.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0, 86_400),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until the brokers' processes have sealed the old partitions.",
+)
 @service_options
 def remap(
     name: str,
@@ -78,6 +85,7 @@ def remap(
     mode: RemapMode,
     queues: tuple[int, ...],
     plan: bool,
+    wait_s: float,
     url: str,
     access: Access,
     as_json: bool,
@@ -99,7 +107,7 @@ def remap(
         if not plan:
             # Also if nothing is to be moved: this seals what an earlier remapping left open.
             done = admin.remap(name, brokers, mode=mode, queues=queues or None)
-            info = _sealed(admin, name)
+            info = _sealed(admin, name, wait_s)
             # A retry after a lost answer reports nothing.
             outcome = replace(done, moved=tuple(_outcome(one, info) for one in done.moved or planned.moved))
     if as_json:
@@ -167,15 +175,15 @@ def _print_outcome(done: Remapping) -> None:
     print_table(columns, rows, right=("queue", "its end", "begins at logical offset"))
 
 
-def _sealed(admin: Admin, name: str) -> TopicInfo:
-    """Wait until the logical offsets of all queues are decided; a bar counts the queues that were waited for.
+def _sealed(admin: Admin, name: str, wait_s: float) -> TopicInfo:
+    """Wait `wait_s` seconds until the logical offsets of all queues are decided; a bar counts the decided ones.
 
     Raises
     ------
     Unavailable
         `not_sealed`: a broker's process has not sealed its old partitions in time; it will when it is back.
     """
-    deadline = time.monotonic() + _SEALED_S
+    deadline = time.monotonic() + wait_s
     info = admin.get_topic(name)
     total = len(_undecided(info))
     if not total:

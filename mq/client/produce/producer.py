@@ -67,6 +67,9 @@ class Producer:
         `timeout_s`) or `raise` `Overloaded`.
     requests_in_flight_max
         Maximum number of requests at once, each for another partition; more partitions take turns.
+    route_age_s_max, route_age_s_min
+        Seconds after which a topic's route is fetched again; and the minimum age of a route that is fetched again
+        before that, because an answer shows that it may be outdated.
     new_id
         Makes producer ids. Every id must be new, also across restarts: the service drops requests that it has seen.
     access
@@ -90,6 +93,7 @@ class Producer:
         when_full: Literal["wait", "raise"] = "wait",
         requests_in_flight_max: int = 16,
         route_age_s_max: float = 30.0,
+        route_age_s_min: float = 1.0,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         **access: Unpack[Access],
     ) -> None:
@@ -109,6 +113,7 @@ class Producer:
             when_full=when_full,
             requests_in_flight_max=requests_in_flight_max,
             route_age_s_max=route_age_s_max,
+            route_age_s_min=route_age_s_min,
         )
         hosts = Hosts(url, **access)
         hosts.follow()

@@ -32,6 +32,7 @@ class SendSettings:
     message_bytes_max: int = MESSAGE_BYTES_MAX
     when_full: Literal["wait", "raise"] = "wait"
     route_age_s_max: float = 30.0
+    route_age_s_min: float = 1.0
 
     def __post_init__(self) -> None:
         _within("batch_messages_max", self.batch_messages_max, 1, ARROW_MESSAGES_MAX)
@@ -40,6 +41,7 @@ class SendSettings:
         _within("buffer_bytes_max", self.buffer_bytes_max, self.message_bytes_max, 2**40)
         _within("requests_in_flight_max", self.requests_in_flight_max, 1, 1024)
         _within("linger_ms", self.linger_ms, 0, 60_000)
+        _within("route_age_s_min", self.route_age_s_min, 0, 60)
         if self.when_full not in ("wait", "raise"):
             raise Refused("when_full must be 'wait' or 'raise'", field="when_full")
 

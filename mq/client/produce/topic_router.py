@@ -35,9 +35,6 @@ __all__ = ["TopicRouter"]
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0
-#: Minimum age, in seconds, of a route that is fetched again because an answer shows that it may be outdated. Messages
-#: without a key that share a request with keyed ones may be stored anywhere, which says nothing about the route.
-_STALE_S: Final = 1.0
 _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
 
@@ -179,10 +176,15 @@ class TopicRouter:
         self._shared.workers.submit(self._refresh)
 
     def _refresh_soon(self) -> None:
-        """Fetch a stale route again, but at most once every `_STALE_S`, since many answers may report it."""
+        """Fetch the route again, because an answer shows that it may be outdated, but not before its minimum age.
+
+        Many answers may show it; and messages without a key that share a request with keyed ones may be stored
+        anywhere, which says nothing about the route.
+        """
+        settings = self._shared.settings
         with self._lock:
-            fetched = self._fresh_until - self._shared.settings.route_age_s_max
-            self._fresh_until = min(self._fresh_until, fetched + _STALE_S)
+            fetched = self._fresh_until - settings.route_age_s_max
+            self._fresh_until = min(self._fresh_until, fetched + settings.route_age_s_min)
         self._refresh_when_due()
 
     def _refresh(self) -> None:

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from mq.client.cli import static_topics
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic
@@ -145,12 +144,9 @@ def test_static_11_a_remapping_waits_until_other_processes_have_sealed(run: Run,
     assert (done.json["moved"][0]["end_offset"], done.json["moved"][0]["logic_offset"]) == (0, 0)
 
 
-def test_static_11_what_is_not_sealed_in_time_is_told(
-    run: Run, static: StubStatic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(static_topics, "_SEALED_S", 0.0)
+def test_static_11_what_is_not_sealed_in_time_is_told(run: Run, static: StubStatic) -> None:
     static.seals = False
-    done = run("topic", "remap", "orders", "--broker", B)
+    done = run("topic", "remap", "orders", "--broker", B, "--wait", "0")
     assert done.status == 1
     assert done.err.startswith("error: not_sealed: the old partitions of 1 logical queue are not sealed yet")
 

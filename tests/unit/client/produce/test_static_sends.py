@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from mq.client import Message, Producer
-from mq.client.produce import topic_router
 from mq.errors import NotFound, Unknown
 from mq.partitioners import logical_partition
 from tests.unit.client.stub_service import StubService
@@ -105,12 +104,11 @@ def test_static_08_sends_go_on_while_queues_move_and_keys_keep_their_order(
 
 
 def test_static_13_sends_go_to_the_host_of_the_leader_and_follow_it(
-    stub: StubService, static: StubStatic, make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
+    stub: StubService, static: StubStatic, make_producer: MakeProducer
 ) -> None:
-    monkeypatch.setattr(topic_router, "_STALE_S", 0.0)
     with StubService() as other:
         stub.beside(other)
-        producer = make_producer()
+        producer = make_producer(route_age_s_min=0.0)
 
         def sends_reach(host: StubService, name: str) -> None:
             """Send until a request of this queue reaches the host; the clients learn of it in the background."""
