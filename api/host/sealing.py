@@ -78,6 +78,7 @@ class Sealer:
         #: The batch that seals of each topic join, by topic id.
         self._batches: dict[str, _Batch] = {}
         self._storing: set[asyncio.Task[None]] = set()
+        self._looks = True
         self._timer = self._loop.create_task(self._watch())
         meta.follow(self._follow)
 
@@ -97,9 +98,14 @@ class Sealer:
         await asyncio.wait(tasks)
         return max(0.0 if task.cancelled() or task.exception() else task.result() for task in tasks)
 
+    def stop_looking(self) -> None:
+        """Look no more for what waits; `seal` goes on."""
+        self._looks = False
+        self._timer.cancel()
+
     async def stop(self) -> None:
         """Stop looking, and wait for the seals under way."""
-        self._timer.cancel()
+        self.stop_looking()
         await asyncio.gather(self._timer, *self._sealing.values(), return_exceptions=True)
 
     async def _watch(self) -> None:
@@ -112,6 +118,8 @@ class Sealer:
 
     def _look(self) -> None:
         """Begin to seal the waiting partitions of this process's brokers."""
+        if not self._looks:
+            return
         meta = self._meta.now
         waiting = {topic_id: moved.waiting for topic_id, moved in meta.moved.items() if moved.waiting}
         for topic in meta.topics.topics.values() if waiting else ():

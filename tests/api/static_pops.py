@@ -72,8 +72,7 @@ class Static:
 
     def hold_seals(self) -> None:
         """Keep the service from sealing by itself, until `seal` is called."""
-        sealer = self.service.sealer
-        sealer._hosts = lambda _: False  # it seals what its process serves
+        self.service.loop.call_soon_threadsafe(self.service.sealer.stop_looking)
 
     def seal(self) -> None:
         """Seal what waits."""

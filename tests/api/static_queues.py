@@ -31,7 +31,7 @@ def on_loop(api: Api, work: Coroutine[Any, Any, T]) -> T:
 def hold_seals(*apis: Api) -> None:
     """Let the services seal nothing by themselves, so that a remapping stops where a test needs it."""
     for api in apis:
-        api.service.sealer._look = lambda: None  # type: ignore[method-assign]
+        api.service.loop.call_soon_threadsafe(api.service.sealer.stop_looking)
 
 
 @dataclass

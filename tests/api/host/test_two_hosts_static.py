@@ -35,6 +35,28 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         yield Two(a, b)
 
 
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    """Two services of which `b` looks at the metadata once a minute, unless something tells it to."""
+    warehouse = tmp_path_factory.mktemp("late") / "warehouse"
+    lease = {"lease_ms": 600_000, "lease_renew_ms": 120_000}
+    with (
+        running(config_for(warehouse, brokers=(A,), **lease)) as a,
+        running(config_for(warehouse, brokers=(B,), refresh_ms=60_000, **lease)) as b,
+    ):
+        until(lambda: a.service.meta.now.brokers.available == (A, B) and b.service.hosting.hosts(B))
+        hold_seals(a, b)
+        yield Two(a, b)
+
+
+@pytest.fixture
+def known_late(late: Two, topic: str) -> StaticTopic:
+    """A queue with three messages at broker-a."""
+    found = StaticTopic(late.a, topic).put(1, A)
+    found.send(0, "a0", "a1", "a2")
+    return found
+
+
 @pytest.fixture
 def made(two: Two, topic: str) -> StaticTopic:
     """A queue with three messages at broker-a."""
@@ -69,47 +91,36 @@ def test_static_13_any_process_reads_all_segments(two: Two, made: StaticTopic) -
 
 @pytest.mark.parametrize(("mode", "first"), [("strict", 3), ("available", 10_000)])
 def test_meta_01_what_went_to_a_new_segment_is_read_at_once_by_who_does_not_know_it(
-    two: Two, made: StaticTopic, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
+    late: Two, known_late: StaticTopic, mode: str, first: int
 ) -> None:
     """The other process knows the old segment alone: that its log is closed tells it to look at the metadata."""
-    assert made.read_all(api=two.b) == [(0, "a0"), (1, "a1"), (2, "a2")]
-    known = made.queues(two.b)
-
-    async def nothing() -> None:
-        """Do not look at the metadata now and then."""
-
-    with monkeypatch.context() as patched:
-        patched.setattr(two.b.service.hosting, "_tick", nothing)
-        made.remap(B, mode="strict" if mode == "strict" else "available")
-        made.send(0, "b0")
-        assert made.queues(two.b) is known
-        for offset in (first, 3):
-            found = made.fetch(offset, api=two.b)
-            assert [(m["offset"], m["body"]) for m in found["messages"]] == [(first, "b0")]
+    assert known_late.read_all(api=late.b) == [(0, "a0"), (1, "a1"), (2, "a2")]
+    known = known_late.queues(late.b)
+    known_late.remap(B, mode="strict" if mode == "strict" else "available")
+    known_late.send(0, "b0")
+    assert known_late.queues(late.b) is known
+    for offset in (first, 3):
+        found = known_late.fetch(offset, api=late.b)
+        assert [(m["offset"], m["body"]) for m in found["messages"]] == [(first, "b0")]
 
 
 @pytest.mark.parametrize(("mode", "first"), [("strict", 3), ("available", 10_000)])
 def test_meta_01_a_reader_that_learns_of_a_new_segment_as_it_reads_the_old_one_reads_on(
-    two: Two, made: StaticTopic, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
+    late: Two, known_late: StaticTopic, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
 ) -> None:
-    assert made.read_all(api=two.b) == [(0, "a0"), (1, "a1"), (2, "a2")]
+    assert known_late.read_all(api=late.b) == [(0, "a0"), (1, "a1"), (2, "a2")]
     look = PartitionReader.look
-
-    async def nothing() -> None:
-        """Do not look at the metadata now and then."""
 
     async def told_meanwhile(*arguments: Any) -> Any:
         found = await look(*arguments)
-        await two.b.service.meta.refresh()
+        await late.b.service.meta.refresh()
         return found
 
-    with monkeypatch.context() as patched:
-        patched.setattr(two.b.service.hosting, "_tick", nothing)
-        made.remap(B, mode="strict" if mode == "strict" else "available")
-        made.send(0, "b0")
-        patched.setattr(PartitionReader, "look", told_meanwhile)
-        found = made.fetch(3, api=two.b)
-        assert [(m["offset"], m["body"]) for m in found["messages"]] == [(first, "b0")]
+    known_late.remap(B, mode="strict" if mode == "strict" else "available")
+    known_late.send(0, "b0")
+    monkeypatch.setattr(PartitionReader, "look", told_meanwhile)
+    found = known_late.fetch(3, api=late.b)
+    assert [(m["offset"], m["body"]) for m in found["messages"]] == [(first, "b0")]
 
 
 @pytest.mark.parametrize(("mode", "first"), [("strict", 3), ("available", 10_000)])

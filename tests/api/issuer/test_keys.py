@@ -26,6 +26,7 @@ class World:
         self.kids: list[str] | None = ["one"]
         self.key = rsa_key("one")
         self.hangs: asyncio.Event | None = None
+        self.raises: Exception | None = None
         self.reads: list[int] = []
         self.ahead_ms = 0
         self.changes = 0
@@ -43,6 +44,8 @@ class World:
         kids = self.kids
         if self.hangs is not None:
             await self.hangs.wait()
+        if self.raises is not None:
+            raise self.raises
         if kids is None:
             raise JwksInvalid("it hangs")
         return json.dumps({"keys": [jwk_of(self.key, kid) for kid in kids]}).encode()
@@ -183,10 +186,7 @@ def test_sec_16_whatever_reading_raises_the_keys_stay() -> None:
         world = World()
         await world.keys.read()
 
-        async def broken() -> bytes:
-            raise RuntimeError("odd")
-
-        world.keys._read = broken
+        world.raises = RuntimeError("odd")
         await world.keys.read()
         assert world.keys.get("one") is not None and world.changes == 1
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from api.queue import LanePops, MovedProgress
 from mq.meta.static_topics import RemapMode
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
@@ -254,7 +255,7 @@ def test_static_20_messages_of_an_order_that_come_again_hold_the_next_segment(qu
 
 
 def test_static_20_closed_segments_that_a_group_is_done_with_are_not_visited_again(
-    queue: Queue, static: Static
+    queue: Queue, static: Static, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     billing = queue.consumer("billing")
     for number in range(12):
@@ -264,31 +265,31 @@ def test_static_20_closed_segments_that_a_group_is_done_with_are_not_visited_aga
         static.remap(B if number % 2 == 0 else A)
     static.send(0, "last")
     visited: list[str] = []
-    pops = queue.api.service.popper._pops
-    pop = pops.pop
+    pop = LanePops.pop
 
-    async def noted(request: Any) -> Any:
+    async def noted(pops: LanePops, request: Any) -> Any:
         visited.append(request.lane.partition)
-        return await pop(request)
+        return await pop(pops, request)
 
-    pops.pop = noted  # type: ignore[method-assign] # to see what it visits
+    monkeypatch.setattr(LanePops, "pop", noted)
     found = billing.pop()
     assert found.bodies == ["last"]
     assert [name for name in visited if not name.startswith("%RETRY%")] == [static.queue().leader.partition]
 
 
 @pytest.mark.parametrize("order", [True, "key"])
-def test_static_20_a_chain_asks_for_progress_once_for_each_segment(queue: Queue, order: bool | str) -> None:
+def test_static_20_a_chain_asks_for_progress_once_for_each_segment(
+    queue: Queue, order: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     static, billing = in_order(queue, False, order)
     asked: list[str] = []
-    moved = queue.api.service.moved
-    is_done = moved._is_done
+    committed = MovedProgress.committed
 
-    async def noted(topic: Any, group: Any, move: Any, *, pop: bool) -> bool:
-        asked.append(move.source)
-        return await is_done(topic, group, move, pop=pop)
+    async def noted(moved: MovedProgress, lane: Any, since_s: float = 0.0) -> Any:
+        asked.append(lane.partition)
+        return await committed(moved, lane, since_s)
 
-    moved._is_done = noted  # type: ignore[method-assign] # to see what it asks
+    monkeypatch.setattr(MovedProgress, "committed", noted)
     for number in range(12):
         static.send(0, str(number), key="k")
         static.remap(B if number % 2 == 0 else A)
