@@ -15,46 +15,31 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
 
-from tests.bench import (  # noqa: F401 -- importing registers them
-    append,
-    auth,
-    catalog,
-    cluster,
-    compact,
-    disk,
-    fetch,
-    filters,
-    flat,
-    handover,
-    kafka,
-    kafka_java,
-    keys,
-    many,
-    memory,
-    merge,
-    metadata,
-    pop,
-    produce,
-    revive,
-    revive_spark,
-    sink,
-    static_topics,
-    stored,
-    stream,
-    stream_beside_kafka,
-    verify,
-)
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
+from tests.bench.jobs import catalog, compact, merge, revive, revive_spark, sink, stream, verify
+from tests.bench.kafka import door, java
+from tests.bench.kafka import stream as stream_beside_kafka
+from tests.bench.log import append, disk, filters, flat, metadata, stored
 from tests.bench.machine import commit_of, facts
 from tests.bench.peers import PAIRS, Peers, Ratio, ratios
 from tests.bench.registry import Bench, selected
 from tests.bench.report import print_figures, print_ratios, write_json
+from tests.bench.rest import auth, cluster, fetch, handover, keys, many, memory, pop, produce, static_topics
 from tests.bench.session import Session
+
+#: Modules register their benchmarks as they are imported.
+_MODULES: Final = (
+    *(append, disk, filters, flat, metadata, stored),
+    *(auth, cluster, fetch, handover, keys, many, memory, pop, produce, static_topics),
+    *(door, java, stream_beside_kafka),
+    *(catalog, compact, merge, revive, revive_spark, sink, stream, verify),
+)
 
 
 @click.command(help="Measure DeltaMQ on this machine.")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.bench.__main__ import main
 from tests.bench.figure import Figure, at_least, at_most
-from tests.bench.kafka_format import log_bytes
+from tests.bench.kafka.format import log_bytes
 from tests.bench.peers import PAIRS, ratios
 from tests.bench.registry import BENCHES, selected
 from tests.bench.targets import TARGETS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.history.ops import Delivered, GroupRules, Handled, History, Outcome, Pop, Settle
+from tests.history.checker.ops import Delivered, GroupRules, Handled, History, Outcome, Pop, Settle
 
 __all__ = ["brute"]
 

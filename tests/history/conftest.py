@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from tests.history.check import Verdict
-from tests.history.nemesis import Fault
-from tests.history.run import Plan, Run, System, run
+from tests.history.checker.check import Verdict
+from tests.history.runs.nemesis import Fault
+from tests.history.runs.run import Plan, Run, System, run
 
 #: Plays a plan, and fails the test unless the verdict is "valid".
 Valid = Callable[..., Run]

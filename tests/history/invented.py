@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.history.ops import (
+from tests.history.checker.ops import (
     FOREVER,
     MS,
     Delivered,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from tests.history.ops import (
+from tests.history.checker.ops import (
     FOREVER,
     MS,
     Assign,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.history.broken import BUILDS, program
-from tests.history.check import Reach
-from tests.history.kafka_run import KafkaPlan, run_kafka
-from tests.history.nemesis import Expand, Fault, KillService, LeaveClient, PauseService, Remap
-from tests.history.poppers import PopSettings
-from tests.history.run import GroupPlan, Plan, System, run
+from tests.history.checker.check import Reach
+from tests.history.clients.poppers import PopSettings
+from tests.history.runs.kafka_run import KafkaPlan, run_kafka
+from tests.history.runs.nemesis import Expand, Fault, KillService, LeaveClient, PauseService, Remap
+from tests.history.runs.run import GroupPlan, Plan, System, run
 from tests.history.test_orderly import QUICK
 
 #: Nothing is waited for long: the anomaly is there, or it is not.

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from tests.history.anomalies import NAMES
-from tests.history.check import Reach, Verdict, check
-from tests.history.ops import History
+from tests.history.checker.anomalies import NAMES
+from tests.history.checker.check import Reach, Verdict, check
+from tests.history.checker.ops import History
+from tests.history.checker.report import in_words
 from tests.history.planted import PLANTED, send
-from tests.history.report import in_words
 
 
 @pytest.mark.parametrize("case", PLANTED)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.history.anomalies import Findings
 from tests.history.brute import brute
-from tests.history.check import Verdict, check
+from tests.history.checker.anomalies import Findings
+from tests.history.checker.check import Verdict, check
+from tests.history.checker.ops import History
+from tests.history.checker.report import in_words
 from tests.history.invented import invent, spoil
-from tests.history.ops import History
-from tests.history.report import in_words
 
 #: What the twin knows.
 COMPARED = {

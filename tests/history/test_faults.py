@@ -1,7 +1,7 @@
 """Mixed loads under faults, each judged by the checker: short in `make test`, at their full size in `make faults`.
 
 Producers (idempotent and plain, with delayed messages), consumers of two groups (one ordered by key), readers, the
-revive, delay and retain jobs, and in the long ones merge; see `tests.history.run`.
+revive, delay and retain jobs, and in the long ones merge; see `tests.history.runs.run`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from statistics import median
 
 import pytest
 
-from tests.history.check import Reach
-from tests.history.clock import program, set_clock
+from tests.history.checker.check import Reach
+from tests.history.clients.poppers import PopSettings
 from tests.history.conftest import Valid
-from tests.history.nemesis import JumpClock, KillJobs, KillService, KillTasks, PauseService, Remap, StopService
-from tests.history.poppers import PopSettings
-from tests.history.run import GroupPlan, Plan, System
+from tests.history.runs.clock import program, set_clock
+from tests.history.runs.nemesis import JumpClock, KillJobs, KillService, KillTasks, PauseService, Remap, StopService
+from tests.history.runs.run import GroupPlan, Plan, System
 
 FREE = PopSettings(group="billing", topic="orders", invisible_ms=(600, 2_000))
 #: Renewals of single messages make no sense where they come in order.

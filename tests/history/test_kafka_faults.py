@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.service_process import ServiceProcess
-from tests.history.check import Reach, Verdict
+from tests.history.checker.check import Reach, Verdict
 from tests.history.conftest import keep
-from tests.history.kafka_run import TOPIC, Hurt, KafkaPlan, run_kafka
-from tests.history.nemesis import Expand, Fault, KillService, PauseService
+from tests.history.runs.kafka_run import TOPIC, Hurt, KafkaPlan, run_kafka
+from tests.history.runs.nemesis import Expand, Fault, KillService, PauseService
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.history.check import check
-from tests.history.kafka_java import Sayings
-from tests.history.ops import FOREVER, History, Outcome, Place, Read, Scan
-from tests.history.record import Recorder, now_ns, read_history
+from tests.history.checker.check import check
+from tests.history.checker.ops import FOREVER, History, Outcome, Place, Read, Scan
+from tests.history.checker.record import Recorder, now_ns, read_history
+from tests.history.clients.kafka_java import Sayings
 
 _PARTITIONS = ("orders@a", "orders@b")
 

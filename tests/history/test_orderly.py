@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.history.check import Reach
+from tests.history.checker.check import Reach
+from tests.history.clients.poppers import PopSettings
 from tests.history.conftest import Valid
-from tests.history.nemesis import Expand, Fault, KillClient, KillService, LeaveClient, PauseClient, PauseService
-from tests.history.poppers import PopSettings
-from tests.history.run import GroupPlan, Plan, System
+from tests.history.runs.nemesis import Expand, Fault, KillClient, KillService, LeaveClient, PauseClient, PauseService
+from tests.history.runs.run import GroupPlan, Plan, System
 
 #: How many seeds the longest test plays (make faults RUNS=100).
 RUNS = int(os.environ.get("HISTORY_RUNS", "6"))

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.history.check import Verdict
-from tests.history.door import Door
-from tests.history.final import Calm, drain, is_done, list_dead, scan_files, scan_service, wait_until
-from tests.history.ops import MS
-from tests.history.poppers import Popper, PopSettings
-from tests.history.record import Recorder
-from tests.history.run import TOPIC, GroupPlan, Plan, System, judged, playing
+from tests.history.checker.check import Verdict
+from tests.history.checker.ops import MS
+from tests.history.checker.record import Recorder
+from tests.history.clients.door import Door
+from tests.history.clients.poppers import Popper, PopSettings
+from tests.history.runs.final import Calm, drain, is_done, list_dead, scan_files, scan_service, wait_until
+from tests.history.runs.run import TOPIC, GroupPlan, Plan, System, judged, playing
 
 Record = Callable[[str, object], None]
 #: Bodies that break parsers, by what is wrong with them.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.history.ops import FOREVER, Delivered, GroupRules, Outcome, Place, Read, TopicRules
-from tests.history.record import Recorder, now_ns, read_history
+from tests.history.checker.ops import FOREVER, Delivered, GroupRules, Outcome, Place, Read, TopicRules
+from tests.history.checker.record import Recorder, now_ns, read_history
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault_report import FAULTS
-from tests.history.anomalies import NAMES
+from tests.history.checker.anomalies import NAMES
 from tests.promises import DOCUMENT, promised, proofs, written
 
 ROOT = Path(__file__).parents[2]

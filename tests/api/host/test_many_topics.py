@@ -18,7 +18,7 @@ from mq.client import Admin
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tests.api.running import Api, config_for, running, until
-from tests.bench.many import build, sizes
+from tests.bench.rest.many import build, sizes
 
 TOPICS = sizes(120)
 

@@ -1,0 +1,1 @@
+"""What Spark's readers, streams and jobs cost."""

@@ -1,0 +1,1 @@
+"""The Kafka door, beside Kafka."""

@@ -1,0 +1,1 @@
+"""What the log costs in process and on disk."""

@@ -1,0 +1,1 @@
+"""The checker: what clients did, the rules, the verdict and its report (../README.md)."""

@@ -1,0 +1,1 @@
+"""Runs: services and jobs, clients, a nemesis, the end with its witnesses."""
