@@ -1,6 +1,6 @@
 """The main job (`make run`): a year of real flights through producer, service, groups and Spark, which must agree.
 
-    jobs.flights (this process)            deltamq serve                  jobs.flights.reading
+    jobs.flights (this process)            deltamq serve                  jobs.flights.reader
     flights -> events -> Producer  --->    REST -> Delta commit  --->     Spark SQL, again and again
              |                                  |        ^                       |
              |                        pop, ack, |        | retried, dead,        |

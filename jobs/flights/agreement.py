@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from jobs.flights.account import Account, PartitionCount
-from jobs.flights.events import KINDS
+from jobs.flights.data.events import KINDS
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.stream_account import StreamAccount
 

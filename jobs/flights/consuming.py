@@ -14,7 +14,7 @@ from jobs.flights.crew import Crew
 from jobs.flights.group_account import GroupAccount, expected_account
 from jobs.flights.group_left import GroupsLeft
 from jobs.flights.groups import FlightGroup, left_of, served_group
-from jobs.flights.reading import Ask
+from jobs.flights.reader.reading import Ask
 from jobs.flights.replay import Ledger
 from mq.client import Admin
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.flights.account import Integers, body_crcs
+from jobs.flights.data.tails import failing
 from jobs.flights.replay import Ledger
-from jobs.flights.tails import failing
 
 __all__ = ["MAX_ATTEMPTS", "GroupAccount", "Held", "expected_account", "handled_account"]
 

@@ -3,7 +3,7 @@
 | group     | its handler                                         | so                                               |
 |-----------|-----------------------------------------------------|--------------------------------------------------|
 | `tower`   | succeeds with everything                            | every message is acknowledged at once            |
-| `repairs` | fails for some tails (`jobs.flights.tails`), always | their messages are dead after the third delivery |
+| `repairs` | fails for some tails (`data.tails`), always         | their messages are dead after the third delivery |
 
 One worker of `repairs` kills itself while it holds a batch, whose messages are delivered again.
 """

@@ -32,15 +32,15 @@ from jobs.flights.agreement import Agreement, GroupLine, StreamLine, compare, co
 from jobs.flights.child import Child
 from jobs.flights.consuming import Consuming
 from jobs.flights.crew import Crew
-from jobs.flights.events import events_of
+from jobs.flights.data.events import events_of
+from jobs.flights.data.source import read_airlines, read_airports, read_flights
 from jobs.flights.failure import JobFailed
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.groups import fresh_groups
-from jobs.flights.reading import Ask, Following, Look, Ready
+from jobs.flights.reader.reading import Ask, Following, Look, Ready
 from jobs.flights.replay import Ledger, Replay
 from jobs.flights.screen import bar, groups_table, look_text, next_steps, report_table, streams_table
 from jobs.flights.served import served_account
-from jobs.flights.source import read_airlines, read_airports, read_flights
 from jobs.flights.stream_account import StreamAccount, expected_stream
 from jobs.flights.watch import await_all, in_thread
 from mq.client import Admin, Producer, TopicInfo
@@ -145,7 +145,7 @@ class Run:
         deltamq = str(Path(sys.executable).with_name("deltamq"))
         serve = [deltamq, "serve", "--warehouse", plan.warehouse]
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
-        read = [sys.executable, "-m", "jobs.flights.reading", plan.warehouse, str(plan.folder)]
+        read = [sys.executable, "-m", "jobs.flights.reader.reading", plan.warehouse, str(plan.folder)]
         jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
         # Spark's own files go to the folder of the logs, and are removed with it.
         environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 
 from jobs.flights.agreement import Agreement
-from jobs.flights.reading import Look
+from jobs.flights.reader.reading import Look
 from mq.client import TopicInfo
 
 CAPTION: Final = (

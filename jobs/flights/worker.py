@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from jobs.flights.data.tails import failing
 from jobs.flights.deliveries import Deliveries, deliveries_of
-from jobs.flights.tails import failing
 from mq.client import Patience, PopConsumer
 from mq.client.messages import Result
 from mq.errors import DeltaMQError

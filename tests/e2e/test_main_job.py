@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.flights.events import events_of
+from jobs.flights.data.events import events_of
+from jobs.flights.data.source import read_airports, read_flights
+from jobs.flights.data.tails import fails
 from jobs.flights.groups import fresh_groups
 from jobs.flights.run import fresh_topic
-from jobs.flights.source import read_airports, read_flights
-from jobs.flights.tails import fails
 from mq import Admin, Producer
 from tests.e2e.main_job import EVENTS, MainJob, still_there
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.flights.group_account import GroupAccount
-from jobs.flights.group_reading import GroupReader, queries
+from jobs.flights.reader.group_reading import GroupReader, queries
 from jobs.merge.merge import Merger
 from jobs.queue.revive import Reviver
 from mq.queue.checkpoint import LaneKey

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.flights.account import ROWS_SCHEMA, account_of
-from jobs.flights.reading import account, look, queries
+from jobs.flights.reader.reading import account, look, queries
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space

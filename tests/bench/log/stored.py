@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.flights.events import events_of
-from jobs.flights.source import read_airports, read_flights
+from jobs.flights.data.events import events_of
+from jobs.flights.data.source import read_airports, read_flights
 from mq.partitioners import logical_partitions
 from mq.routing import new_route
 from tables.delta.encode import ProducerStamp

@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from jobs.flights.agreement import Agreement, compare_groups
+from jobs.flights.data.tails import ONE_IN, REMAINDER, fails
 from jobs.flights.deliveries import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
 from jobs.flights.failure import JobFailed
 from jobs.flights.group_account import GroupAccount, expected_account, handled_account
 from jobs.flights.group_left import GroupsLeft
 from jobs.flights.groups import GROUPS, fresh_groups, left_of
 from jobs.flights.replay import Ledger
-from jobs.flights.tails import ONE_IN, REMAINDER, fails
 from mq.client import GroupInfo, GroupPartition, GroupTopic, SentBatch
 from mq.client.messages.sent import SentRange
 

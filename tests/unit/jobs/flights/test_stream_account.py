@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from jobs.flights.agreement import compare_streams
-from jobs.flights.events import events_of
-from jobs.flights.source import read_airports, read_flights
+from jobs.flights.data.events import events_of
+from jobs.flights.data.source import read_airports, read_flights
 from jobs.flights.stream_account import expected_stream
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobs.flights.events import BODY_FIELDS
-from jobs.flights.statements import statements
+from jobs.flights.data.events import BODY_FIELDS
+from jobs.flights.reader.statements import statements
 from jobs.flights.stream_account import StreamAccount
 
 if TYPE_CHECKING:

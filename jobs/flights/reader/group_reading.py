@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.group_left import GroupsLeft
-from jobs.flights.statements import statements
+from jobs.flights.reader.statements import statements
 from jobs.merge import STATE_TABLES
 from jobs.sql import read_topic, register_views
 from jobs.tasks import storage

@@ -1,0 +1,1 @@
+"""The second process: Spark reads what the tables hold, and knows nothing else."""
