@@ -18,8 +18,6 @@ from mq.meta.brokers import (
     META_ROLE,
     BrokersState,
     Host,
-    LeaseWatch,
-    OwnLease,
     check_role,
     decide_give_back,
     decide_leave,
@@ -52,6 +50,7 @@ from mq.meta.group import (
 )
 from mq.meta.group_settings import ConsumeStrategy, GroupRequest, GroupSettings, InvisibleBounds, Ordering
 from mq.meta.lane_keys import lanes_of
+from mq.meta.leases import LeaseWatch, OwnLease
 from mq.meta.moved_keys import Blocked, Move, MovedKeys, MoveEvent, decide_seal, first_blocked, moves_of
 from mq.meta.online import Member, Seat, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import OnlineEvent, Subscription

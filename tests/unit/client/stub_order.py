@@ -9,7 +9,7 @@ from typing import Any
 
 from mq.errors import NotFound
 from mq.meta.allocation import Strategy
-from mq.meta.brokers import OwnLease
+from mq.meta.leases import OwnLease
 from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import Subscription
 from mq.order.authorization import Authorizations

@@ -13,9 +13,7 @@ from mq.meta.brokers import (
     HostLeft,
     HostRegistered,
     HostRenewed,
-    LeaseWatch,
     Ownership,
-    OwnLease,
     RoleTaken,
     check_role,
     decide_give_back,
@@ -25,6 +23,7 @@ from mq.meta.brokers import (
     decide_takeover,
 )
 from mq.meta.fold import event_from_json, event_to_json
+from mq.meta.leases import LeaseWatch, OwnLease
 
 ONE = Host(id="one", address="http://a:1", brokers=("A",), renewal=0, load=0)
 TWO = Host(id="two", address="http://b:1", brokers=("B",), renewal=0, load=0)

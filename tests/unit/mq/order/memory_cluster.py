@@ -22,8 +22,6 @@ from mq.meta.brokers import (
     HostLeft,
     HostRegistered,
     HostRenewed,
-    LeaseWatch,
-    OwnLease,
     RoleTaken,
     check_role,
     decide_give_back,
@@ -32,6 +30,7 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
+from mq.meta.leases import LeaseWatch, OwnLease
 from mq.meta.moved_keys import KeysMoved, MovedKeys, MoveSealed, decide_seal, first_blocked, moves_between
 from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import Allocated, ClientGone, ClientPut, Subscription

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.meta.brokers import OwnLease
+from mq.meta.leases import OwnLease
 from mq.meta.online import Member
 from mq.order.authorization import Authorization, Authorizations
 
