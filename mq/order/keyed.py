@@ -1,17 +1,17 @@
 """Orderly consumption with several listeners in one partition: keys are heard in parallel (SPEC ORDER-11).
 
-    offsets   10 a   11 b   12 a   13 c   14 b        lanes   a: 10, 12   b: 11, 14   c: 13
+    offsets   10 a   11 b   12 a   13 c   14 b        queues   a: 10, 12   b: 11, 14   c: 13
               heard  done   waits  done   heard                10 ───────► to commit: 10; 11 and 13 are done ahead
 
-Messages of a key are a *lane*: one of them is heard at a time, in order, and a failure stops only its lane. A lane is a
-key and not a logical partition: order is promised for keys alone, and two keys that share a logical partition need not
-wait for each other. Messages without a key are lanes of their own.
+The messages of a key are a queue in memory: one of them is heard at a time, in order, and a failure stops only its
+queue. It is the queue of a key and not of a logical partition: order is promised for keys alone, and two keys that
+share a logical partition need not wait for each other. Each message without a key is a queue of its own.
 
 The position is the lowest message that is not done; after a crash, the messages that were done ahead of it are heard
 again. `ahead_messages` bounds how many: a message begins only if fewer than that lie between the position and it.
 
 *Handover.* One offset is all that can be committed. So before a partition is handed over, the messages below the
-highest one that is done are heard, too, and nothing is repeated. A lane that is suspended then is not waited for: the
+highest one that is done are heard, too, and nothing is repeated. A queue that is suspended then is not waited for: the
 messages that are done behind its failed one are heard again by the next client.
 
 *After deaths* the run is careful like `OrderlyRun`: one message at a time, the lowest one, each after a commit, for as
@@ -52,17 +52,17 @@ class Busy:
 class _Message:
     """A message that was fetched; it is kept until everything before it is done."""
 
-    __slots__ = ("done", "lane", "number", "offset")
+    __slots__ = ("done", "number", "offset", "queue")
 
-    def __init__(self, offset: int, number: int, lane: _Lane) -> None:
+    def __init__(self, offset: int, number: int, queue: _KeyQueue) -> None:
         self.offset = offset
         #: Counts the messages of the run, so that the distance of two messages is a difference.
         self.number = number
-        self.lane = lane
+        self.queue = queue
         self.done = False
 
 
-class _Lane:
+class _KeyQueue:
     """The messages of one key that are not done, and how the first of them fares."""
 
     __slots__ = ("attempts", "batch", "is_heard", "messages", "name")
@@ -97,9 +97,9 @@ class KeyedRun:
         "_end",
         "_highest_done",
         "_inherited",
-        "_lanes",
         "_messages",
         "_number",
+        "_queues",
         "_ready",
         "_right",
         "_settings",
@@ -124,14 +124,14 @@ class KeyedRun:
         self._done_ahead = 0
         self._highest_done = offset - 1
         self._number = 0
-        #: The lanes by name, each with a message that is not done.
-        self._lanes: dict[str | int, _Lane] = {}
-        #: Lanes whose batch a thread has, by its first offset.
-        self._begun: dict[int, _Lane] = {}
-        #: A heap of first offsets with their lanes, which may begin.
-        self._ready: list[tuple[int, _Lane]] = []
-        #: A heap of times and first offsets with their lanes, which failed.
-        self._suspended: list[tuple[int, int, _Lane]] = []
+        #: The queues by name, each with a message that is not done.
+        self._queues: dict[str | int, _KeyQueue] = {}
+        #: Queues whose batch a thread has, by its first offset.
+        self._begun: dict[int, _KeyQueue] = {}
+        #: A heap of first offsets with their queues, which may begin.
+        self._ready: list[tuple[int, _KeyQueue]] = []
+        #: A heap of times and first offsets with their queues, which failed.
+        self._suspended: list[tuple[int, int, _KeyQueue]] = []
         #: The offset at which the next pull begins.
         self._end = offset
 
@@ -154,8 +154,8 @@ class KeyedRun:
             return 0
         if not self._messages:
             return self._inherited
-        lane = self._messages[0].lane
-        return lane.attempts - lane.is_heard
+        queue = self._messages[0].queue
+        return queue.attempts - queue.is_heard
 
     @property
     def done_ahead(self) -> int:
@@ -189,19 +189,19 @@ class KeyedRun:
         self._end = next_offset
         if first is not None and (self._messages or self.position != first):
             if self.position == first:
-                self._messages[0].lane.attempts = self._inherited
+                self._messages[0].queue.attempts = self._inherited
             self._inherited = 0
 
     def _add(self, offset: int, key: str | None) -> None:
-        # Messages without a key that are heard as one batch are one lane.
+        # Messages without a key that are heard as one batch are one queue.
         name = key if key is not None else self._number // self._settings.batch_messages
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = _Lane(name)
-            heapq.heappush(self._ready, (offset, lane))
-        message = _Message(offset, self._number, lane)
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = _KeyQueue(name)
+            heapq.heappush(self._ready, (offset, queue))
+        message = _Message(offset, self._number, queue)
         self._number += 1
-        lane.messages.append(message)
+        queue.messages.append(message)
         self._messages.append(message)
 
     # What to do -------------------------------------------------------------------------------------------------
@@ -246,30 +246,30 @@ class KeyedRun:
         if self.is_careful and not committed:
             return None
         limit = self._limit()
-        offset, lane = heapq.heappop(self._ready)
-        self._begun[offset] = lane
-        if not lane.batch:
-            lane.batch = self._batch_of(lane, limit)
-            if self._used_up(lane) and lane.attempts > CAREFUL_FROM:
-                return self._move_away(lane, Verdict.SUSPEND)
-        lane.attempts += 1
-        lane.is_heard = True
-        return Process(_offsets(lane), lane.attempts)
+        offset, queue = heapq.heappop(self._ready)
+        self._begun[offset] = queue
+        if not queue.batch:
+            queue.batch = self._batch_of(queue, limit)
+            if self._used_up(queue) and queue.attempts > CAREFUL_FROM:
+                return self._move_away(queue, Verdict.SUSPEND)
+        queue.attempts += 1
+        queue.is_heard = True
+        return Process(_offsets(queue), queue.attempts)
 
     def _resume(self, now_ms: int) -> None:
-        """Make lanes ready whose suspension is over, as long as the partition stays."""
+        """Make queues ready whose suspension is over, as long as the partition stays."""
         while self._right.allocated and self._suspended and self._suspended[0][0] <= now_ms:
-            _, offset, lane = heapq.heappop(self._suspended)
-            heapq.heappush(self._ready, (offset, lane))
+            _, offset, queue = heapq.heappop(self._suspended)
+            heapq.heappush(self._ready, (offset, queue))
 
     def _may_begin(self) -> bool:
         """Return whether another batch may begin: the lowest one that is ready."""
         if not self._ready or len(self._begun) >= self._settings.keys_in_parallel:
             return False
-        offset, lane = self._ready[0]
+        offset, queue = self._ready[0]
         if self.is_careful and (self._begun or offset != self.position):
             return False
-        return self._is_near(lane.messages[0]) and offset < self._limit()
+        return self._is_near(queue.messages[0]) and offset < self._limit()
 
     def _is_near(self, message: _Message) -> bool:
         return message.number - self._messages[0].number < self._settings.ahead_messages
@@ -281,9 +281,9 @@ class KeyedRun:
         failed = min((offset for _, offset, _ in self._suspended), default=self._end)
         return min(failed, self._highest_done)
 
-    def _batch_of(self, lane: _Lane, limit: int) -> int:
+    def _batch_of(self, queue: _KeyQueue, limit: int) -> int:
         most = 1 if self.is_careful else self._settings.batch_messages
-        near = takewhile(lambda message: message.offset < limit and self._is_near(message), lane.messages)
+        near = takewhile(lambda message: message.offset < limit and self._is_near(message), queue.messages)
         return sum(1 for _ in islice(near, most))
 
     # What has ended ---------------------------------------------------------------------------------------------
@@ -293,60 +293,60 @@ class KeyedRun:
 
         A result that comes without the right to the partition is discarded (SPEC ORDER-10).
         """
-        lane = self._begun[offset]
-        assert lane.is_heard, "a batch ends once"
-        lane.is_heard = False
+        queue = self._begun[offset]
+        assert queue.is_heard, "a batch ends once"
+        queue.is_heard = False
         if self._is_lost(now_ms):
             del self._begun[offset]
             return None
         if verdict is Verdict.SUCCESS:
-            self._done(lane)
-        elif verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.RETRY_TOPIC or self._used_up(lane):
-            return self._move_away(lane, verdict)
+            self._done(queue)
+        elif verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.RETRY_TOPIC or self._used_up(queue):
+            return self._move_away(queue, verdict)
         else:
-            self._suspend(lane, now_ms, asked_ms)
+            self._suspend(queue, now_ms, asked_ms)
         return None
 
     def moved(self, offset: int, ok: bool, now_ms: int) -> None:
         """Note whether the batch that begins at `offset` was appended elsewhere; if not, it is tried again in place."""
-        lane = self._begun[offset]
+        queue = self._begun[offset]
         if self._is_lost(now_ms):
             del self._begun[offset]
         elif ok:
-            self._done(lane)
+            self._done(queue)
         else:
-            self._suspend(lane, now_ms, None)
+            self._suspend(queue, now_ms, None)
 
-    def _used_up(self, lane: _Lane) -> bool:
-        return self._settings.on_failure is not OnFailure.IN_PLACE and lane.attempts >= self._settings.max_attempts
+    def _used_up(self, queue: _KeyQueue) -> bool:
+        return self._settings.on_failure is not OnFailure.IN_PLACE and queue.attempts >= self._settings.max_attempts
 
-    def _move_away(self, lane: _Lane, verdict: Verdict) -> MoveAway:
+    def _move_away(self, queue: _KeyQueue, verdict: Verdict) -> MoveAway:
         dead = verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.DEAD_LETTER
-        return MoveAway(_offsets(lane), lane.attempts, dead)
+        return MoveAway(_offsets(queue), queue.attempts, dead)
 
-    def _done(self, lane: _Lane) -> None:
-        """Drop the batch, let the lane go on, and move the position over everything that is done."""
-        del self._begun[lane.head]
-        self._careful = max(0, self._careful - lane.batch)
-        self._done_ahead += lane.batch
-        for _ in range(lane.batch):
-            message = lane.messages.popleft()
+    def _done(self, queue: _KeyQueue) -> None:
+        """Drop the batch, let the queue go on, and move the position over everything that is done."""
+        del self._begun[queue.head]
+        self._careful = max(0, self._careful - queue.batch)
+        self._done_ahead += queue.batch
+        for _ in range(queue.batch):
+            message = queue.messages.popleft()
             message.done = True
             self._highest_done = max(self._highest_done, message.offset)
-        lane.batch = lane.attempts = 0
-        if lane.messages:
-            heapq.heappush(self._ready, (lane.head, lane))
+        queue.batch = queue.attempts = 0
+        if queue.messages:
+            heapq.heappush(self._ready, (queue.head, queue))
         else:
-            del self._lanes[lane.name]
+            del self._queues[queue.name]
         while self._messages and self._messages[0].done:
             self._messages.popleft()
             self._done_ahead -= 1
 
-    def _suspend(self, lane: _Lane, now_ms: int, asked_ms: int | None) -> None:
-        del self._begun[lane.head]
+    def _suspend(self, queue: _KeyQueue, now_ms: int, asked_ms: int | None) -> None:
+        del self._begun[queue.head]
         resume_ms = now_ms + suspend_ms(asked_ms, self._settings.suspend_ms)
-        heapq.heappush(self._suspended, (resume_ms, lane.head, lane))
+        heapq.heappush(self._suspended, (resume_ms, queue.head, queue))
 
 
-def _offsets(lane: _Lane) -> tuple[int, ...]:
-    return tuple(message.offset for message in islice(lane.messages, lane.batch))
+def _offsets(queue: _KeyQueue) -> tuple[int, ...]:
+    return tuple(message.offset for message in islice(queue.messages, queue.batch))
