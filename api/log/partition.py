@@ -18,6 +18,7 @@ from api.log.fence_epochs import FenceEpochsOf
 from api.log.group_commit import CommitQueue, RequestPart
 from api.log.metrics import Metrics, PartitionGauges
 from api.log.tending import Tending
+from api.log.upkeep_pace import UpkeepPace
 from api.log.workers import Threads
 from mq.errors import DeltaMQError, NotFound
 from mq.meta import Topic
@@ -32,8 +33,6 @@ T = TypeVar("T")
 
 #: Seconds after a failed opening during which requests get the same error without another try.
 _OPEN_AGAIN_S: Final = 1.0
-#: Seconds from a commit to the upkeep for it and all commits since: each run takes the interpreter from others.
-_UPKEEP_AFTER_S: Final = 0.02
 
 
 class Partition:
@@ -49,7 +48,9 @@ class Partition:
         "_is_lazy",
         "_opening",
         "_owner",
+        "_pace",
         "_table_id",
+        "_upkeep_timer",
         "_waiters",
         "log",
         "name",
@@ -78,7 +79,10 @@ class Partition:
         #: The newest epoch of the broker's owner with which this process has fenced the log.
         self._fenced = 0
         self._followed_until = 0.0
+        #: Whether upkeep will begin; from its beginning on, the next one may be planned.
         self._in_upkeep = False
+        self._upkeep_timer: asyncio.TimerHandle | None = None
+        self._pace = UpkeepPace()
         #: Whether it was unused when it last came up.
         self._is_at_rest = False
         #: When it comes up next in `Partitions.tending`; infinity for never.
@@ -206,9 +210,12 @@ class Partition:
             self.wake()
         self._owner.metrics.committed(parts)
         self._owner.tending.soon(self)
+        wait_s = self._pace.committed(self._owner.loop.time())
         if not self._in_upkeep:
             self._in_upkeep = True
-            self._owner.loop.call_later(_UPKEEP_AFTER_S, self._owner.upkeep.submit, self._maintain)
+            self._upkeep_timer = self._owner.loop.call_later(wait_s, self._begin_upkeep)
+        elif not wait_s and self._upkeep_timer is not None:
+            self._begin_upkeep()
 
     async def tend(self) -> None:
         """Do what an open partition needs without a request: see other processes' commits, run the upkeep that is due.
@@ -228,8 +235,15 @@ class Partition:
             return
         await self.look()
         if not self._in_upkeep:
-            self._in_upkeep = True
-            self._owner.upkeep.submit(self._maintain)
+            self._begin_upkeep()
+
+    def _begin_upkeep(self) -> None:
+        if self._upkeep_timer is not None:
+            self._upkeep_timer.cancel()
+            self._upkeep_timer = None
+        self._in_upkeep = True
+        self._pace.begun(self._owner.loop.time())
+        self._owner.upkeep.submit(self._maintain)
 
     def _maintain(self) -> None:
         """Run the roll-ups, checkpoints and clean-up that are due; on the upkeep thread."""

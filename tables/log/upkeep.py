@@ -22,6 +22,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from mq.errors import Corrupt
+from mq.limits import MIB
 from mq.producer import Part
 from tables.clock import Clock
 from tables.delta import (
@@ -36,7 +37,7 @@ from tables.delta import (
     write_checkpoint,
 )
 from tables.log.dead_files import DeadFiles
-from tables.log.rollup import plan_rollup
+from tables.log.rollup import WINDOW_FILES, final_end, plan_rollup
 from tables.log.state import LogState
 from tables.paths import LOG_FOLDER
 from tables.settings import LogSettings
@@ -44,6 +45,8 @@ from tables.store import TEMP_PREFIX, Store
 
 __all__ = ["Upkeep"]
 
+#: Pieces of rows that are larger on average are not joined in memory: that would only copy them.
+_JOINED_BYTES_MAX: Final = 1 * MIB
 #: Number of newest checkpoints that are kept: no reader starts from older ones.
 _CHECKPOINTS_KEPT: Final = 2
 
@@ -98,6 +101,8 @@ class Upkeep:
         self._cleaned_to = 0
         #: Commits and checkpoints to delete, oldest first; None for none, as an empty queue would cost half a KiB.
         self._old_log: deque[str] | None = None
+        #: No roll-up is due before this offset (see `tables.log.rollup.final_end`).
+        self._final_end = 0
         self._orphans: dict[str, int] = {}
         self._swept_ms = clock.boot_ms()
 
@@ -153,13 +158,15 @@ class Upkeep:
         if not files:
             return False
         try:
-            rows = pa.concat_tables([self._log.file_rows(f) for f in files]).combine_chunks()
+            rows = pa.concat_tables([self._log.file_rows(f) for f in files])
         except Corrupt:
             self._state.refresh()
             if self._state.are_live(files):
                 raise
             # Another process rolled them up, and deleted them before this process refreshed.
             return False
+        are_small = rows.nbytes < _JOINED_BYTES_MAX * rows.column(0).num_chunks
+        rows = rows.combine_chunks() if are_small else rows
         parts = [p for f in files for p in self._log.parts_of(f)]
         encoded = encode_file(
             rows,
@@ -168,12 +175,14 @@ class Upkeep:
             now_ms=self._clock.wall_us() // 1000,
             row_group_rows=self._settings.row_group_rows,
         )
-        return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
+        return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows if are_small else None)
 
     def _planned_rollup(self) -> Sequence[DataFile]:
-        return plan_rollup(
-            self._state.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
-        )
+        files, bytes_max = self._state.files[-WINDOW_FILES:], self._settings.rollup_bytes_max
+        plan = plan_rollup(files, fanout=self._settings.rollup_files, bytes_max=bytes_max, since=self._final_end)
+        if not plan:
+            self._final_end = max(self._final_end, final_end(files, bytes_max=bytes_max))
+        return plan
 
     def _checkpoint_is_due(self) -> bool:
         return self._state.version - self._state.checkpoint_version >= self._settings.checkpoint_commits

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tables.delta.actions import DataFile
-from tables.log.rollup import RUN_FACTOR, plan_rollup
+from tables.log.rollup import RUN_FACTOR, final_end, plan_rollup
 
 
 def files_of(sizes: Sequence[tuple[int, int]]) -> list[DataFile]:
@@ -64,12 +64,15 @@ def follow(
     """Append files of so many rows, roll up whatever is due after each, count how often each row was written again."""
     files: list[DataFile] = []
     rewrites: dict[int, int] = {}
+    since = 0
     for rows in appends:
         start = files[-1].end if files else 0
         files.append(_file(start, rows, row_bytes))
         for _ in range(100):
             plan = plan_rollup(files, fanout=fanout, bytes_max=bytes_max)
+            assert plan == plan_rollup(files, fanout=fanout, bytes_max=bytes_max, since=since), "what is done stays so"
             if not plan:
+                since = final_end(files, bytes_max=bytes_max)
                 break
             at = files.index(plan[0])
             count = sum(f.count for f in plan)
@@ -141,3 +144,20 @@ def test_roll_ups_end_and_respect_the_size_bound(appends: list[int], fanout: int
     files, _ = follow(appends, fanout, bytes_max, row_bytes=10)
     for file in files:
         assert file.size <= max(bytes_max, 2 * bytes_max // 2, 500)
+
+
+@given(st.lists(st.integers(1, 49), min_size=1, max_size=300))
+def test_a_run_that_fills_a_file_becomes_a_final_one_at_once(sizes: list[int]) -> None:
+    bytes_max = 100
+    files = files_of([(1, size) for size in sizes])
+    plan = plan_rollup(files, fanout=1_000, bytes_max=bytes_max)
+    assert bool(plan) == (sum(sizes) >= bytes_max)
+    assert not plan or bytes_max // 2 <= sum(f.size for f in plan) <= bytes_max
+
+
+def test_busy_producers_rows_are_rewritten_twice_and_leave_few_files() -> None:
+    """Commits of 750 rows of 100 bytes, each rolled up as soon as it may be: 32 of them, and then seven of those."""
+    files, rewrites = follow([750] * 2_000, 32, bytes_max=16 << 20, row_bytes=100)
+    final = [f for f in files if f.size >= 8 << 20]
+    assert len(files) - len(final) <= 32 + 7
+    assert max(rewrites.values()) == 2
