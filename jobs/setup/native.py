@@ -1,4 +1,4 @@
-"""The native parts: a commit's file calls in one call, Kafka's records to columns in one pass. Standard library only.
+"""The native parts: a commit's small file and its file calls, Kafka's records to columns. Standard library only.
 
 They are optional: without a C compiler, or where they cannot be loaded, Python does the same.
 """
@@ -17,7 +17,11 @@ from typing import Final
 __all__ = ["SOURCES", "build_library", "find_compiler", "is_built", "library_path"]
 
 _PROJECT: Final = Path(__file__).resolve().parents[2]
-SOURCES: Final = (_PROJECT / "tables" / "store" / "publish.c", _PROJECT / "api" / "kafka" / "records" / "decode.c")
+SOURCES: Final = (
+    _PROJECT / "tables" / "store" / "publish.c",
+    _PROJECT / "tables" / "delta" / "small_parquet.c",
+    _PROJECT / "api" / "kafka" / "records" / "decode.c",
+)
 FOLDER: Final = _PROJECT / ".venv" / "lib"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
 

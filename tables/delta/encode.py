@@ -241,9 +241,7 @@ def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[byt
     found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
     if found is None:
         return None
-    data, footer_at = found
-    view = memoryview(data)
-    return data, f"{zlib.crc32(view[:footer_at]):08x},{zlib.crc32(view[footer_at:]):08x}"
+    return found.data, f"{found.pages_crc:08x},{found.footer_crc:08x}"
 
 
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:

@@ -9,7 +9,8 @@ quarter for a hundred, the same for a thousand.
 
 The bytes of the schema come from a file that pyarrow wrote, so both kinds of file look the same to a reader. There are
 no dictionaries, no compression and no statistics: the commit carries the statistics that matter. Rows with headers or
-an origin, whose columns are nested, are left to pyarrow.
+an origin, whose columns are nested, are left to pyarrow. Where `make setup` found a C compiler, one compiled call joins
+the pieces, to the same bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tables.delta.native_parquet import NativeLeaf, NativeShape, WrittenFile, native_writer
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["SMALL_FILE_ROWS_MAX", "encode_few_rows"]
+__all__ = ["SMALL_FILE_ROWS_MAX", "encode_few_rows", "encode_in_pieces", "native_shape"]
 
 #: Most rows of a file that is written in this way.
 SMALL_FILE_ROWS_MAX: Final = 1_500
@@ -68,10 +70,8 @@ class _Shape:
     chunk_starts: tuple[bytes, ...]  #: the start of each leaf's column chunk in the footer
 
 
-def encode_few_rows(
-    rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int
-) -> tuple[bytes, int] | None:
-    """Return the file and its footer's position; None if this writer cannot write the rows, or not in `bytes_max`.
+def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int) -> WrittenFile | None:
+    """Return the file; None if this writer cannot write the rows, or not in `bytes_max`.
 
     `rows` has MESSAGE_SCHEMA's columns, each in one chunk; `key_values` go into the footer's metadata.
     """
@@ -79,6 +79,15 @@ def encode_few_rows(
     columns = [column.chunk(0) for column in rows.columns]
     if not 0 < count <= SMALL_FILE_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
         return None
+    writer = native_writer()
+    found = -1 if writer is None else writer.write(native_shape(count), columns, count, _tail(key_values), bytes_max)
+    return encode_in_pieces(columns, count, key_values, bytes_max) if isinstance(found, int) else found
+
+
+def encode_in_pieces(
+    columns: Sequence[pa.Array], count: int, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int
+) -> WrittenFile | None:
+    """Do what `encode_few_rows` does, without the compiled function; no column is nested."""
     if _least_bytes(columns, count) > bytes_max:
         return None
     shape = _shape(count)
@@ -96,7 +105,9 @@ def encode_few_rows(
             return None
     pieces += _footer(shape, chunks, at - len(_MAGIC), key_values)
     body = b"".join(pieces)
-    return b"".join((body, (len(body) - at).to_bytes(4, "little"), _MAGIC)), at
+    data = b"".join((body, (len(body) - at).to_bytes(4, "little"), _MAGIC))
+    view = memoryview(data)
+    return WrittenFile(data, zlib.crc32(view[:at]), zlib.crc32(view[at:]))
 
 
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
@@ -195,14 +206,20 @@ def _footer(
     """Return the file's metadata in Thrift's compact protocol."""
     rows, size = _zigzag(shape.rows), _zigzag(pages_bytes)
     pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", _varint(len(_leaves())), *chunks]
-    pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0"]
+    pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0", _tail(key_values)]
+    return pieces
+
+
+def _tail(key_values: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the end of a footer: its metadata, and who made the file."""
+    pieces = []
     if key_values:
         assert len(key_values) < 15, "a longer list has another header"
         pieces.append(bytes((0x19, len(key_values) << 4 | 0xC)))
         for key, value in key_values:
             pieces += [b"\x18", _varint(len(key)), key, b"\x18", _varint(len(value)), value, b"\0"]
     pieces += [b"\x18" if key_values else b"\x28", _varint(len(_CREATED_BY)), _CREATED_BY, b"\0"]
-    return pieces
+    return b"".join(pieces)
 
 
 @functools.cache
@@ -266,6 +283,17 @@ def _shape(count: int) -> _Shape:
         null_pages=tuple(_null_page(leaf, count, page_end) for leaf in _leaves()),
         chunk_starts=tuple(_chunk_start(leaf, count) for leaf in _leaves()),
     )
+
+
+@functools.cache
+def native_shape(count: int) -> NativeShape:
+    """Return what the compiled function takes that is the same in all files with so many rows."""
+    shape = _shape(count)
+    leaves = [
+        NativeLeaf(leaf.column, page, start, _WIDTHS.get(leaf.kind, 0), leaf.levels_max > 0)
+        for leaf, page, start in zip(_leaves(), shape.null_pages, shape.chunk_starts, strict=True)
+    ]
+    return NativeShape(leaves, shape.page_end, _schema())
 
 
 def _null_page(leaf: _Leaf, count: int, page_end: bytes) -> bytes:

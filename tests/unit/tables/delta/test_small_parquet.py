@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.setup.native import find_compiler
 from mq.producer import Part
 from tables.delta.encode import PARTS_KEY, ProducerStamp, RowsPart, encode_file, numbered, stamp
-from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows
+from tables.delta.native_parquet import WrittenFile, native_writer
+from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_in_pieces, native_shape
 from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 
 _APPEND_US = 1_700_000_000_123_000
@@ -39,7 +44,12 @@ def _read(data: bytes) -> pa.Table:
 def _by_hand(rows: pa.Table) -> bytes:
     found = encode_few_rows(rows, [], _BYTES_MAX)
     assert found is not None
-    return found[0]
+    assert found == _in_pieces(rows), "the compiled function writes the same bytes"
+    return found.data
+
+
+def _in_pieces(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]] = ()) -> WrittenFile | None:
+    return encode_in_pieces([column.chunk(0) for column in rows.columns], rows.num_rows, key_values, _BYTES_MAX)
 
 
 @st.composite
@@ -131,3 +141,39 @@ def test_large_bodies_of_few_rows_are_compressed_and_counted_in_full() -> None:
     encoded = encode_file(rows, [], batch_id="ab" * 16, now_ms=1, row_group_rows=32)
     assert encoded.file.size < 10_000
     assert encoded.rows_bytes > 1_000_000
+
+
+# The compiled function ------------------------------------------------------------------------------------------------
+
+
+def test_the_compiled_function_is_there_where_there_is_a_compiler() -> None:
+    assert (native_writer() is not None) == (find_compiler() is not None)
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(_batches(), st.integers(0, 20), st.binary(max_size=200))
+def test_the_compiled_function_writes_the_same_bytes_for_any_slice(
+    batch: pa.RecordBatch, skip: int, value: bytes
+) -> None:
+    rows = _rows(batch.slice(min(skip, batch.num_rows - 1)))
+    key_values = [(b"key", value)]
+    assert encode_few_rows(rows, key_values, _BYTES_MAX) == _in_pieces(rows, key_values)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 4_095, 65_536, 200_000])
+def test_the_compiled_function_computes_the_checksums_of_bodies_of_all_sizes(size: int) -> None:
+    rows = _rows(_batch(body=[bytes(at * 7 % 251 for at in range(size))]))
+    assert _read(_by_hand(rows)).equals(rows)
+
+
+@pytest.mark.parametrize("middle", [-1, 6, 2**31 - 1, -(2**31)])
+def test_the_compiled_function_reads_nothing_behind_a_column(middle: int) -> None:
+    """Arrow checks the first and the last end of texts when a column is made, and not those between."""
+    writer = native_writer()
+    if writer is None:
+        pytest.skip("there is no C compiler here")
+    columns = [column.chunk(0) for column in _rows(_batch(body=[b"abc", b"de"])).columns]
+    buffers = [None, pa.py_buffer(np.array([0, middle, 5], np.int32)), pa.py_buffer(b"abcde")]
+    body = pa.Array.from_buffers(pa.binary(), 2, buffers, null_count=0)
+    columns[MESSAGE_SCHEMA.get_field_index("body")] = body
+    assert writer.write(native_shape(2), columns, 2, b"", _BYTES_MAX) == -3
