@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.delta.actions import Commit, DataFile, commit_name, encode_append, encode_fence, encode_rewrite
+from tables.delta.actions import Commit, DataFile, NewCommit, commit_name, encode_append, encode_fence, encode_rewrite
 from tables.delta.checkpoint import (
     LogCheckpoint,
     checkpoint_name,
@@ -42,6 +42,7 @@ __all__ = [
     "FileReader",
     "LogCheckpoint",
     "LostRace",
+    "NewCommit",
     "PartitionNotFound",
     "ProducerStamp",
     "RowCache",

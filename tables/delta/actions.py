@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,7 @@ __all__ = [
     "OFFSET_APP_ID",
     "Commit",
     "DataFile",
+    "NewCommit",
     "commit_name",
     "encode_append",
     "encode_create",
@@ -81,6 +82,13 @@ class Commit:
     metadata: dict[str, object] | None
     #: Name and epoch of each fence that the commit puts up.
     fences: tuple[tuple[str, int], ...] = ()
+
+
+class NewCommit(NamedTuple):
+    """A commit file that is not stored yet, and what `parse_commit` would read from it."""
+
+    data: bytes
+    commit: Commit
 
 
 class _Add(msgspec.Struct):
@@ -180,7 +188,7 @@ def encode_create(*, table_id: str, name: str, schema: str, configuration: Mappi
 
 def encode_append(
     *, table_id: str, version: int, batch_id: str, file: DataFile, parts: Sequence[Part], flushed: bool, now_ms: int
-) -> bytes:
+) -> NewCommit:
     """Return the commit that appends `file` and moves the end offset to its end."""
     tags = {"mq.batch": batch_id, "mq.version": str(version)}
     if parts:
@@ -194,7 +202,19 @@ def encode_append(
         "isBlindAppend": True,
     }
     txn = {"appId": OFFSET_APP_ID, "version": file.end, "lastUpdated": now_ms}
-    return _finish(table_id, info, [{"txn": txn}, {"add": file_action(file, data_change=True)}], tags)
+    return NewCommit(
+        _finish(table_id, info, [{"txn": txn}, {"add": file_action(file, data_change=True)}], tags),
+        Commit(
+            version=version,
+            batch_id=batch_id,
+            adds=(file,),
+            removes=(),
+            end_offset=file.end,
+            parts=tuple(parts),
+            flushed=flushed,
+            metadata=None,
+        ),
+    )
 
 
 def encode_rewrite(
@@ -207,7 +227,7 @@ def encode_rewrite(
     removes: Sequence[DataFile],
     data_change: bool,
     now_ms: int,
-) -> bytes:
+) -> NewCommit:
     """Return a commit that rearranges files (`data_change=False`) or removes old ones; the end offset stays."""
     info = {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "isBlindAppend": False}
     lines: list[object] = [
@@ -224,10 +244,22 @@ def encode_rewrite(
         for file in removes
     ]
     lines += [{"add": file_action(file, data_change=data_change)} for file in adds]
-    return _finish(table_id, info, lines, {"mq.batch": batch_id, "mq.version": str(version)})
+    return NewCommit(
+        _finish(table_id, info, lines, {"mq.batch": batch_id, "mq.version": str(version)}),
+        Commit(
+            version=version,
+            batch_id=batch_id,
+            adds=tuple(adds),
+            removes=tuple(file.path for file in removes),
+            end_offset=None,
+            parts=(),
+            flushed=True,
+            metadata=None,
+        ),
+    )
 
 
-def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch: int, now_ms: int) -> bytes:
+def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch: int, now_ms: int) -> NewCommit:
     """Return a commit that only puts up a fence: neither rows nor the end offset change."""
     info = {
         "timestamp": now_ms,
@@ -236,7 +268,20 @@ def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch
         "isBlindAppend": False,
     }
     txn = {"appId": f"{FENCE_APP_PREFIX}{name}", "version": epoch, "lastUpdated": now_ms}
-    return _finish(table_id, info, [{"txn": txn}], {"mq.batch": batch_id, "mq.version": str(version)})
+    return NewCommit(
+        _finish(table_id, info, [{"txn": txn}], {"mq.batch": batch_id, "mq.version": str(version)}),
+        Commit(
+            version=version,
+            batch_id=batch_id,
+            adds=(),
+            removes=(),
+            end_offset=None,
+            parts=(),
+            flushed=True,
+            metadata=None,
+            fences=((name, epoch),),
+        ),
+    )
 
 
 def fence_of(app_id: str, version: int) -> tuple[str, int] | None:

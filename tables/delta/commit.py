@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
 from tables.clock import Clock
-from tables.delta.actions import Commit, commit_name, parse_commit
+from tables.delta.actions import Commit, NewCommit, commit_name
 from tables.delta.head import put_back
 from tables.delta.snapshot import LOG_KEEP, CommitLost, Snapshot, load, read_commit
 from tables.failpoints import failpoint
@@ -118,7 +118,7 @@ class CommitLog:
             self.refresh()
 
     def commit(
-        self, encode: Callable[[int], bytes], *, batch_id: str, durable: bool, file: NewFile | None = None
+        self, encode: Callable[[int], NewCommit], *, batch_id: str, durable: bool, file: NewFile | None = None
     ) -> int:
         """Put the commit that `encode(version)` makes as the next version, and apply it.
 
@@ -137,8 +137,7 @@ class CommitLog:
             The commit may be stored. `NotDurable`: it is stored and in `snapshot`, but a power cut could lose it.
         """
         version = self.snapshot.version + 1
-        data = encode(version)
-        commit = parse_commit(data, table_id=self.snapshot.table_id, version=version, source=self.key(version))
+        data, commit = encode(version)
         began = self._clock.boot_ms()
         not_durable = self._put(version, data, batch_id, file, durable=durable)
         if self._stale() and not self._still_there():

@@ -12,7 +12,7 @@ from mq.errors import OffsetMismatch, Unavailable
 from mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
 from mq.producer import Part
 from tables.clock import Clock
-from tables.delta import Encoded, RowsPart, encode_append, encode_file, numbered, stamp
+from tables.delta import Encoded, NewCommit, RowsPart, encode_append, encode_file, numbered, stamp
 from tables.log.batch import Appended, appended, only, repeats, requests, with_numbers
 from tables.log.fences import check_fences
 from tables.log.publish import Publisher
@@ -125,7 +125,7 @@ class Appender:
         file = encoded.file
         began_ms = self._clock.boot_ms()
 
-        def encode(version: int) -> bytes:
+        def encode(version: int) -> NewCommit:
             return encode_append(
                 table_id=self._state.table_id,
                 version=version,

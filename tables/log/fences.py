@@ -19,7 +19,7 @@ from typing import Final
 
 from mq.errors import Fenced
 from tables.clock import Clock
-from tables.delta import encode_fence
+from tables.delta import NewCommit, encode_fence
 from tables.failpoints import failpoint
 from tables.log.publish import Publisher
 from tables.log.state import LogState
@@ -69,7 +69,7 @@ def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str,
     batch_id = uuid.uuid4().hex
     now_ms = clock.wall_us() // 1000
 
-    def encode(version: int) -> bytes:
+    def encode(version: int) -> NewCommit:
         return encode_fence(
             table_id=state.table_id, version=version, batch_id=batch_id, name=name, epoch=epoch, now_ms=now_ms
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from mq.errors import DeltaMQError, Unknown
 from tables.clock import Clock
-from tables.delta import Commit, CommitLog, DataFile, Encoded, commit_name
+from tables.delta import Commit, CommitLog, DataFile, Encoded, NewCommit, commit_name
 from tables.paths import LOG_FOLDER
 from tables.store import NotDurable, Store, Unsynced
 
@@ -45,7 +45,7 @@ class Publisher:
 
     def commit(
         self,
-        encode: Callable[[int], bytes],
+        encode: Callable[[int], NewCommit],
         adds: Sequence[Encoded],
         *,
         batch_id: str,

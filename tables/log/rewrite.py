@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tables.clock import Clock
-from tables.delta import DataFile, Encoded, encode_rewrite
+from tables.delta import DataFile, Encoded, NewCommit, encode_rewrite
 from tables.log.publish import Publisher
 from tables.log.state import LogState
 
@@ -57,7 +57,7 @@ class Rewrite:
         self._publisher.commit(self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms)
         return True
 
-    def _encode(self, version: int) -> bytes:
+    def _encode(self, version: int) -> NewCommit:
         return encode_rewrite(
             table_id=self._state.table_id,
             version=version,

@@ -68,8 +68,8 @@ def _commits() -> list[bytes]:
     common = {"table_id": TABLE_ID, "version": 7, "batch_id": "b" * 32, "now_ms": 1}
     schema = '{"type":"struct","fields":[]}'
     return [
-        encode_append(**common, file=_FILE.file, parts=(_PART,), flushed=False),  # type: ignore[arg-type] # of one dict
-        encode_fence(**common, name="broker-a", epoch=3),  # type: ignore[arg-type] # of one dict
+        encode_append(**common, file=_FILE.file, parts=(_PART,), flushed=False).data,  # type: ignore[arg-type] # of one dict
+        encode_fence(**common, name="broker-a", epoch=3).data,  # type: ignore[arg-type] # of one dict
         encode_create(table_id=TABLE_ID, name="orders", schema=schema, configuration={"a": "b"}, now_ms=1),
     ]
 

@@ -11,6 +11,7 @@ from mq.producer import Part
 from tables.delta.actions import (
     Commit,
     DataFile,
+    NewCommit,
     commit_name,
     encode_append,
     encode_create,
@@ -35,9 +36,23 @@ PART = Part(producer_id="p", seq=4, base_offset=5, count=3, total=9, time_ms=17,
 
 
 def append(*, batch_id: str = "b" * 32, parts: tuple[Part, ...] = (PART,), flushed: bool = True) -> bytes:
-    return encode_append(
-        table_id=TABLE, version=7, batch_id=batch_id, file=FILE, parts=parts, flushed=flushed, now_ms=1_700_000_000_001
+    return _whole(
+        encode_append(
+            table_id=TABLE,
+            version=7,
+            batch_id=batch_id,
+            file=FILE,
+            parts=parts,
+            flushed=flushed,
+            now_ms=1_700_000_000_001,
+        )
     )
+
+
+def _whole(new: NewCommit) -> bytes:
+    """Return the bytes of a commit, which say what its writer knows."""
+    assert parse(new.data) == new.commit
+    return new.data
 
 
 def parse(raw: bytes, *, version: int = 7, table_id: str | None = TABLE) -> Commit:
@@ -63,7 +78,7 @@ def test_an_append_that_was_not_flushed_says_so() -> None:
 
 
 def test_a_rewrite_moves_no_end_offset() -> None:
-    raw = encode_rewrite(
+    new = encode_rewrite(
         table_id=TABLE,
         version=7,
         batch_id="r",
@@ -73,12 +88,12 @@ def test_a_rewrite_moves_no_end_offset() -> None:
         data_change=False,
         now_ms=1,
     )
-    commit = parse(raw)
+    commit = parse(_whole(new))
     assert (commit.end_offset, commit.adds, commit.removes) == (None, (FILE,), (FILE.path,))
 
 
 def test_a_fence_is_a_transaction_and_nothing_else() -> None:
-    raw = encode_fence(table_id=TABLE, version=7, batch_id="f", name="broker", epoch=9, now_ms=1)
+    raw = _whole(encode_fence(table_id=TABLE, version=7, batch_id="f", name="broker", epoch=9, now_ms=1))
     commit = parse(raw)
     assert (commit.end_offset, commit.adds, commit.removes) == (None, (), ())
     assert (commit.fences, commit.flushed) == ((("broker", 9),), True)

@@ -174,8 +174,10 @@ def test_a_log_that_does_not_add_up_is_damage_though_each_file_is_whole(
         stats='{"numRecords":1,"minValues":{"offset":99},"maxValues":{"offset":99}}',
         crc=file.crc,
     )
-    raw = encode_append(table_id=log.table_id, version=11, batch_id="b", file=stray, parts=(), flushed=True, now_ms=0)
-    files.replace(commit_key(11), raw)
+    stored = encode_append(
+        table_id=log.table_id, version=11, batch_id="b", file=stray, parts=(), flushed=True, now_ms=0
+    )
+    files.replace(commit_key(11), stored.data)
     found = [f for f in verify(warehouse) if f.gravity is Gravity.DAMAGE]
     assert len(found) == 1 and "starts at 99" in found[0].problem
 
