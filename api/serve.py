@@ -53,6 +53,8 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_TRIM_THRESHOLD: Final = -1
 _OWN_MAPPING_BYTES: Final = 4 * MIB
 _KEPT_BYTES: Final = 16 * MIB
+#: Linux' number of the setting.
+_PR_SET_THP_DISABLE: Final = 41
 #: uvicorn's exit status of a failed start.
 _NOT_STARTED: Final = 3
 
@@ -115,6 +117,7 @@ def run(config: Config, listener: socket.socket, tls: ssl.SSLContext | None = No
     # producers got 10 to 25 % less through, and neither a lone producer nor one beside large requests waited less.
     # Objects that exist now live as long as the process; the garbage collector need not visit them again.
     _keep_freed_memory()
+    _use_small_pages()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -135,6 +138,19 @@ def _keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, _OWN_MAPPING_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def _use_small_pages() -> None:
+    """Let the kernel give this process no huge pages, which Arrow's allocator asks for.
+
+    A row group that is read from a file lies in some forty blocks. In fresh memory each touches a huge page of its own,
+    which the kernel clears as a whole (measured: 24,000 rows in 32 ms and 7 ms). Other systems, and what an environment
+    variable says of Arrow's allocator, are left alone.
+    """
+    if any(name.startswith("MIMALLOC_") for name in os.environ):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 class Server(uvicorn.Server):

@@ -25,14 +25,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.kafka.records import DECODER_SOURCE, Int64s, NativeDecoder, Records
+from api.kafka.records import DECODER_SOURCE, ENCODER_SOURCE, Int64s, NativeDecoder, NativeEncoder, Records
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from tables.compiled import library_path
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
 
-__all__ = ["native_decoder", "records_of", "rows_of"]
+__all__ = ["native_decoder", "native_encoder", "records_of", "rows_of"]
 
 NULL_BODY: Final = "mq-null-body"
 KEY_FORM: Final = "mq-key"
@@ -56,6 +56,15 @@ def native_decoder() -> NativeDecoder | None:
     """Return the compiled decoder of records; None where there is none, or none that this machine can load."""
     try:
         return NativeDecoder(library_path(DECODER_SOURCE))
+    except OSError:
+        return None
+
+
+@functools.cache
+def native_encoder() -> NativeEncoder | None:
+    """Return the compiled encoder of records; None where there is none, or none that this machine can load."""
+    try:
+        return NativeEncoder(library_path(ENCODER_SOURCE))
     except OSError:
         return None
 

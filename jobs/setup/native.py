@@ -21,6 +21,7 @@ SOURCES: Final = (
     _PROJECT / "tables" / "store" / "publish.c",
     _PROJECT / "tables" / "delta" / "small_parquet.c",
     _PROJECT / "api" / "kafka" / "records" / "decode.c",
+    _PROJECT / "api" / "kafka" / "records" / "encode.c",
 )
 FOLDER: Final = _PROJECT / ".venv" / "lib"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")

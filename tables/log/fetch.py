@@ -90,6 +90,7 @@ def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
     """Return the first rows that take at most `bytes_max` together, but never fewer than `at_least` rows."""
     if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
         return rows
+    rows = rows.slice(0, max(at_least, bytes_max // _ROW_BYTES + 1))
     total = np.cumsum(weights_of(rows))
     return rows.slice(0, max(at_least, int(np.searchsorted(total, bytes_max, side="right"))))
 

@@ -86,7 +86,7 @@ class LogReader:
         found: list[pa.Table] = []
         at = start
         while at < stop and max_bytes > 0:
-            rows = self._tail.rows(at, stop)
+            rows = self._tail.rows(at, stop, max_bytes)
             if rows is None:
                 rows = self._from_file(files, at, stop)
             kept = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)

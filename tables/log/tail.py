@@ -13,6 +13,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from tables.log.fetch import weight_of
+
 __all__ = ["Tail", "TailBudget"]
 
 #: Memory of a table besides its buffers: thirteen columns of objects. Measured with tracemalloc, rounded up.
@@ -162,16 +164,21 @@ class Tail:
             self._bytes -= sum(p.bytes for p in self.pieces[:count])
             self.pieces = self.pieces[count:]
 
-    def rows(self, start: int, stop: int) -> pa.Table | None:
-        """Return the rows `[start, stop)`; None if the tail does not hold them all."""
+    def rows(self, start: int, stop: int, bytes_max: int | None = None) -> pa.Table | None:
+        """Return the rows `[start, stop)`; None if the tail does not hold them all.
+
+        With `bytes_max`, pieces behind one with which the rows weigh more are left out.
+        """
         pieces = self.pieces
         if not pieces or start < pieces[0].start or stop > pieces[-1].end:
             return None
         at = bisect_right(pieces, start, key=lambda p: p.start) - 1
-        found = []
-        while at < len(pieces) and pieces[at].start < stop:
+        found: list[pa.Table] = []
+        weight = 0
+        while at < len(pieces) and pieces[at].start < stop and (bytes_max is None or weight <= bytes_max):
             piece = pieces[at]
             low = max(start - piece.start, 0)
             found.append(piece.rows.slice(low, min(stop, piece.end) - piece.start - low))
+            weight += 0 if bytes_max is None else weight_of(found[-1])
             at += 1
         return found[0] if len(found) == 1 else pa.concat_tables(found)

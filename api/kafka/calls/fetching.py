@@ -39,7 +39,7 @@ from api.kafka.messages import (
     error_code_of,
 )
 from api.kafka.records import encode_records
-from api.kafka.rows import records_of
+from api.kafka.rows import native_encoder, records_of
 from api.log import Partition
 from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
@@ -275,4 +275,5 @@ class Fetching:
 
 def _encoded(found: Fetched) -> bytes:
     """Return rows as one batch: their offsets are dense."""
-    return encode_records(records_of(found.rows), base_offset=found.rows.column("offset")[0].as_py())
+    base_offset = found.rows.column("offset")[0].as_py()
+    return encode_records(records_of(found.rows), base_offset=base_offset, native=native_encoder())

@@ -6,14 +6,16 @@ from api.kafka.records.batch import BatchHeader, batches_of
 from api.kafka.records.columns import Records
 from api.kafka.records.decode import decode_batches, expanded_batch
 from api.kafka.records.encode import encode_records
-from api.kafka.records.native import DECODER_SOURCE, NativeDecoder
+from api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
 from api.kafka.records.varints import Int64s
 
 __all__ = [
     "DECODER_SOURCE",
+    "ENCODER_SOURCE",
     "BatchHeader",
     "Int64s",
     "NativeDecoder",
+    "NativeEncoder",
     "Records",
     "batches_of",
     "decode_batches",

@@ -1,7 +1,8 @@
 """Columns to a record batch.
 
-Records of few shapes become blocks of bytes (`blocks`); of others all numbers become columns of bytes, and one `take`
-puts pieces and numbers in turn.
+Records without headers are written by a compiled function, if there is one (`native`). Otherwise records of few shapes
+become blocks of bytes (`blocks`); of others all numbers become columns of bytes, and one `take` puts pieces and numbers
+in turn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from api.kafka.records.blocks import blocks_of
 from api.kafka.records.columns import Records, binary
 from api.kafka.records.compression import Compression, compressed
 from api.kafka.records.few import FEW_RECORDS, encode_few
+from api.kafka.records.native import NativeEncoder
 from api.kafka.records.varints import Int64s, varint_sizes, write_varints
 
 __all__ = ["encode_records"]
@@ -30,11 +32,14 @@ def encode_records(
     base_offset: int,
     compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] = (NO_PRODUCER, -1, -1),
+    native: NativeEncoder | None = None,
 ) -> bytes:
     """Return the records as one batch, whose offsets are dense from `base_offset` on."""
     assert records.count > 0, "a batch has at least one record"
     first_ms = int(records.time_ms[0])
-    body = _body(records, first_ms)
+    body = native.encode(records) if native is not None and records.headers is None else None
+    if body is None:
+        body = _body(records, first_ms)
     if compression is not Compression.NONE:
         body = compressed(body, compression)
     header = pack_header(

@@ -1,4 +1,4 @@
-"""Record batches to columns by a compiled function (`decode.c`), where `make setup` could compile it."""
+"""Record batches to columns and back by compiled functions (`decode.c`, `encode.c`), where `make setup` made them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from api.kafka.records.batch import BatchHeader
 from api.kafka.records.columns import Records
 
-__all__ = ["DECODER_SOURCE", "NativeDecoder"]
+__all__ = ["DECODER_SOURCE", "ENCODER_SOURCE", "NativeDecoder", "NativeEncoder"]
 
 DECODER_SOURCE: Final = Path(__file__).with_name("decode.c")
-#: Bytes from which on decoding gives the interpreter's lock away: with fewer, getting it back would take longer.
+ENCODER_SOURCE: Final = Path(__file__).with_name("encode.c")
+#: Bytes from which on a function gives the interpreter's lock away: with fewer, getting it back would take longer.
 _LARGE_BYTES: Final = 128 * 1024
 _INT32_MAX: Final = 2**31 - 1
+#: As `encode.c` has it: the most bytes of a record besides its key and value.
+_RECORD_BYTES_MAX: Final = 48
 
 
 class NativeDecoder:
@@ -28,8 +31,8 @@ class NativeDecoder:
 
     def __init__(self, path: Path) -> None:
         """Load the library; raises `OSError` if this machine cannot."""
-        self._holding_lock = _function(ctypes.PyDLL(str(path)))
-        self._without_lock = _function(ctypes.CDLL(str(path)))
+        self._holding_lock = _decoding(ctypes.PyDLL(str(path)))
+        self._without_lock = _decoding(ctypes.CDLL(str(path)))
 
     def decode(self, batches: Sequence[BatchHeader]) -> Records | None:
         """Return the records of batches without compression; None if some have headers or may be corrupt."""
@@ -65,7 +68,49 @@ class NativeDecoder:
         )
 
 
-def _function(library: ctypes.CDLL) -> Any:
+class NativeEncoder:
+    """The compiled function."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the library; raises `OSError` if this machine cannot."""
+        self._holding_lock = _encoding(ctypes.PyDLL(str(path)))
+        self._without_lock = _encoding(ctypes.CDLL(str(path)))
+
+    def encode(self, records: Records) -> bytes | None:
+        """Return records without headers as they stand in a batch; None if a column's ends contradict its bytes."""
+        assert records.headers is None, "the compiled function knows no headers"
+        rows = records.count
+        key, key_bytes = _numbers_of(records.key)
+        value, value_bytes = _numbers_of(records.value)
+        room = rows * _RECORD_BYTES_MAX + key_bytes + value_bytes
+        times = np.ascontiguousarray(records.time_ms, np.int64)
+        out = np.empty(room, np.uint8)
+        encode = self._without_lock if room > _LARGE_BYTES else self._holding_lock
+        memory = key.buffer_info()[0], value.buffer_info()[0]
+        size: int = encode(times.__array_interface__["data"][0], *memory, rows, _address(out), room)
+        return None if size < 0 else out[:size].tobytes()
+
+
+def _numbers_of(column: pa.BinaryArray) -> tuple[array[int], int]:
+    """Return a column as `encode.c` takes it, and the bytes of its values; the column has to outlive the call."""
+    if column.null_count == len(column):
+        return array("q", [0] * 7), 0
+    valid, ends, data = column.buffers()
+    first, last = np.frombuffer(ends, np.int32)[[column.offset, column.offset + len(column)]].tolist()
+    bits = (valid.address, valid.size) if column.null_count else (0, 0)
+    text = (0, 0) if data is None else (data.address, data.size)
+    return array("q", [ends.address, ends.size, *text, *bits, column.offset]), max(0, last - first)
+
+
+def _encoding(library: ctypes.CDLL) -> Any:
+    function = library.deltamq_encode
+    memory, number = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = [memory, memory, memory, number, memory, number]
+    function.restype = number
+    return function
+
+
+def _decoding(library: ctypes.CDLL) -> Any:
     function = library.deltamq_decode
     memory = ctypes.c_void_p
     function.argtypes = [ctypes.c_char_p, ctypes.c_int, memory, ctypes.c_size_t, memory, memory, memory]

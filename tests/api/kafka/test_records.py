@@ -24,12 +24,12 @@ from api.kafka.records.compression import Compression, compressed, expanded
 from api.kafka.records.decode import decode_in_columns
 from api.kafka.records.few import decode_few
 from api.kafka.records.varints import read_varints, varint_sizes, write_varints
-from api.kafka.rows import native_decoder
+from api.kafka.rows import native_decoder, native_encoder
 from mq.errors import DeltaMQError, TooLarge
 from mq.limits import HEADERS_MAX
 
-#: The compiled decoder, if `make setup` could make it.
-NATIVE = native_decoder()
+#: The compiled decoder and encoder, if `make setup` could make them.
+NATIVE, ENCODER = native_decoder(), native_encoder()
 needs_native = pytest.mark.skipif(NATIVE is None, reason="make setup found no C compiler")
 MIB = 1 << 20
 TIME_MS = 1_700_000_000_000
@@ -184,9 +184,37 @@ def _outcome(decode, batches):
     return None if found is None else _rows(found)
 
 
-@given(lists, st.sampled_from([Compression.NONE, Compression.GZIP]), st.integers(0, 2**60))
-def test_kafka_02_what_is_written_another_codec_reads(rows, compression, base) -> None:
-    batch = DefaultRecordBatch(encode_records(_columns(rows), base_offset=base, compression=compression))
+@needs_native
+@given(lists, st.integers(0, 5), st.integers(-(2**62), 2**62))
+def test_kafka_02_the_compiled_encoder_writes_what_the_other_one_writes(rows, skip, time) -> None:
+    whole = _columns([(time + at, key, value, []) for at, (_, key, value, _) in enumerate(rows)])
+    skip = min(skip, whole.count - 1)
+    some = replace(whole, key=whole.key[skip:], value=whole.value[skip:], time_ms=whole.time_ms[skip:])
+    assert encode_records(some, base_offset=7, native=ENCODER) == encode_records(some, base_offset=7)
+
+
+@needs_native
+@pytest.mark.parametrize("count", [11, 127, 128, 8_191, 8_192, 20_000])
+def test_kafka_02_the_compiled_encoder_writes_many_records_of_all_sizes(count) -> None:
+    rows = [(TIME_MS + at, None if at % 7 else b"k" * (at % 200), b"v" * (at % 300), []) for at in range(count)]
+    columns = _columns(rows)
+    assert encode_records(columns, base_offset=0, native=ENCODER) == encode_records(columns, base_offset=0)
+
+
+@needs_native
+@pytest.mark.parametrize("middle", [-1, 6, 2**31 - 1, -(2**31)])
+def test_kafka_02_the_compiled_encoder_reads_nothing_behind_a_column(middle) -> None:
+    """Arrow checks the first and the last end of texts when a column is made, and not those between."""
+    buffers = [None, pa.py_buffer(np.array([0, middle, 5], np.int32)), pa.py_buffer(b"abcde")]
+    value = pa.Array.from_buffers(pa.binary(), 2, buffers, null_count=0)
+    columns = Records(key=pa.nulls(2, pa.binary()), value=value, headers=None, time_ms=np.zeros(2, np.int64))
+    assert ENCODER.encode(columns) is None
+
+
+@given(lists, st.sampled_from([Compression.NONE, Compression.GZIP]), st.integers(0, 2**60), st.booleans())
+def test_kafka_02_what_is_written_another_codec_reads(rows, compression, base, natively) -> None:
+    native = ENCODER if natively else None
+    batch = DefaultRecordBatch(encode_records(_columns(rows), base_offset=base, compression=compression, native=native))
     assert batch.validate_crc()
     found = [(r.timestamp, r.key, r.value, list(r.headers)) for r in batch]
     assert found == rows

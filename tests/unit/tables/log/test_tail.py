@@ -8,6 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tables.log.fetch import weight_of
 from tables.log.tail import Tail, TailBudget
 
 
@@ -204,3 +205,19 @@ def test_rows_that_retention_removed_are_forgotten() -> None:
     assert not tail.pieces and budget.bytes == 0
     add(tail, 12, 1)
     assert offsets(tail.rows(12, 13)) == [12]
+
+
+def messages(start: int, count: int) -> pa.Table:
+    offsets, bodies = pa.array(range(start, start + count)), pa.array([b"body"] * count)
+    return pa.table({"offset": offsets, "body": bodies, "key": pa.nulls(count, pa.string())})
+
+
+def test_rows_end_with_the_piece_that_makes_them_heavier_than_wanted() -> None:
+    tail = Tail(1 << 30, TailBudget(1 << 30))
+    for start in range(0, 30, 3):
+        tail.add(start, messages(start, 3), 100)
+    assert offsets(tail.rows(1, 30)) == list(range(1, 30))
+    one = weight_of(messages(0, 1))
+    assert offsets(tail.rows(1, 30, 0)) == [1, 2]
+    assert offsets(tail.rows(1, 30, 2 * one)) == [1, 2, 3, 4, 5]
+    assert offsets(tail.rows(1, 4, 100 * one)) == [1, 2, 3]
