@@ -24,7 +24,6 @@ _MANY_ROWS: Final = 256
 #: Numbers of `struct leaf`, and where those of the column itself begin.
 _LEAF_NUMBERS: Final = 13
 _COLUMN_AT: Final = 6
-_TOO_LARGE: Final = -1
 
 
 class NativeLeaf(NamedTuple):
@@ -50,22 +49,21 @@ class NativeShape:
 
     __slots__ = ("_kept", "columns", "leaves", "page_end", "schema")
 
-    def __init__(self, leaves: Sequence[NativeLeaf], page_end: bytes, schema: bytes) -> None:
-        #: The bytes whose addresses are noted.
-        self._kept: list[pa.Buffer] = []
-        self.page_end = self._place(page_end)
-        self.schema = self._place(schema)
+    def __init__(self, leaves: Sequence[NativeLeaf], page_end: bytes, schema: pa.Buffer) -> None:
+        pieces = [piece for leaf in leaves for piece in (leaf.null_page, leaf.chunk_start)]
+        #: All bytes whose addresses are noted, in one piece.
+        self._kept = pa.py_buffer(b"".join((*pieces, page_end))), schema
+        at = self._kept[0].address
         self.leaves = array("q")
         for leaf in leaves:
-            constants = (*self._place(leaf.null_page), *self._place(leaf.chunk_start), leaf.width, leaf.has_levels)
-            self.leaves.extend((*constants, *[0] * (_LEAF_NUMBERS - len(constants))))
-        #: Each column that may have values, with the position of its first number.
-        self.columns = [(leaf.column, at * _LEAF_NUMBERS + _COLUMN_AT) for at, leaf in enumerate(leaves)]
-
-    def _place(self, data: bytes) -> tuple[int, int]:
-        kept = pa.py_buffer(data)
-        self._kept.append(kept)
-        return kept.address, kept.size
+            chunk_start_at = at + len(leaf.null_page)
+            pages = at, len(leaf.null_page), chunk_start_at, len(leaf.chunk_start)
+            self.leaves.extend((*pages, leaf.width, leaf.has_levels, *[0] * (_LEAF_NUMBERS - _COLUMN_AT)))
+            at = chunk_start_at + len(leaf.chunk_start)
+        self.page_end = at, len(page_end)
+        self.schema = schema.address, schema.size
+        #: The column of each leaf.
+        self.columns = tuple(leaf.column for leaf in leaves)
 
 
 class NativeWriter:
@@ -79,16 +77,17 @@ class NativeWriter:
 
     def write(
         self, shape: NativeShape, columns: Sequence[pa.Array], rows: int, tail: bytes, pages_end_max: int
-    ) -> WrittenFile | int:
-        """Return the file; a negative number if it cannot be written, -1 if it would be too large.
+    ) -> WrittenFile | None:
+        """Return the file; None if its pages would end behind `pages_end_max`, or a column names what it has not.
 
         `columns` are the schema's, in one chunk each; `tail` is the footer's end.
         """
         leaves = array("q", shape.leaves)
-        for number, at in shape.columns:
+        for leaf, number in enumerate(shape.columns):
             column = columns[number]
             if column.null_count == rows:
                 continue
+            at = leaf * _LEAF_NUMBERS + _COLUMN_AT
             valid, values, *text = column.buffers()
             leaves[at] = values.address
             leaves[at + 1] = values.size
@@ -114,9 +113,7 @@ class NativeWriter:
             _ROOM,
             found.buffer_info()[0],
         )
-        if size < 0:
-            return size
-        return WrittenFile(ctypes.string_at(out, size), found[1], found[2])
+        return None if size < 0 else WrittenFile(ctypes.string_at(out, size), found[1], found[2])
 
     def _room(self) -> int:
         """Return the address of this thread's memory: twice `_ROOM`."""

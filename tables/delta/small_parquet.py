@@ -80,8 +80,8 @@ def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], b
     if not 0 < count <= SMALL_FILE_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
         return None
     writer = native_writer()
-    found = -1 if writer is None else writer.write(native_shape(count), columns, count, _tail(key_values), bytes_max)
-    return encode_in_pieces(columns, count, key_values, bytes_max) if isinstance(found, int) else found
+    found = None if writer is None else writer.write(native_shape(count), columns, count, _tail(key_values), bytes_max)
+    return found or encode_in_pieces(columns, count, key_values, bytes_max)
 
 
 def encode_in_pieces(
@@ -293,7 +293,12 @@ def native_shape(count: int) -> NativeShape:
         NativeLeaf(leaf.column, page, start, _WIDTHS.get(leaf.kind, 0), leaf.levels_max > 0)
         for leaf, page, start in zip(_leaves(), shape.null_pages, shape.chunk_starts, strict=True)
     ]
-    return NativeShape(leaves, shape.page_end, _schema())
+    return NativeShape(leaves, shape.page_end, _schema_buffer())
+
+
+@functools.cache
+def _schema_buffer() -> pa.Buffer:
+    return pa.py_buffer(_schema())
 
 
 def _null_page(leaf: _Leaf, count: int, page_end: bytes) -> bytes:
