@@ -26,12 +26,11 @@ from api.auth import Meter
 from api.kafka.access import Asker, Session
 from api.kafka.calls import Door
 from api.kafka.messages import Frame, Message, Parts, answer_frame, read_frame
+from api.kafka.server.arrival import LENGTH_BYTES, PRODUCE, START_BYTES, Arrival
 from api.kafka.server.inbox import Inbox
 from api.service import Service
 from api.wire import Ticket
-from mq.backoff import Backoff
-from mq.errors import DeltaMQError, Forbidden, Overloaded, Refused, TooLarge, Unauthenticated
-from mq.limits import ADMIN_BYTES_MAX
+from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
 
 __all__ = ["Connection", "Connections"]
 
@@ -45,19 +44,10 @@ _READ_AHEAD_BYTES: Final = 256 * 1024
 _WRITE_S: Final = 30.0
 #: A 32-bit number.
 _THROTTLE_MS_MAX: Final = 2**31 - 1
-_LENGTH_BYTES: Final = 4
-#: A frame's length and its call.
-_START_BYTES: Final = 6
-_PRODUCE: Final = 0
-_FETCH: Final = 1
-#: SaslHandshake, ApiVersions and SaslAuthenticate: what a client may call before it is known who it is.
-_BEFORE: Final = (17, 18, 36)
 #: The next request is begun after these: appends are in their order, and who the client is must be known.
-_IN_TURN: Final = (_PRODUCE, 17, 36)
-#: Most bytes of such a call, and seconds until the client must be known.
-_BEFORE_BYTES_MAX: Final = 64 * 1024
+_IN_TURN: Final = (PRODUCE, 17, 36)
+#: Most seconds until it is known who the client is.
 _BEFORE_S: Final = 30.0
-_AGAIN_S: Final = Backoff(0.005, 0.25)
 
 
 Ask: TypeAlias = Callable[[], Awaitable[Message | None]]
@@ -71,21 +61,6 @@ class Connections(Protocol):
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
-
-
-class _Next:
-    """The request whose bytes are awaited: its size without the length, its call, and what it has reserved."""
-
-    __slots__ = ("call", "failures", "is_metered", "meter", "size", "ticket")
-
-    def __init__(self, size: int, call: int) -> None:
-        self.size = size
-        self.call = call
-        self.meter: Meter | None = None
-        self.is_metered = False
-        self.ticket: Ticket | None = None
-        #: How often there was no room for it.
-        self.failures = 0
 
 
 class _Begun:
@@ -130,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._loop = service.loop
         self._transport: asyncio.Transport
         self._inbox = Inbox()
-        self._next: _Next | None = None
+        self._next: Arrival | None = None
         self._begun: deque[_Begun] = deque()
         #: Answered, but not yet read by the client.
         self._unread: list[_Begun] = []
@@ -276,6 +251,10 @@ class Connection(asyncio.Protocol):
             self._read_by = min(self._read_by, self._open_by)
         self._look_by(self._read_by)
 
+    def _expect_more(self) -> None:
+        self._read_by = self._loop.time() + self._settings.request_ms / 1000
+        self._look_by(self._read_by)
+
     # Requests.
 
     def _go_on(self) -> None:
@@ -296,7 +275,7 @@ class Connection(asyncio.Protocol):
             if self._beginning is None:
                 self._abort()
             return
-        wanted = _READ_AHEAD_BYTES if self._next is None else max(_READ_AHEAD_BYTES, self._next.size + _LENGTH_BYTES)
+        wanted = _READ_AHEAD_BYTES if self._next is None else max(_READ_AHEAD_BYTES, self._next.size + LENGTH_BYTES)
         if len(self._inbox) > wanted:
             self._pause_reading()
         elif not self._is_reading and not self._transport.is_closing():
@@ -319,19 +298,22 @@ class Connection(asyncio.Protocol):
         """Take one step with the first request; return False if it must wait, or is not there."""
         wanted = self._next
         if wanted is None:
-            if len(self._inbox) < _START_BYTES:
+            if len(self._inbox) < START_BYTES:
                 self._expect_start()
                 return False
-            wanted = self._next = self._started()
+            start = self._inbox.first(START_BYTES)
+            wanted = self._next = Arrival.announced(start, self.session, self._settings.request_bytes_max)
+            self._read_by = math.inf
         if wanted.ticket is None:
-            wait_s = self._wait_s(wanted)
+            wait_s = wanted.wait_s(self._service, self.session.principal)
             if wait_s > 0:
+                if wanted.failures == 1:
+                    self._expect_more()
                 self._again = self._loop.call_later(wait_s, self._look_again)
                 return False
-        if len(self._inbox) < wanted.size + _LENGTH_BYTES:
+        if len(self._inbox) < wanted.size + LENGTH_BYTES:
             if self._read_by == math.inf:
-                self._read_by = self._loop.time() + self._settings.request_ms / 1000
-                self._look_by(self._read_by)
+                self._expect_more()
             return False
         self._read_by = math.inf
         self._next = None
@@ -342,66 +324,12 @@ class Connection(asyncio.Protocol):
         self._again = None
         self._go_on()
 
-    def _started(self) -> _Next:
-        """Return the request that the first bytes announce."""
-        start = self._inbox.first(_START_BYTES)
-        size = int.from_bytes(start[:_LENGTH_BYTES], "big", signed=True)
-        call = int.from_bytes(start[_LENGTH_BYTES:], "big", signed=True)
-        self._check_size(size, call)
-        self._read_by = math.inf
-        return _Next(size, call)
-
-    def _check_size(self, size: int, call: int) -> None:
-        if not self.session.is_open:
-            if call not in _BEFORE:
-                raise Unauthenticated(f"call {call} before the client has said who it is (SASL)")
-            if size > _BEFORE_BYTES_MAX:
-                raise TooLarge(f"a request of {size} bytes before the client has said who it is (SASL)")
-        limit = self._settings.request_bytes_max if call == _PRODUCE else ADMIN_BYTES_MAX
-        if size < _START_BYTES - _LENGTH_BYTES or size > limit:
-            raise TooLarge(f"a request of {size} bytes for call {call}; at most {limit} are allowed")
-
-    def _wait_s(self, wanted: _Next) -> float:
-        """Reserve what the request needs, when the caller's quota allows one more and the service has room.
-
-        Return 0, or the seconds after which to try again: until then the client's socket fills up.
-        """
-        if not wanted.is_metered:
-            meter = self._service.quotas.meter(self.session.principal) if self.session.principal else None
-            if meter is not None and wanted.call not in _BEFORE:
-                wait_s = meter.wait_s()
-                if wait_s > 0:
-                    return wait_s
-                meter.asked(wanted.size)
-                wanted.meter = meter
-            wanted.is_metered = True
-        admission = self._service.answers if wanted.call == _FETCH else self._service.admission
-        try:
-            ticket = admission.enter()
-        except Overloaded:
-            return self._no_room(wanted)
-        try:
-            if wanted.call != _FETCH:
-                ticket.grow(wanted.size)
-        except Overloaded:
-            ticket.release()
-            return self._no_room(wanted)
-        wanted.ticket = ticket
-        return 0.0
-
-    def _no_room(self, wanted: _Next) -> float:
-        if not wanted.failures:
-            self._read_by = self._loop.time() + self._settings.request_ms / 1000
-            self._look_by(self._read_by)
-        wanted.failures += 1
-        return _AGAIN_S.after(wanted.failures)
-
-    def _begin(self, wanted: _Next) -> None:
+    def _begin(self, wanted: Arrival) -> None:
         """Begin a request that has arrived."""
         ticket = wanted.ticket
         assert ticket is not None, "it has its room"
         try:
-            frame = read_frame(self._inbox.take(wanted.size + _LENGTH_BYTES)[_LENGTH_BYTES:])
+            frame = read_frame(self._inbox.take(wanted.size + LENGTH_BYTES)[LENGTH_BYTES:])
             asker = self.session.asker(frame.request)
         except BaseException:
             ticket.release()
@@ -471,7 +399,7 @@ class Connection(asyncio.Protocol):
             self._ask_first()
         if self._is_last and not self._begun:
             self._close_after_the_last()
-        elif len(self._inbox) >= _START_BYTES:
+        elif len(self._inbox) >= START_BYTES:
             self._go_on()
 
     def _release(self, begun: _Begun) -> None:

@@ -1,0 +1,102 @@
+"""The request whose bytes are awaited: how large it may be, and what is reserved for it before it is read.
+
+first bytes --announced--> size, call --wait_s--> quota of the caller, room in the service --> read and begun
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.auth import Meter
+from api.kafka.access import Session
+from api.service import Service
+from api.wire import Ticket
+from mq.backoff import Backoff
+from mq.errors import Overloaded, TooLarge, Unauthenticated
+from mq.limits import ADMIN_BYTES_MAX
+
+__all__ = ["LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival"]
+
+LENGTH_BYTES: Final = 4
+#: A frame's length and its call.
+START_BYTES: Final = 6
+PRODUCE: Final = 0
+_FETCH: Final = 1
+#: SaslHandshake, ApiVersions and SaslAuthenticate: what a client may call before it is known who it is.
+_BEFORE: Final = (17, 18, 36)
+#: Most bytes of such a call.
+_BEFORE_BYTES_MAX: Final = 64 * 1024
+_AGAIN_S: Final = Backoff(0.005, 0.25)
+
+
+class Arrival:
+    """One request until it is read."""
+
+    __slots__ = ("_is_metered", "call", "failures", "meter", "size", "ticket")
+
+    def __init__(self, size: int, call: int) -> None:
+        #: Bytes without those of the length.
+        self.size = size
+        self.call = call
+        #: Measures what the caller uses; None without a quota.
+        self.meter: Meter | None = None
+        self._is_metered = False
+        #: What is reserved; None until there is room.
+        self.ticket: Ticket | None = None
+        #: How often there was no room for it.
+        self.failures = 0
+
+    @classmethod
+    def announced(cls, start: bytes, session: Session, request_bytes_max: int) -> Arrival:
+        """Return the request that begins with these START_BYTES.
+
+        Raises
+        ------
+        Unauthenticated
+            The client has to say first who it is.
+        TooLarge
+            Its size is out of bounds.
+        """
+        size = int.from_bytes(start[:LENGTH_BYTES], "big", signed=True)
+        call = int.from_bytes(start[LENGTH_BYTES:], "big", signed=True)
+        if not session.is_open:
+            if call not in _BEFORE:
+                raise Unauthenticated(f"call {call} before the client has said who it is (SASL)")
+            if size > _BEFORE_BYTES_MAX:
+                raise TooLarge(f"a request of {size} bytes before the client has said who it is (SASL)")
+        limit = request_bytes_max if call == PRODUCE else ADMIN_BYTES_MAX
+        if size < START_BYTES - LENGTH_BYTES or size > limit:
+            raise TooLarge(f"a request of {size} bytes for call {call}; at most {limit} are allowed")
+        return cls(size, call)
+
+    def wait_s(self, service: Service, principal: str) -> float:
+        """Reserve what the request needs, when the caller's quota allows one more and the service has room.
+
+        Return 0, or the seconds after which to try again: until then the client's socket fills up.
+        """
+        if not self._is_metered:
+            meter = service.quotas.meter(principal) if principal else None
+            if meter is not None and self.call not in _BEFORE:
+                wait_s = meter.wait_s()
+                if wait_s > 0:
+                    return wait_s
+                meter.asked(self.size)
+                self.meter = meter
+            self._is_metered = True
+        admission = service.answers if self.call == _FETCH else service.admission
+        try:
+            ticket = admission.enter()
+        except Overloaded:
+            return self._no_room()
+        try:
+            if self.call != _FETCH:
+                ticket.grow(self.size)
+        except Overloaded:
+            ticket.release()
+            return self._no_room()
+        self.ticket = ticket
+        return 0.0
+
+    def _no_room(self) -> float:
+        self.failures += 1
+        return _AGAIN_S.after(self.failures)
