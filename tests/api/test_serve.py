@@ -253,3 +253,16 @@ def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
 def test_it_says_which_setting_is_unknown(tmp_path: Path) -> None:
     result = CliRunner(env={"DELTAMQ_SERVICE_PROT": "1"}).invoke(serve_command, ["--warehouse", str(tmp_path)])
     assert result.exit_code == 1 and "DELTAMQ_SERVICE_PORT" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such setting")
+def test_the_process_uses_no_huge_pages_unless_the_environment_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path / "small") as process:
+        assert _huge_pages(process) in ([], ["0"]), "old kernels do not tell"
+    with serving(tmp_path / "as-told", MIMALLOC_ALLOW_THP="1") as process:
+        assert _huge_pages(process) in ([], ["1"])
+
+
+def _huge_pages(process: Process) -> list[str]:
+    status = Path(f"/proc/{process.popen.pid}/status").read_text(encoding="utf-8")
+    return re.findall(r"THP_enabled:\t(\d)", status)
