@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from jobs.sql import register_views, spark_session
 from mq import Admin, Producer, PullConsumer
@@ -52,7 +52,7 @@ with Producer(conf.client.url) as producer:
 key_of_ada = member(ada, "topic", topic, "alter", "delete")
 key_of_eve = member(eve, "group", f"{run}-*", "subscribe")
 admin.put_principal(ben)
-before_ben = datetime.now(UTC)
+before_ben = datetime.now(UTC) - timedelta(milliseconds=1)  # times are stored in whole milliseconds, cut
 rule = admin.add_acl(ben, "topic", ["subscribe"], pattern="salaries-*")
 while_ben = datetime.now(UTC)
 with Admin(conf.client.url, token=key_of_ada) as manager:

@@ -173,9 +173,14 @@ class KillTasks:
 
 
 class JumpClock:
-    """The clocks of the processes that follow a file do something else for a while."""
+    """The clocks of the processes that follow a file do something else for a while.
+
+    The fault ends some time after that: a run of a job goes by the time at which it began.
+    """
 
     kind: Final = "clock"
+    #: Seconds in which a job's run ends.
+    _RUN_S: Final = 3.0
 
     def __init__(self, path: Path, *, offset_s: float = 0.0, rate: float = 1.0, for_s: tuple[float, float]) -> None:
         self._path = path
@@ -189,6 +194,7 @@ class JumpClock:
         yield f"{self._offset_s:+.0f} s, rate {self._rate}"
         stopping.wait(drawn.uniform(*self._for_s))
         set_clock(self._path)
+        stopping.wait(self._RUN_S)
 
 
 class KillClient:
