@@ -161,9 +161,21 @@ def _type_fits(name: str, kind: pa.DataType) -> bool:
 def _cast(name: str, column: pa.Array) -> pa.Array:
     target = {"born_time": TIME, "headers": HEADERS, "body": pa.binary()}.get(name, pa.string())
     try:
-        return column if column.type == target else pc.cast(column, target)
+        return _whole_numbers(column) if column.type == target else pc.cast(column, target)
     except pa.ArrowInvalid as error:
         raise Unprocessable(f"{name}: {error}", field=name) from None
+
+
+def _whole_numbers(column: pa.Array) -> pa.Array:
+    """Return the column, copied if its numbers are followed by a part of one: readers take buffers of whole numbers.
+
+    Arrow lets a buffer be longer than its column by any number of bytes; its own writers make none that is.
+    """
+    numbers = column.buffers()[1]
+    width = 8 if pa.types.is_timestamp(column.type) else 4
+    if numbers is None or numbers.size % width == 0:
+        return column
+    return pa.concat_arrays([column, column.slice(0, 0)])
 
 
 def _checked(name: str, column: pa.Array) -> pa.Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 
-from api.wire import decode_arrow
+from api.wire import ArrowRows, decode_arrow
 from mq.errors import Refused
 from mq.filters.like import matches_like, parse_like
 from mq.limits import FILTER_DEPTH_MAX, MIB
@@ -95,6 +96,28 @@ def test_sec_32_arrow_that_unfolds_is_refused(api: Api, name: str, body: bytes) 
     reply = api.produce("orders", body, ARROW)
     assert 400 <= reply.status < 500, reply
     assert api.stored("orders") == {"orders@broker-a": 0}
+
+
+@pytest.mark.parametrize(("name", "bytes_of_numbers"), [("body", 20), ("key", 20), ("born_time", 32)])
+def test_sec_32_a_buffer_that_ends_in_a_part_of_a_number_stops_no_reader(
+    api: Api, topic: str, name: str, bytes_of_numbers: int
+) -> None:
+    columns = {
+        "body": pa.array([b"a", b"b", b"c", b"d"], pa.binary()),
+        "key": pa.array(["k1", "k2", "k3", "k4"]),
+        "born_time": pa.array([1_000_000, 2_000_000, 3_000_000, 4_000_000], pa.timestamp("us", "UTC")),
+    }
+    wanted = {name: columns[name], "body": columns["body"]}
+    schema = pa.schema([(one, column.type) for one, column in wanted.items()])
+    body = bytearray(_stream(schema, *wanted.values()))
+    # In the batch's metadata a buffer is its place and its length, and that of the first column's numbers comes first.
+    body[body.index(struct.pack("<qq", 0, bytes_of_numbers)) + 8] += 1
+    decoded = decode_arrow(body, 0)
+    assert isinstance(decoded.rows, ArrowRows)
+    assert decoded.rows.batch.column(name).equals(columns[name])
+    api.put_topic(topic, partitions=1)
+    assert api.produce(topic, bytes(body), ARROW).status == 200
+    assert api.bodies_of(topic, f"{topic}@broker-a") == ["a", "b", "c", "d"]
 
 
 def test_sec_32_lengths_beyond_the_body_are_refused_whichever_they_are() -> None:
