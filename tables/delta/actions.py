@@ -74,12 +74,12 @@ class Commit:
 
     version: int
     batch_id: str
-    adds: tuple[DataFile, ...]
-    removes: tuple[str, ...]
-    end_offset: int | None
-    parts: tuple[Part, ...]
-    flushed: bool
-    metadata: dict[str, object] | None
+    adds: tuple[DataFile, ...] = ()
+    removes: tuple[str, ...] = ()
+    end_offset: int | None = None
+    parts: tuple[Part, ...] = ()
+    flushed: bool = True
+    metadata: dict[str, object] | None = None
     #: Name and epoch of each fence that the commit puts up.
     fences: tuple[tuple[str, int], ...] = ()
 
@@ -208,11 +208,9 @@ def encode_append(
             version=version,
             batch_id=batch_id,
             adds=(file,),
-            removes=(),
             end_offset=file.end,
             parts=tuple(parts),
             flushed=flushed,
-            metadata=None,
         ),
     )
 
@@ -251,10 +249,6 @@ def encode_rewrite(
             batch_id=batch_id,
             adds=tuple(adds),
             removes=tuple(file.path for file in removes),
-            end_offset=None,
-            parts=(),
-            flushed=True,
-            metadata=None,
         ),
     )
 
@@ -270,17 +264,7 @@ def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch
     txn = {"appId": f"{FENCE_APP_PREFIX}{name}", "version": epoch, "lastUpdated": now_ms}
     return NewCommit(
         _finish(table_id, info, [{"txn": txn}], {"mq.batch": batch_id, "mq.version": str(version)}),
-        Commit(
-            version=version,
-            batch_id=batch_id,
-            adds=(),
-            removes=(),
-            end_offset=None,
-            parts=(),
-            flushed=True,
-            metadata=None,
-            fences=((name, epoch),),
-        ),
+        Commit(version=version, batch_id=batch_id, fences=((name, epoch),)),
     )
 
 

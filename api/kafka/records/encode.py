@@ -37,9 +37,7 @@ def encode_records(
     """Return the records as one batch, whose offsets are dense from `base_offset` on."""
     assert records.count > 0, "a batch has at least one record"
     first_ms = int(records.time_ms[0])
-    body = native.encode(records) if native is not None and records.headers is None else None
-    if body is None:
-        body = _body(records, first_ms)
+    body = _body(records, first_ms, native)
     if compression is not Compression.NONE:
         body = compressed(body, compression)
     header = pack_header(
@@ -53,7 +51,9 @@ def encode_records(
     return header + body
 
 
-def _body(records: Records, first_ms: int) -> bytes:
+def _body(records: Records, first_ms: int, native: NativeEncoder | None) -> bytes:
+    if native is not None and records.headers is None and (written := native.encode(records)) is not None:
+        return written
     times = records.time_ms - first_ms
     if records.headers is None and records.count <= FEW_RECORDS:
         return encode_few(records, times.tolist())

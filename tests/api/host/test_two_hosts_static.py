@@ -51,16 +51,17 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 
 @pytest.fixture
 def known_late(late: Two, topic: str) -> StaticTopic:
-    """A queue with three messages at broker-a."""
-    found = StaticTopic(late.a, topic).put(1, A)
-    found.send(0, "a0", "a1", "a2")
-    return found
+    return _with_three(late, topic)
 
 
 @pytest.fixture
 def made(two: Two, topic: str) -> StaticTopic:
-    """A queue with three messages at broker-a."""
-    found = StaticTopic(two.a, topic).put(1, A)
+    return _with_three(two, topic)
+
+
+def _with_three(pair: Two, topic: str) -> StaticTopic:
+    """Return a queue with three messages at broker-a."""
+    found = StaticTopic(pair.a, topic).put(1, A)
     found.send(0, "a0", "a1", "a2")
     return found
 
