@@ -32,7 +32,10 @@ from tables.compiled import library_path
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
 
-__all__ = ["native_decoder", "native_encoder", "records_of", "rows_of"]
+__all__ = ["RECORD_COLUMNS", "native_decoder", "native_encoder", "records_of", "rows_of"]
+
+#: The columns of MESSAGE_SCHEMA that records are made of, and their offset.
+RECORD_COLUMNS: Final = ("offset", "key", "headers", "body", "born_time")
 
 NULL_BODY: Final = "mq-null-body"
 KEY_FORM: Final = "mq-key"
@@ -227,7 +230,7 @@ def _name(raw: bytes) -> str:
 
 
 def records_of(rows: pa.Table) -> Records:
-    """Return message rows (MESSAGE_SCHEMA) as records."""
+    """Return message rows, of which RECORD_COLUMNS are enough, as records."""
     key: pa.Array = _column(rows, "key").cast(pa.binary())
     value: pa.Array = _column(rows, "body")
     headers = _column(rows, "headers")

@@ -31,13 +31,17 @@ _FOLLOWED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchQuery:
-    """The parameters of one fetch; `filter` None takes every message."""
+    """The parameters of one fetch; `filter` None takes every message, `columns` None all columns.
+
+    With a filter, rows have all columns.
+    """
 
     offset: int
     max_messages: int
     max_bytes: int
     wait_ms: int
     filter: MessageFilter | None
+    columns: tuple[str, ...] | None = None
 
 
 class PartitionReader:
@@ -99,7 +103,9 @@ class PartitionReader:
         await self._brought_up(partition, log, query, offset)
         if query.filter is not None:
             return await self._partitions.run(partial(_filtered, log, query.filter, query, offset))
-        work = partial(log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
+        work = partial(
+            log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes, columns=query.columns
+        )
         return work() if log.in_memory(offset) else await self._partitions.run(work)
 
     async def _brought_up(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> None:

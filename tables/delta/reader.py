@@ -100,8 +100,10 @@ class FileReader:
         self._folder = folder
         self._cache = cache
 
-    def rows(self, file: DataFile, start: int, stop: int) -> pa.Table:
-        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA.
+    def rows(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA or of its `columns` alone.
+
+        `columns` are in the schema's order; `offset` is one of them.
 
         Raises
         ------
@@ -114,7 +116,7 @@ class FileReader:
         found = []
         for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
             if low < last and high > first:
-                rows = self._group(file, footer, index, whole=first <= low and high <= last)
+                rows = self._group(file, footer, index, columns, whole=first <= low and high <= last)
                 found.append(rows.slice(max(first - low, 0), min(last, high) - max(first, low)))
         rows = found[0] if len(found) == 1 else pa.concat_tables(found)
         _check_offsets(rows, start, stop, file)
@@ -221,17 +223,20 @@ class FileReader:
             parts=parts,
         )
 
-    def _group(self, file: DataFile, footer: _Footer, index: int, *, whole: bool) -> pa.Table:
+    def _group(
+        self, file: DataFile, footer: _Footer, index: int, columns: Sequence[str] | None, *, whole: bool
+    ) -> pa.Table:
         """Return a decoded row group; one that is read as a whole is not kept, since its reader is done with it.
 
         A scan in large steps would otherwise evict what other readers read in small steps, and keep touching new
-        memory, which costs as much as decoding.
+        memory, which costs as much as decoding. Of one that is kept, a reader of more columns keeps these instead.
         """
         key = (self._folder, file.path, index)
+        wanted = MESSAGE_SCHEMA.names if columns is None else list(columns)
         found = self._cache.get(key)
-        if isinstance(found, pa.Table):
-            return found
-        rows = self._read_group(file, footer, index)
+        if isinstance(found, pa.Table) and set(wanted) <= set(found.column_names):
+            return found.select(wanted)
+        rows = self._read_group(file, footer, index, columns)
         if not whole:
             self._cache.put(key, rows, rows.nbytes)
         return rows

@@ -36,7 +36,7 @@ class FetchStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Rows (MESSAGE_SCHEMA), and the offset from which the next read continues (`next_offset`)."""
+    """Rows (MESSAGE_SCHEMA, or the columns asked for), and the offset from which the next read continues."""
 
     status: FetchStatus
     rows: pa.Table

@@ -177,8 +177,11 @@ class PartitionLog:
         """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
         return self._reader.in_memory(offset)
 
-    def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
+    def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
+
+        With `columns`, which are in the schema's order and have `offset`, `key` and `body` among them, rows have these
+        alone: decoding a file takes most of a read.
 
         Raises
         ------
@@ -187,7 +190,7 @@ class PartitionLog:
         """
         self._stop.check()
         self._used = True
-        return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes)
+        return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes, columns=columns)
 
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""

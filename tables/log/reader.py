@@ -45,24 +45,34 @@ class LogReader:
             or bool(pieces and offset >= pieces[0].start)
         )
 
-    def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
+    def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
+
+        With `columns`, rows have these alone.
 
         Raises
         ------
         Corrupt
             A file does not hold what the log says; the partition stops.
         """
-        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes))
+        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes, columns))
 
-    def _fetch(self, files: Sequence[DataFile], end: int, offset: int, max_messages: int, max_bytes: int) -> Fetched:
+    def _fetch(
+        self,
+        files: Sequence[DataFile],
+        end: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        columns: Sequence[str] | None,
+    ) -> Fetched:
         low = files[0].start if files else end
         # The end was read before the files: appends and retention together may have passed it since.
         end = max(low, end)
         status = status_of(offset, low, end)
         if status is not None:
             return Fetched(status, MESSAGE_SCHEMA.empty_table(), min(max(offset, low), end), low, end)
-        rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes)
+        rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes, columns)
         return fetched(rows, offset, low, end)
 
     def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
@@ -82,13 +92,15 @@ class LogReader:
                     self._state.stop(error)
                     raise
 
-    def _rows(self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int) -> pa.Table:
+    def _rows(
+        self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int, columns: Sequence[str] | None
+    ) -> pa.Table:
         found: list[pa.Table] = []
         at = start
         while at < stop and max_bytes > 0:
-            rows = self._tail.rows(at, stop, max_bytes)
+            rows = self._tail.rows(at, stop, max_bytes, columns)
             if rows is None:
-                rows = self._from_file(files, at, stop)
+                rows = self._from_file(files, at, stop, columns)
             kept = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
             found.append(kept)
             at += kept.num_rows
@@ -97,14 +109,14 @@ class LogReader:
             max_bytes -= kept.nbytes
         return found[0] if len(found) == 1 else pa.concat_tables(found)
 
-    def _from_file(self, files: Sequence[DataFile], start: int, stop: int) -> pa.Table:
+    def _from_file(self, files: Sequence[DataFile], start: int, stop: int, columns: Sequence[str] | None) -> pa.Table:
         """Read rows from `start` on from the file that holds it, up to the end of the row group at most."""
         at = bisect_left(files, start + 1, key=lambda f: f.end)
         file = files[at]
         step = start - (start - file.start) % self._row_group_rows + self._row_group_rows
         pieces = self._tail.pieces
         edge = pieces[0].start if pieces and pieces[0].start > start else stop
-        return self._files.rows(file, start, min(stop, file.end, max(step, start + 1), edge))
+        return self._files.rows(file, start, min(stop, file.end, max(step, start + 1), edge), columns)
 
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -164,8 +165,10 @@ class Tail:
             self._bytes -= sum(p.bytes for p in self.pieces[:count])
             self.pieces = self.pieces[count:]
 
-    def rows(self, start: int, stop: int, bytes_max: int | None = None) -> pa.Table | None:
-        """Return the rows `[start, stop)`; None if the tail does not hold them all.
+    def rows(
+        self, start: int, stop: int, bytes_max: int | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table | None:
+        """Return the rows `[start, stop)`, or of their `columns` alone; None if the tail does not hold them all.
 
         With `bytes_max`, pieces behind one with which the rows weigh more are left out.
         """
@@ -177,8 +180,9 @@ class Tail:
         weight = 0
         while at < len(pieces) and pieces[at].start < stop and (bytes_max is None or weight <= bytes_max):
             piece = pieces[at]
+            rows = piece.rows if columns is None else piece.rows.select(columns)
             low = max(start - piece.start, 0)
-            found.append(piece.rows.slice(low, min(stop, piece.end) - piece.start - low))
+            found.append(rows.slice(low, min(stop, piece.end) - piece.start - low))
             weight += 0 if bytes_max is None else weight_of(found[-1])
             at += 1
         return found[0] if len(found) == 1 else pa.concat_tables(found)

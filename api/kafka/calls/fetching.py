@@ -39,7 +39,7 @@ from api.kafka.messages import (
     error_code_of,
 )
 from api.kafka.records import encode_records
-from api.kafka.rows import native_encoder, records_of
+from api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
 from api.log import Partition
 from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
@@ -134,7 +134,9 @@ class Fetching:
         """Read one partition without waiting; only the first one that has messages may go beyond the bytes left."""
         wanted = asked.wanted
         bytes_max = min(left, max(wanted.partition_max_bytes, 1)) if left > 0 else 0
-        query = FetchQuery(max(wanted.fetch_offset, 0), FETCH_MESSAGES_MAX if bytes_max else 1, bytes_max or 1, 0, None)
+        query = FetchQuery(
+            max(wanted.fetch_offset, 0), FETCH_MESSAGES_MAX if bytes_max else 1, bytes_max or 1, 0, None, RECORD_COLUMNS
+        )
         try:
             if asked.queue is not None:
                 found, asked.queue = await self._queues.look(asked.topic, asked.queue.name, query)

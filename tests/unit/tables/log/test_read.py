@@ -9,6 +9,7 @@ import pytest
 from mq.errors import Corrupt, Unavailable
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
+from tables.schema import MESSAGE_SCHEMA
 from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
@@ -42,6 +43,20 @@ def test_every_range_is_read_as_it_was_written(filled: PartitionLog) -> None:
     for start in range(20):
         for count in range(1, 21 - start):
             assert bodies(filled, start, messages=count) == sent[start : start + count]
+
+
+@pytest.mark.parametrize("bytes_max", [200, 1 << 20])
+def test_a_read_of_some_columns_has_what_a_read_of_all_has_of_them(filled: PartitionLog, bytes_max: int) -> None:
+    some = ("offset", "key", "body", "append_time")
+    for start in range(20):
+        # Whichever comes first, the other one finds its row group in the cache, or there too few columns of it.
+        for order in ((some, None, some), (None, some)):
+            answers = [filled.read(start, max_messages=2, max_bytes=bytes_max, columns=columns) for columns in order]
+            (whole,) = [answer for answer, columns in zip(answers, order, strict=True) if columns is None]
+            assert whole.rows.schema == MESSAGE_SCHEMA
+            for answer, columns in zip(answers, order, strict=True):
+                assert columns is None or answer.rows.equals(whole.rows.select(some))
+                assert answer.next_offset == whole.next_offset
 
 
 def test_the_end_has_no_new_message(filled: PartitionLog) -> None:
