@@ -1,6 +1,7 @@
 """Kafka's own tools against the Kafka door and against Kafka, in turns: producers, a consumer, waiting clients.
 
-Ours acknowledges after an fsync, Kafka as it comes (from the page cache). Both servers are up all the time.
+Ours acknowledges after an fsync. Kafka is measured as it comes, from the page cache, and with a topic that syncs each
+batch (`flush.messages=1`). Both servers are up all the time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tests.bench.session import Session
 
 __all__: list[str] = []
 
+_SYNCED: Final = ("--config", "flush.messages=1")
 _LARGE: Final = ("linger.ms=5", "batch.size=262144")
+_SAID: Final = {"ours": "ours", "synced": "Kafka, fsynced", "theirs": "Kafka, page cache"}
 _TIMEOUT_S: Final = 600
 _PRODUCED: Final = re.compile(r"records sent, ([\d.]+) records/sec")
 _CONSUMED: Final = re.compile(r"^\d{4}-\d\d-\d\d.*, ([\d.]+)$", re.MULTILINE)
@@ -31,11 +34,13 @@ _RESULT: Final = re.compile(r"^RESULT (\{.*\})$", re.MULTILINE)
 
 
 class _Tools:
-    """The tools against one server."""
+    """The tools against the topics of one kind on one server; `kind` begins the topics' names."""
 
-    def __init__(self, kafka: Kafka, address: str) -> None:
+    def __init__(self, kafka: Kafka, address: str, kind: str, settings: tuple[str, ...] = ()) -> None:
         self._kafka = kafka
         self._address = address
+        self._kind = kind
+        self._settings = settings
 
     def _run(self, *command: str) -> str:
         environment = {**self._kafka.environment, "KAFKA_PORT": self._address.rpartition(":")[2]}
@@ -46,13 +51,15 @@ class _Tools:
             raise LoadError(f"{command[0]} ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}")
         return done.stdout
 
-    def make_topic(self, topic: str) -> None:
-        """Create a topic."""
-        asked = ("--create", "--topic", topic, "--partitions", str(PARTITIONS))
-        self._run("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._address, *asked)
+    def make_topics(self) -> None:
+        """Create the topics for records of 100 B and 1 KiB."""
+        for size in (100, 1_024):
+            asked = ("--create", "--topic", f"{self._kind}{size}", "--partitions", str(PARTITIONS), *self._settings)
+            self._run("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self._address, *asked)
 
-    def produce(self, topic: str, records: int, size: int, settings: tuple[str, ...]) -> float:
+    def produce(self, records: int, size: int, settings: tuple[str, ...]) -> float:
         """Return the rate of records, behind a warm-up of a fifth."""
+        topic = f"{self._kind}{size}"
         asked = ["--topic", topic, "--num-records", str(records), "--warmup-records", str(records // 5)]
         asked += ["--record-size", str(size), "--throughput", "-1", "--bootstrap-server", self._address]
         written = self._run(
@@ -60,16 +67,17 @@ class _Tools:
         )
         return float(_found(_PRODUCED, written.replace("steady state records", "records")))
 
-    def consume(self, topic: str, records: int) -> float:
-        """Return the rate of records without the time of joining the group."""
+    def consume(self, records: int) -> float:
+        """Return the rate of records of 100 B without the time of joining the group."""
+        topic = f"{self._kind}100"
         asked = ("--topic", topic, "--num-records", str(records), "--bootstrap-server", self._address)
         group = ("--group", uuid.uuid4().hex, "--hide-header", "--timeout", "60000")
         return float(_found(_CONSUMED, self._run("org.apache.kafka.tools.ConsumerPerformance", *asked, *group)))
 
-    def waiting(self, topic: str, clients: int, seconds: tuple[float, float]) -> dict[str, float]:
+    def waiting(self, clients: int, seconds: tuple[float, float]) -> dict[str, float]:
         """Return rate and latency of clients that wait for each record."""
         warmup, window = (f"{one:g}" for one in seconds)
-        written = self._run("KafkaBench", "sync", topic, "100", str(clients), warmup, window)
+        written = self._run("KafkaBench", "sync", f"{self._kind}100", "100", str(clients), warmup, window)
         found: dict[str, float] = json.loads(_found(_RESULT, written))
         return found
 
@@ -83,43 +91,41 @@ def _found(pattern: re.Pattern[str], text: str) -> str:
 
 @bench("kafka.java")
 def beside(session: Session) -> Iterator[Figure]:
-    """Rates of ours, of Kafka's, and their ratio."""
+    """Rates of ours and of Kafka's, and their ratios."""
     if session.peers is None:
         session.say("no kafka.java figures: they need the peers (PEERS=DIR)")
         return
     effort = session.effort
     records = max(50_000, effort.history_messages // 4)
     with kafka_service(session, "kafka.java") as (_, address), session.peers.kafka() as kafka:
-        both = {"ours": _Tools(kafka, address), "theirs": _Tools(kafka, kafka.server)}
-        for tools in both.values():
-            tools.make_topic("bench100")
-            tools.make_topic("bench1024")
+        servers = {
+            "ours": _Tools(kafka, address, "bench"),
+            "synced": _Tools(kafka, kafka.server, "synced", _SYNCED),
+            "theirs": _Tools(kafka, kafka.server, "bench"),
+        }
+        for tools in servers.values():
+            tools.make_topics()
 
         def compared(name: str, text: str, measure: Callable[[_Tools], float], unit: str = "msg/s") -> Iterator[Figure]:
-            found: dict[str, list[float]] = {"ours": [], "theirs": []}
+            found: dict[str, list[float]] = {who: [] for who in servers}
             for _ in range(effort.peer_repeats):
-                for who, tools in both.items():
+                for who, tools in servers.items():
                     found[who].append(measure(tools))
             for who, samples in found.items():
-                yield session.figure(f"kafka.java.{name}.{who}", f"{text}: {who}", unit, samples)
-            ratio = float(np.median(found["ours"]) / np.median(found["theirs"]))
-            yield session.figure(f"kafka.java.{name}.ratio", f"{text}: ours to theirs", "x", [ratio])
+                yield session.figure(f"kafka.java.{name}.{who}", f"{text}: {_SAID[who]}", unit, samples)
+            for who in ("synced", "theirs"):
+                ratio = float(np.median(found["ours"]) / np.median(found[who]))
+                yield session.figure(f"kafka.java.{name}.to_{who}", f"{text}: ours to {_SAID[who]}", "x", [ratio])
 
-        text = f"kafka-producer-perf-test, acks=all, {PARTITIONS} partitions, 100 B"
-        yield from compared("produce", f"{text}, defaults", lambda tools: tools.produce("bench100", records, 100, ()))
+        text = f"kafka-producer-perf-test, acks=all, {PARTITIONS} partitions"
+        yield from compared("produce", f"{text}, 100 B, defaults", lambda tools: tools.produce(records, 100, ()))
         yield from compared(
-            "large", f"{text}, {' '.join(_LARGE)}", lambda tools: tools.produce("bench100", records, 100, _LARGE)
+            "large", f"{text}, 100 B, {' '.join(_LARGE)}", lambda tools: tools.produce(records, 100, _LARGE)
         )
-        yield from compared(
-            "1KiB", f"{text[:-6]} 1 KiB", lambda tools: tools.produce("bench1024", records // 5, 1024, ())
-        )
-        yield from compared(
-            "consume", "kafka-consumer-perf-test, 100 B", lambda tools: tools.consume("bench100", records)
-        )
+        yield from compared("1KiB", f"{text}, 1 KiB, defaults", lambda tools: tools.produce(records // 5, 1_024, ()))
+        yield from compared("consume", "kafka-consumer-perf-test, 100 B", lambda tools: tools.consume(records))
         seconds = (effort.peer_warmup_s, effort.peer_window_s)
         yield from compared(
-            "sync1", "one client that waits", lambda tools: tools.waiting("bench100", 1, seconds)["send_p50_us"], "us"
+            "sync1", "one client that waits", lambda tools: tools.waiting(1, seconds)["send_p50_us"], "us"
         )
-        yield from compared(
-            "sync16", "16 clients that wait", lambda tools: tools.waiting("bench100", 16, seconds)["msgs_s"]
-        )
+        yield from compared("sync16", "16 clients that wait", lambda tools: tools.waiting(16, seconds)["msgs_s"])
