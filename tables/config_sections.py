@@ -182,7 +182,7 @@ class ServiceSettings:
     queue_requests_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     #: Most bytes of rows in fetch answers that are being sent at once; beyond this, readers get 429.
     answer_bytes_max: Annotated[int, Meta(ge=FETCH_BYTES_MAX, le=1024 * 1024 * MIB)] = 512 * MIB
-    #: Most threads that commit to different partitions; fewer work at once on a disk that syncs fast.
+    #: Most threads that commit to different partitions, and as many native ones; fewer work at once on a fast disk.
     commit_threads: Annotated[int, Meta(ge=1, le=256)] = 8
     #: Number of threads that decode large requests and read history.
     work_threads: Annotated[int, Meta(ge=1, le=256)] = 4

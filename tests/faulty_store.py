@@ -38,6 +38,7 @@ class FaultyStore:
     def __init__(self, store: Store, *, cheap_look: bool | None = None) -> None:
         self._store = store
         self.cheap_look = store.cheap_look if cheap_look is None else cheap_look
+        self.publishes_aside = False
         self.before: dict[str, Fault] = {}
         self.after: dict[str, Fault] = {}
         self.calls: list[tuple[str, str]] = []
@@ -75,8 +76,10 @@ class FaultyStore:
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
         return self._around("put_if_absent", key, lambda: self._store.put_if_absent(key, data, durable=durable))
 
-    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
-        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_commit(
+        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+    ) -> bool:
+        return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self._around("replace", key, lambda: self._store.replace(key, data))

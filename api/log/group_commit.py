@@ -1,17 +1,20 @@
 """Group commit: one commit in flight for each partition; parts that arrive meanwhile go into the next one.
 
-    event loop     put(A)            put(B) put(C)                          A done       B, C done
-                     |                  |     |                               ^             ^
-    commit thread    [ encode, fsync A .......... ][ encode, fsync B+C ........... ]  one call into the loop each
+    put(A)            put(B) put(C)                          A done       B, C done
+      |                  |     |                               ^             ^
+      [ encode, fsync A .......... ][ encode, fsync B+C ........... ]
 
 An idle partition commits at once, a busy one batches by itself. All waiting parts go into one Arrow batch and one Delta
 commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit that holds it (SPEC RELY-1). A part with
 `expected_offset` is a commit of its own, since it may be refused alone.
 
+The event loop makes small commits itself, where native threads make the file calls (`loop_commits`). All others are
+made by a commit thread: large ones, those of an object store, the first one of a partition, which opens its log, and
+those that meet a roll-up's commit.
+
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
-So after a commit of several parts that was not large the next one begins when as many parts have come again, or
-`GATHER_S` after the first: sixteen clients of four partitions that wait for each answer store 1.4 times as much, and a
-Kafka producer of batches of 16 KiB 1.2 times. Who comes much later, after 0.1 s, waits for nobody.
+So behind parts that are not large together the next commit begins when all have come again that were answered, besides
+those that wait already, or `GATHER_S` after the first. Who comes much later, after 0.1 s, waits for nobody.
 """
 
 from __future__ import annotations
@@ -20,19 +23,22 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from api.log.loop_commits import LoopCommits
 from api.log.workers import Workers
 from api.wire import ArrowRows, Indexes, Rows, to_record_batch
 from mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
-from tables.delta import ProducerStamp, RowsPart
+from tables.delta import SMALL_FILE_ROWS_MAX, ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import Appended, PartitionLog, one_batch
 from tables.settings import Flush
+from tables.store import blocking
 
 __all__ = ["GATHER_S", "CommitQueue", "Pending", "RecordRows", "RequestPart", "Waiting"]
 
@@ -45,6 +51,8 @@ GATHER_S: Final = 0.004
 _FOLLOWS: Final = 25
 #: Most bytes of a commit behind which the next one waits: with more, rows take longer than what every commit takes.
 _GATHER_BYTES_MAX: Final = 96 * KIB
+#: Most bytes of a commit that the event loop makes; it has at most as many rows as a small file.
+_HERE_BYTES_MAX: Final = 128 * KIB
 #: Approximate bytes of a record, for the bounds of a commit.
 _RECORD_BYTES: Final = 512
 
@@ -140,15 +148,19 @@ class RequestPart:
 class CommitQueue:
     """The parts that wait for one partition.
 
-    `put`, `flush`, `_start` and `_delivered` run on the event loop, all other methods on the commit threads.
+    All methods run on the event loop, but `_run`, `_commit_waiting` and `_take` on the commit threads, too.
     """
 
     __slots__ = (
         "_busy",
         "_ended_s",
         "_expected",
+        "_finishing",
         "_gather_s",
         "_gathering",
+        "_here",
+        "_is_handed_over",
+        "_known_log",
         "_lock",
         "_loop",
         "_observer",
@@ -164,23 +176,34 @@ class CommitQueue:
         loop: asyncio.AbstractEventLoop,
         observer: CommitObserver,
         *,
+        known_log: Callable[[], PartitionLog | None] = lambda: None,
+        here: LoopCommits | None = None,
         gather_s: float = GATHER_S,
     ) -> None:
-        """`gather_s` is for how long a part that follows a commit of several waits for others, in seconds."""
+        """Take what makes commits: `workers`, after `open_log`; or `here`, if `known_log` returns the log.
+
+        `gather_s` is for how long a part that follows a commit of several waits for others, in seconds.
+        """
         self._gather_s = gather_s
         self._open_log = open_log
+        self._known_log = known_log
         self._workers = workers
+        self._here = here
         self._loop = loop
         self._observer = observer
         self._lock = threading.Lock()
         self._waiting: list[RequestPart] = []
         self._busy = False
-        #: How many parts the next commit waits for: as many as the last one had, if that was not large.
+        #: How many parts the next commit waits for: as many as come again, unless they are large together.
         self._expected = 1
         #: When the last commit ended, by the event loop's clock.
         self._ended_s = 0.0
-        #: Begins the commit that waits for parts, if one does; of the event loop.
+        #: Begins the commit that waits for parts, if one does.
         self._gathering: asyncio.TimerHandle | None = None
+        #: Whether the loop begins the next commit when it hears of the last one.
+        self._is_handed_over = False
+        #: Done when nothing waits any more; None while the queue goes on.
+        self._finishing: asyncio.Future[None] | None = None
 
     def put(self, part: RequestPart) -> None:
         """Queue one part; its `pending` is notified when it is committed or refused."""
@@ -188,49 +211,95 @@ class CommitQueue:
             self._waiting.append(part)
             is_first = not self._busy
             self._busy = True
-            is_enough = len(self._waiting) >= self._expected
+            is_enough = self._is_enough()
         if is_first:
             if is_enough or self._loop.time() >= self._ended_s + _FOLLOWS * self._gather_s:
                 self._start()
             else:
-                self._gathering = self._loop.call_later(self._gather_s, self._start)
+                self._gather()
         elif is_enough and self._gathering is not None:
             self._start()
 
-    def flush(self) -> None:
-        """Begin the commit that waits for parts, if one does: no more will come."""
-        if self._gathering is not None:
-            self._start()
+    async def finish(self) -> None:
+        """Return when all that was put is committed: no more will come."""
+        if self._busy:
+            self._finishing = self._loop.create_future()
+            if self._gathering is not None:
+                self._start()
+            await self._finishing
+
+    def _is_enough(self) -> bool:
+        return self._finishing is not None or len(self._waiting) >= self._expected
+
+    def _gather(self) -> None:
+        self._gathering = self._loop.call_later(self._gather_s, self._start)
 
     def _start(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        self._workers.submit(self._run)
+        log = self._log_at_hand()
+        if log is None or self._here is None:
+            self._workers.submit(self._run)
+        else:
+            parts = self._take()
+            self._here.begin(_commit_all(log, parts), partial(self._ended_here, log, parts))
+
+    def _log_at_hand(self) -> PartitionLog | None:
+        """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
+        log = None if self._here is None else self._known_log()
+        if log is None or not log.publishes_aside:
+            return None
+        with self._lock:
+            nbytes = messages = 0
+            for part in self._waiting:
+                nbytes += part.messages.nbytes
+                messages += part.messages.count
+                if nbytes > _HERE_BYTES_MAX or messages > SMALL_FILE_ROWS_MAX:
+                    return None
+        return log if log.turn.ask() else None
+
+    def _ended_here(self, log: PartitionLog, parts: list[RequestPart], error: Exception | None) -> None:
+        log.turn.give_back()
+        if error is not None:
+            _fail(parts, error)
+        with self._lock:
+            self._note_end(parts)
+            self._is_handed_over = self._busy
+        self._delivered(parts)
 
     def _run(self) -> None:
-        """Commit until nothing waits, or until another partition wants this thread."""
+        """Commit on a thread until nothing waits, the loop takes over, or another partition wants this thread."""
         while self._commit_waiting():
             if self._workers.wanted:
                 self._workers.submit(self._run)
                 return
 
     def _commit_waiting(self) -> bool:
-        """Make one commit; return True if more parts wait."""
+        """Make one commit; return True if this thread makes the next one."""
         parts = self._take()
         try:
-            failpoint("batch.before_close")
             opened = self._open_log()
-            for run in _runs(parts):
-                _commit(opened, run)
+            with opened.turn:
+                blocking(_commit_all(opened, parts))
         except Exception as error:
             _fail(parts, error)
-        self._ended_s = self._loop.time()
         with self._lock:
+            self._note_end(parts)
+            goes_on = self._busy and self._expected <= len(self._waiting)
+            self._is_handed_over = self._busy and not goes_on
             # Within the lock: who hears of the commit and puts the next part finds the queue as it is then.
             self._loop.call_soon_threadsafe(self._delivered, parts)
-            self._busy = bool(self._waiting)
-            return self._busy
+            return goes_on
+
+    def _note_end(self, parts: Sequence[RequestPart]) -> None:
+        """Note that a commit has ended; the caller holds the lock."""
+        self._ended_s = self._loop.time()
+        self._busy = bool(self._waiting)
+        if self._busy:
+            # Whoever was answered comes again.
+            together = sum(part.messages.nbytes for part in (*parts, *self._waiting))
+            self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
 
     def _take(self) -> list[RequestPart]:
         """Take the parts of the next commit, in order of arrival, bounded in bytes and messages."""
@@ -248,9 +317,19 @@ class CommitQueue:
             return waiting[:end]
 
     def _delivered(self, parts: list[RequestPart]) -> None:
-        for part in parts:
-            part.pending.part_done()
-        self._observer.committed(parts)
+        try:
+            for part in parts:
+                part.pending.part_done()
+            self._observer.committed(parts)
+        finally:
+            if self._is_handed_over:
+                self._is_handed_over = False
+                if self._is_enough():
+                    self._start()
+                else:
+                    self._gather()
+            elif self._finishing is not None and not self._busy and not self._finishing.done():
+                self._finishing.set_result(None)
 
 
 class CommitObserver(Protocol):
@@ -278,25 +357,32 @@ def _go_together(one: RequestPart, other: RequestPart) -> bool:
     return same and one.expected_offset is None and other.expected_offset is None
 
 
-def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
+async def _commit_all(opened: PartitionLog, parts: list[RequestPart]) -> None:
+    """Commit parts to a log, in our turn; each has its outcome then."""
+    failpoint("batch.before_close")
+    for run in _runs(parts):
+        await _commit(opened, run)
+
+
+async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
     """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another."""
     try:
-        _append(opened, parts)
+        await _append(opened, parts)
     except (Refused, Conflict) as error:
         if len(parts) == 1:
             parts[0].error = error
             return
         for part in parts:
-            _commit(opened, [part])
+            await _commit(opened, [part])
     except Exception as error:
         _fail(parts, error)
 
 
-def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
+async def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
     rows, spans = _joined(parts)
     flush = Flush.SYNC if any(p.flush is Flush.SYNC for p in parts) else Flush.ASYNC
     first = parts[0]
-    appended = opened.append_rows(
+    appended = await opened.append_in_turn(
         rows, spans, flush=flush, expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
     )
     results = iter(appended)

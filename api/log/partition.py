@@ -73,7 +73,9 @@ class Partition:
         self._failed: tuple[float, DeltaMQError] | None = None
         self._closed = False
         self.log: PartitionLog | None = None
-        self.queue = CommitQueue(self.open, owner.commits, owner.loop, self)
+        self.queue = CommitQueue(
+            self.open, owner.commits, owner.loop, self, known_log=lambda: self.log, here=owner.loop_commits
+        )
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
         #: The newest epoch of the broker's owner with which this process has fenced the log.
@@ -269,6 +271,7 @@ class Partitions:
         #: the next start.
         self.stopping = False
         self.commits = threads.commits
+        self.loop_commits = threads.loop_commits
         self.upkeep = threads.upkeep
         self.metrics = metrics
         #: The fence epochs that appends know; None in a process without fences.
@@ -296,6 +299,10 @@ class Partitions:
         if found is None:
             found = self._found[ref] = Partition(self, ref)
         return found
+
+    async def finish(self) -> None:
+        """Return when all queued commits have ended: no more will come."""
+        await asyncio.gather(*(partition.queue.finish() for partition in self))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work on a thread."""

@@ -6,6 +6,7 @@ future. A commit answers through its own callback and needs none, so a queue is 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from api.log.loop_commits import LoopCommits
 from tables.store import waited_s
 
 __all__ = ["Threads", "Workers"]
@@ -184,13 +186,15 @@ class Workers:
 class Threads:
     """All threads of a service but those of its metadata."""
 
-    def __init__(self, *, commits: int, work: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, commits: int, work: int) -> None:
+        #: Commits of the loop itself; None where there is no native part.
+        self.loop_commits = LoopCommits.start(loop, commits)
         self.commits = Workers(commits, name="mq-commit")
         self.upkeep = Workers(1, name="mq-upkeep")
         self.work = ThreadPoolExecutor(work, thread_name_prefix="mq-work")
 
     def stop(self) -> None:
-        """Finish everything that was submitted, commits before upkeep; blocking."""
+        """Finish everything that was submitted, commits before upkeep; blocking. Those of the loop have ended."""
         self.commits.stop()
         self.upkeep.stop()
         self.work.shutdown()

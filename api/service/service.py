@@ -1,7 +1,8 @@
 """The parts of a service process, made in the order in which they need each other.
 
-event loop        requests, queues, waiting readers, counters
-commit threads    one commit each at a time; fsync and encoding run without the interpreter's lock
+event loop        requests, queues, waiting readers, counters; small commits to a local disk
+native threads    the file calls of these commits, without the interpreter
+commit threads    all other commits, each one at a time
 work threads      decoding large bodies, reading history, opening logs, metadata
 upkeep thread     roll-ups, checkpoints, clean-up
 """
@@ -98,7 +99,7 @@ class Service:
     def _make_storage(self, meta: MetaLog) -> None:
         """Make the partitions and the metadata, with the threads that they work in."""
         settings, warehouse = self.settings, self.warehouse
-        self._threads = Threads(commits=settings.commit_threads, work=settings.work_threads)
+        self._threads = Threads(self.loop, commits=settings.commit_threads, work=settings.work_threads)
         self.partitions = Partitions(warehouse, self.loop, self._threads, self.metrics)
         self.meta = HostedMeta(meta, self.partitions)
 
@@ -314,8 +315,9 @@ class Service:
         await self.hosting.stop()
         await self.peers.close()
         self.meta.close()
-        for partition in self.partitions:
-            partition.queue.flush()
+        await self.partitions.finish()
+        if self._threads.loop_commits is not None:
+            self._threads.loop_commits.stop()
         await asyncio.to_thread(self._threads.stop)
         await asyncio.to_thread(self.warehouse.close)
 

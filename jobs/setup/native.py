@@ -24,7 +24,7 @@ SOURCES: Final = (
     _PROJECT / "api" / "kafka" / "records" / "encode.c",
 )
 FOLDER: Final = _PROJECT / ".venv" / "lib"
-_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror")
 
 
 def library_path(source: Path, folder: Path = FOLDER) -> Path:

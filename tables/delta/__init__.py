@@ -19,6 +19,7 @@ from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.head import can_put_back, head_key, put_back, read_head
 from tables.delta.large_file import encode_large_file
 from tables.delta.reader import FileReader, RowCache
+from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
 from tables.delta.snapshot import (
     LOG_KEEP,
     ORPHAN_KEEP,
@@ -34,6 +35,7 @@ from tables.delta.snapshot import (
 __all__ = [
     "LOG_KEEP",
     "ORPHAN_KEEP",
+    "SMALL_FILE_ROWS_MAX",
     "Commit",
     "CommitLog",
     "CommitLost",

@@ -117,7 +117,7 @@ class CommitLog:
         if self._store.cheap_look or self._stale():
             self.refresh()
 
-    def commit(
+    async def commit(
         self, encode: Callable[[int], NewCommit], *, batch_id: str, durable: bool, file: NewFile | None = None
     ) -> int:
         """Put the commit that `encode(version)` makes as the next version, and apply it.
@@ -139,7 +139,7 @@ class CommitLog:
         version = self.snapshot.version + 1
         data, commit = encode(version)
         began = self._clock.boot_ms()
-        not_durable = self._put(version, data, batch_id, file, durable=durable)
+        not_durable = await self._put(version, data, batch_id, file, durable=durable)
         if self._stale() and not self._still_there():
             # Our predecessor was cleaned up while this process slept: before or after the put?
             self._settle(commit)
@@ -150,7 +150,7 @@ class CommitLog:
             raise not_durable
         return version
 
-    def _put(
+    async def _put(
         self, version: int, data: bytes, batch_id: str, file: NewFile | None, *, durable: bool
     ) -> NotDurable | None:
         """Put a version; return `NotDurable` if it is stored, but not durably. Raises as `commit` does."""
@@ -160,7 +160,7 @@ class CommitLog:
             if file is None:
                 stored = self._store.put_if_absent(key, data, durable=durable)
             else:
-                stored = self._store.put_commit(key, data, *file, durable=durable)
+                stored = await self._store.put_commit(key, data, *file, durable=durable)
             if stored:
                 return None
         except NotDurable as error:

@@ -47,7 +47,7 @@ class Appender:
         self._row_group_rows = row_group_rows
         self._offset_max = offset_max
 
-    def append(
+    async def append(
         self,
         rows: pa.RecordBatch,
         parts: Sequence[RowsPart],
@@ -82,7 +82,7 @@ class Appender:
                 )
             if len(fresh) < len(parts):
                 rows = only(rows, parts, set(fresh))
-            ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
+            ids = await self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
         return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
 
     def producers_known_since_ms(self) -> int:
@@ -96,7 +96,9 @@ class Appender:
         stamp = part.producer
         return None if stamp is None else self._requests.find(stamp.id, stamp.seq, stamp.indexes)
 
-    def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
+    async def _commit_rows(
+        self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool
+    ) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""
         if base + rows.num_rows > self._offset_max:
             raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
@@ -111,7 +113,7 @@ class Appender:
             now_ms=append_us // 1000,
             row_group_rows=self._row_group_rows,
         )
-        self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
+        await self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
         self._tail.add(base, stamped, encoded.rows_bytes)
         return stamped.column("message_id").chunk(0)
 
@@ -121,7 +123,9 @@ class Appender:
         files = self._state.files
         return max(now, files[-1].append_max_us) if files else now
 
-    def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
+    async def _write_and_commit(
+        self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool
+    ) -> None:
         file = encoded.file
         began_ms = self._clock.boot_ms()
 
@@ -136,4 +140,6 @@ class Appender:
                 now_ms=file.modified_ms,
             )
 
-        self._publisher.commit(encode, [encoded], put=encoded, batch_id=batch_id, durable=durable, began_ms=began_ms)
+        await self._publisher.commit(
+            encode, [encoded], put=encoded, batch_id=batch_id, durable=durable, began_ms=began_ms
+        )

@@ -51,7 +51,7 @@ def check_fences(fences: Mapping[str, int], fence_epochs: Mapping[str, int], whe
             )
 
 
-def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str, epoch: int) -> None:
+async def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str, epoch: int) -> None:
     """Try to put up a fence once, against the newest known state of the log; the log's owner holds the append lock.
 
     Nothing is written if the fence is there. The fence and all commits before it are durable when this returns.
@@ -75,5 +75,5 @@ def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str,
         )
 
     failpoint("fence.before_commit")
-    publisher.commit(encode, [], batch_id=batch_id, durable=True, began_ms=clock.boot_ms())
+    await publisher.commit(encode, [], batch_id=batch_id, durable=True, began_ms=clock.boot_ms())
     failpoint("fence.after_commit")

@@ -9,7 +9,6 @@ lock: they use lists and tuples that writers replace rather than change.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 
@@ -45,11 +44,12 @@ from tables.log.requests import Requests
 from tables.log.rewrite import Removed, Rewrite
 from tables.log.state import LogState, PartitionStats
 from tables.log.tail import Tail, TailBudget
+from tables.log.turn import Turn
 from tables.log.upkeep import Upkeep
 from tables.paths import PartitionRef
 from tables.settings import STALE_FRACTION, Flush, LogSettings
 from tables.stop import StopOnCorrupt
-from tables.store import Store, Unsynced
+from tables.store import Store, Unsynced, blocking
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
 
@@ -76,7 +76,8 @@ class PartitionLog:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._lock = threading.RLock()
+        #: Whose turn it is to change the log.
+        self.turn = Turn()
         self._races = Races(ref.name, bounds.races_max)
         self._files = FileReader(store, ref.folder, cache)
         self._tail = Tail(settings.tail_bytes_max, tails)
@@ -97,7 +98,7 @@ class PartitionLog:
             on_replay=self._on_replay,
         )
         #: The newest known state of the log, which the parts of an open partition share.
-        self.state = LogState(ref, self._log, self._lock, self._stop)
+        self.state = LogState(ref, self._log, self.turn, self._stop)
         self._reader = LogReader(self.state, self._files, self._tail, row_group_rows=settings.row_group_rows)
         orphan_keep_ms = min(settings.orphan_keep_ms, self.state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._publisher = Publisher(
@@ -281,29 +282,57 @@ class PartitionLog:
         `confirm` is called before each try, when this log is in the state that the try's commit must follow directly:
         what it finds there still holds when the rows are stored. It raises to refuse the append.
         """
+        with self.turn:
+            return blocking(
+                self.append_in_turn(
+                    rows,
+                    parts,
+                    flush=flush,
+                    expected_offset=expected_offset,
+                    fence_epochs=fence_epochs,
+                    confirm=confirm,
+                )
+            )
+
+    @property
+    def publishes_aside(self) -> bool:
+        """Whether `append_in_turn` awaits its file calls, and makes none itself but to learn of other writers."""
+        return self._store.publishes_aside
+
+    async def append_in_turn(
+        self,
+        rows: pa.RecordBatch,
+        parts: Sequence[RowsPart],
+        *,
+        flush: Flush | None = None,
+        expected_offset: int | None = None,
+        fence_epochs: Mapping[str, int] | None = None,
+        confirm: Callable[[], None] | None = None,
+    ) -> list[Appended]:
+        """Append as `append_rows` does; the caller has the turn (`turn`)."""
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
         self._stop.check()
         self._used = True
         durable = (flush or self._settings.flush) is Flush.SYNC
 
-        def attempt() -> list[Appended]:
+        async def attempt() -> list[Appended]:
             if confirm is not None:
                 confirm()
             if durable:
                 self._publisher.sync_earlier()
-            return self._appender.append(
+            return await self._appender.append(
                 rows, parts, durable=durable, expected_offset=expected_offset, fence_epochs=fence_epochs
             )
 
-        with self._lock, self._stop:
+        with self._stop:
             self._log.look_ahead()
             try:
-                return self._races.win(attempt)
+                return await self._races.win(attempt)
             except OutOfSequence:
                 # Another process may have stored what comes before.
                 if not self._log.refresh():
                     raise
-                return self._races.win(attempt)
+                return await self._races.win(attempt)
 
     def fence(self, name: str, epoch: int) -> int:
         """Put up a fence, which refuses appends of writers that do not know this epoch; return the end offset.
@@ -317,9 +346,9 @@ class PartitionLog:
             The fence may be there.
         """
         self._stop.check()
-        with self._lock, self._stop:
+        with self.turn, self._stop:
             self._log.refresh()
-            self._races.win(lambda: put_up_fence(self.state, self._publisher, self._clock, name, epoch))
+            blocking(self._races.win(lambda: put_up_fence(self.state, self._publisher, self._clock, name, epoch)))
             return self.end_offset
 
     # What commits of any writer change besides the snapshot.
@@ -348,7 +377,7 @@ class PartitionLog:
 
     def parts_of(self, file: DataFile) -> list[Part]:
         """Return the producers' requests in a live file that are still remembered; a roll-up carries them on."""
-        with self._lock:
+        with self.turn:
             return self._requests.in_file(file)
 
     def are_live(self, files: Sequence[DataFile]) -> bool:
@@ -377,8 +406,8 @@ class PartitionLog:
         `rows`, if given, are the rows of the one added file, for the tail.
         """
         wanted = Rewrite(self.state, self._publisher, self._clock, adds, removes, operation=operation)
-        with self._lock, self._stop:
-            done = self._races.win(wanted.attempt)
+        with self.turn, self._stop:
+            done = blocking(self._races.win(wanted.attempt))
             if done and rows is not None:
                 self._tail.merge(adds[0].file.start, rows)
             return done
@@ -400,7 +429,7 @@ class PartitionLog:
         """
         self._stop.check()
 
-        def attempt() -> Removed:
+        async def attempt() -> Removed:
             old = list(takewhile(lambda file: file.end <= offset, self.files))
             if not old:
                 return Removed()
@@ -410,9 +439,9 @@ class PartitionLog:
             failpoint("retain.after_commit")
             return Removed.of(old)
 
-        with self._lock:
+        with self.turn:
             self.refresh()
-            return self._races.win(attempt)
+            return blocking(self._races.win(attempt))
 
     # Upkeep and closing.
 

@@ -43,7 +43,7 @@ class Publisher:
         """Store a data file that no commit names yet."""
         self._store.put(self._key(encoded.file), encoded.data, durable=durable)
 
-    def commit(
+    async def commit(
         self,
         encode: Callable[[int], NewCommit],
         adds: Sequence[Encoded],
@@ -59,7 +59,7 @@ class Publisher:
         """
         file = None if put is None else (self._key(put.file), put.data)
         try:
-            version = self._log.commit(encode, batch_id=batch_id, durable=durable, file=file)
+            version = await self._log.commit(encode, batch_id=batch_id, durable=durable, file=file)
         except NotDurable:
             # A repeat of the request first waits until these files are durable.
             log = self._log

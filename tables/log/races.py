@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from mq.errors import Unavailable
 from tables.delta import LostRace
+from tables.store import Work
 
 __all__ = ["Races"]
 
@@ -26,7 +27,7 @@ class Races:
         self._name = name
         self._races_max = races_max
 
-    def win(self, attempt: Callable[[], T]) -> T:
+    async def win(self, attempt: Callable[[], Work[T]]) -> T:
         """Call `attempt` until it does not lose the race; the caller holds the append lock.
 
         An attempt that lost has applied the winner's commit, so the next one begins at the new end offset.
@@ -38,7 +39,7 @@ class Races:
         """
         for _ in range(self._races_max):
             try:
-                return attempt()
+                return await attempt()
             except LostRace:
                 continue
         raise Unavailable(f"{self._name}: lost {self._races_max} races for the next version", code="contention")

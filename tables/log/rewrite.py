@@ -39,7 +39,7 @@ class Rewrite:
         self._batch_id = uuid.uuid4().hex
         self._now_ms = clock.wall_us() // 1000
 
-    def attempt(self) -> bool:
+    async def attempt(self) -> bool:
         """Try to commit once, against the newest known state; return False if one of the old files is no longer live.
 
         The owner of the log holds its append lock.
@@ -54,7 +54,9 @@ class Rewrite:
         self._publisher.sync_earlier()
         if not self._state.are_live(self._removes):
             return False
-        self._publisher.commit(self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms)
+        await self._publisher.commit(
+            self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms
+        )
         return True
 
     def _encode(self, version: int) -> NewCommit:

@@ -5,13 +5,13 @@ The parts of an open partition (appender, reader, fences, rewrites) share this s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from mq.errors import Corrupt
 from tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
+from tables.log.turn import Turn
 from tables.paths import PartitionRef
 from tables.stop import StopOnCorrupt
 
@@ -21,13 +21,13 @@ __all__ = ["LogState", "PartitionStats"]
 class LogState:
     """The state of one partition's log. Readers take no lock: lists and tuples are replaced rather than changed."""
 
-    __slots__ = ("_commits", "_lock", "_stop", "ref")
+    __slots__ = ("_commits", "_stop", "_turn", "ref")
 
-    def __init__(self, ref: PartitionRef, commits: CommitLog, lock: threading.RLock, stop: StopOnCorrupt) -> None:
-        """Take the partition's parts; `lock` is its append lock."""
+    def __init__(self, ref: PartitionRef, commits: CommitLog, turn: Turn, stop: StopOnCorrupt) -> None:
+        """Take the partition's parts; `turn` says who changes the log."""
         self.ref = ref
         self._commits = commits
-        self._lock = lock
+        self._turn = turn
         self._stop = stop
 
     @property
@@ -75,18 +75,18 @@ class LogState:
 
     def checkpoint(self) -> LogCheckpoint:
         """Return the newest known state as a checkpoint: it is consistent, and later appends do not change it."""
-        with self._lock:
+        with self._turn:
             return self._commits.snapshot.checkpoint()
 
     def checkpointed(self, version: int) -> None:
         """Note that a checkpoint of `version` is stored."""
-        with self._lock:
+        with self._turn:
             self._commits.snapshot.checkpoint_version = max(version, self._commits.snapshot.checkpoint_version)
 
     def refresh(self) -> bool:
         """Apply the commits of other writers; return whether there were any."""
         self._stop.check()
-        with self._lock, self._stop:
+        with self._turn, self._stop:
             return self._commits.refresh()
 
     def stop(self, error: Corrupt) -> None:

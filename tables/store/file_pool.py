@@ -32,7 +32,8 @@ from mq.limits import KIB
 from tables.failpoints import any_armed
 from tables.store.file_system import Failed, Publication
 from tables.store.local import OsFiles
-from tables.store.native import OpenFile, create_natively, native_library, open_dead_natively, publish_natively
+from tables.store.native import NativePublication, OpenFile, create_natively, native_library, open_dead_natively
+from tables.store.publishing import awaited
 
 __all__ = ["PoolingFiles"]
 
@@ -92,13 +93,17 @@ class PoolingFiles(OsFiles):
         finally:
             os.close(fd)
 
-    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
-        library = native_library()
+    @property
+    def publishes_aside(self) -> bool:
         # A failpoint lies between two steps, and only the steps in Python pass it.
-        if library is None or any_armed():
-            return super().publish(wanted, sync=sync)
+        return native_library() is not None and not any_armed()
+
+    async def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
+        library = native_library()
+        if library is None or not self.publishes_aside:
+            return await super().publish(wanted, sync=sync)
         self._taken += 2
-        return publish_natively(library, wanted, self._at_hand(), self._at_hand(), sync=sync)
+        return await awaited(NativePublication(library, wanted, self._at_hand(), self._at_hand(), sync=sync))
 
     def _reused(self, path: str) -> int | None:
         """Rename a dead file to `path` and return its descriptor for writing; None if no dead file is free."""

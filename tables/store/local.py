@@ -41,6 +41,11 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 class OsFiles:
     """The real file system."""
 
+    @property
+    def publishes_aside(self) -> bool:
+        """Whether `publish` awaits its calls instead of making them."""
+        return False
+
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
@@ -81,7 +86,7 @@ class OsFiles:
     def make_folder(self, path: str) -> None:
         os.mkdir(path, 0o750)
 
-    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
+    async def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
         """Write a data file and the commit that names it; return what failed, None if nothing did."""
         with waiting():
             return publish_in_steps(self, wanted, sync=sync)
@@ -104,6 +109,10 @@ class LocalStore:
         self._known_folders: set[str] = set()
         self._trash = trash or Trash(self._root)
         self._temp_name, self._temps = uuid.uuid4().hex, itertools.count()
+
+    @property
+    def publishes_aside(self) -> bool:
+        return self._files.publishes_aside
 
     def uri(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root
@@ -147,7 +156,9 @@ class LocalStore:
         failpoint("commit.after_dir_fsync")
         return True
 
-    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+    async def put_commit(
+        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+    ) -> bool:
         path, file = self._path(key), self._path(file_key)
         folder = os.path.dirname(path)
         temp = self._new_temp(folder)
@@ -155,7 +166,7 @@ class LocalStore:
             self._make_folder(os.path.dirname(file))
             self._make_folder(folder)
             wanted = Publication(file, file_data, temp, data, path, f"{folder}/{HEAD}")
-            failed = self._files.publish(wanted, sync=durable)
+            failed = await self._files.publish(wanted, sync=durable)
             if failed is not None and failed.step < Step.SETTLE:
                 return self._unpublished(wanted, failed)
         if failed is not None:

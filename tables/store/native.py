@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -19,50 +19,117 @@ from tables.compiled import library_path
 from tables.store.file_system import Failed, Publication, Step
 from tables.store.waits import add_wait
 
-__all__ = ["OpenFile", "create_natively", "native_library", "open_dead_natively", "publish_natively"]
+__all__ = [
+    "NativePool",
+    "NativePublication",
+    "OpenFile",
+    "create_natively",
+    "native_library",
+    "open_dead_natively",
+]
 
 _SOURCE: Final = Path(__file__).with_name("publish.c")
+#: Most outcomes that are taken at once.
+_OUTCOMES: Final = 64
 #: A dead file to write to, with its descriptor; -1 if it is not open yet.
 OpenFile: TypeAlias = tuple[str, int]
 
 
-def publish_natively(
-    library: ctypes.CDLL, wanted: Publication, file: OpenFile | None, log: OpenFile | None, *, sync: bool
-) -> Failed | None:
-    """Publish in one call into `file` and `log`, if given, which are closed then; return what failed.
+class NativePublication:
+    """The file calls of a commit into `file` and `log`, if given, which are closed then.
 
     Of those that are not open yet, one that another process has open is deleted, and a new file takes its place.
     """
-    error, took = ctypes.c_int(), ctypes.c_double()
-    file_at, file_bytes = _memory(wanted.file_data)
-    file_dead, file_fd = file or ("", -1)
-    log_dead, log_fd = log or ("", -1)
-    step = library.deltamq_publish(
-        os.fsencode(wanted.file),
-        os.fsencode(os.path.dirname(wanted.file)),
-        file_at,
-        file_bytes,
-        os.fsencode(file_dead),
-        file_fd,
-        os.fsencode(wanted.temp),
-        wanted.log,
-        len(wanted.log),
-        os.fsencode(log_dead),
-        log_fd,
-        os.fsencode(wanted.name),
-        os.fsencode(wanted.head),
-        os.fsencode(os.path.dirname(wanted.name)),
-        sync,
-        ctypes.byref(error),
-        ctypes.byref(took),
-    )
-    add_wait(took.value)
-    if not step:
-        return None
-    failed = Step(step)
-    path = {Step.WRITE_FILE: wanted.file, Step.LINK: wanted.name, Step.SETTLE: wanted.name}.get(failed, wanted.temp)
-    # the number alone chooses the class: FileExistsError for EEXIST
-    return Failed(failed, OSError(error.value, os.strerror(error.value), path))
+
+    __slots__ = ("_library", "_wanted", "arguments")
+
+    def __init__(
+        self, library: ctypes.CDLL, wanted: Publication, file: OpenFile | None, log: OpenFile | None, *, sync: bool
+    ) -> None:
+        self._library = library
+        self._wanted = wanted
+        file_dead, file_fd = file or ("", -1)
+        log_dead, log_fd = log or ("", -1)
+        #: What the native function takes; it lives as long as this.
+        self.arguments = (
+            os.fsencode(wanted.file),
+            os.fsencode(os.path.dirname(wanted.file)),
+            *_memory(wanted.file_data),
+            os.fsencode(file_dead),
+            file_fd,
+            os.fsencode(wanted.temp),
+            wanted.log,
+            len(wanted.log),
+            os.fsencode(log_dead),
+            log_fd,
+            os.fsencode(wanted.name),
+            os.fsencode(wanted.head),
+            os.fsencode(os.path.dirname(wanted.name)),
+            sync,
+        )
+
+    def here(self) -> Failed | None:
+        """Make the calls in one native call on this thread; return what failed."""
+        error, took = ctypes.c_int(), ctypes.c_double()
+        step = self._library.deltamq_publish(*self.arguments, ctypes.byref(error), ctypes.byref(took))
+        add_wait(took.value)
+        return self.failed(step, error.value)
+
+    def failed(self, step: int, error: int) -> Failed | None:
+        """Return the step that failed and its error; None if none did."""
+        if not step:
+            return None
+        wanted, failed = self._wanted, Step(step)
+        path = {Step.WRITE_FILE: wanted.file, Step.LINK: wanted.name, Step.SETTLE: wanted.name}.get(failed, wanted.temp)
+        # the number alone chooses the class: FileExistsError for EEXIST
+        return Failed(failed, OSError(error, os.strerror(error), path))
+
+
+class NativePool:
+    """Threads without Python that make the file calls of commits, while one thread of Python goes on.
+
+    That thread alone uses the pool. `fd` becomes readable when outcomes are there.
+    """
+
+    def __init__(self, threads: int) -> None:
+        """Start the threads; raises `OSError` if the library cannot be loaded, or there are no threads to be had."""
+        self._library = _declared(ctypes.CDLL(str(library_path(_SOURCE))))
+        # What takes a microsecond keeps Python's lock.
+        self._holding_lock = _declared(ctypes.PyDLL(str(library_path(_SOURCE))))
+        fd = ctypes.c_int()
+        pool: int | None = self._library.deltamq_pool_start(threads, ctypes.byref(fd))
+        if not pool:
+            raise OSError("no native threads")
+        self._pool = pool
+        self.fd = fd.value
+        self._under_way: dict[int, NativePublication] = {}
+        self._count = 0
+        self._found = (ctypes.c_int64 * _OUTCOMES)(), (ctypes.c_int * _OUTCOMES)(), (ctypes.c_int * _OUTCOMES)()
+
+    def begin(self, publication: NativePublication) -> int:
+        """Have a publication made; return the number of its outcome."""
+        self._count += 1
+        self._under_way[self._count] = publication
+        # The interpreter may end before the threads do: what they read stays until they have read it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(publication))
+        if self._holding_lock.deltamq_pool_begin(self._pool, self._count, *publication.arguments):
+            raise MemoryError
+        return self._count
+
+    def outcomes(self) -> list[tuple[int, Failed | None]]:
+        """Return the outcomes that are there, some at least if `fd` is readable: number, and what failed."""
+        numbers, steps, errors = self._found
+        count = self._holding_lock.deltamq_pool_done(self._pool, numbers, steps, errors, _OUTCOMES)
+        found = []
+        for number, step, error in zip(numbers[:count], steps, errors, strict=False):
+            publication = self._under_way.pop(number)
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(publication))
+            found.append((number, publication.failed(step, error)))
+        return found
+
+    def stop(self) -> None:
+        """End the threads, behind what is under way."""
+        self._library.deltamq_pool_stop(self._pool)
 
 
 def create_natively(library: ctypes.CDLL, paths: Sequence[str], kept: int) -> tuple[list[int], int, OSError | None]:
@@ -93,19 +160,31 @@ def _memory(data: pa.Buffer | bytes) -> tuple[int | bytes, int]:
 def native_library() -> ctypes.CDLL | None:
     """Return the compiled library; None where there is none, or none that this machine can load."""
     try:
-        library = ctypes.CDLL(str(library_path(_SOURCE)))
+        return _declared(ctypes.CDLL(str(library_path(_SOURCE))))
     except OSError:
         return None
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     text, memory = ctypes.c_char_p, ctypes.c_void_p
     size, number = ctypes.c_size_t, ctypes.c_int
-    library.deltamq_publish.argtypes = [
+    publication: list[Any] = [
         *(text, text, memory, size, text, number),
         *(text, memory, size, text, number),
-        *(text, text, text, number, ctypes.POINTER(number), ctypes.POINTER(ctypes.c_double)),
+        *(text, text, text, number),
     ]
+    library.deltamq_publish.argtypes = [*publication, ctypes.POINTER(number), ctypes.POINTER(ctypes.c_double)]
     library.deltamq_publish.restype = number
     library.deltamq_create.argtypes = [text, number, number, ctypes.POINTER(number), ctypes.POINTER(number)]
     library.deltamq_create.restype = number
     library.deltamq_open_dead.argtypes = [text, number, ctypes.POINTER(number)]
     library.deltamq_open_dead.restype = None
+    library.deltamq_pool_start.argtypes = [number, ctypes.POINTER(number)]
+    library.deltamq_pool_start.restype = memory
+    library.deltamq_pool_begin.argtypes = [memory, ctypes.c_int64, *publication]
+    library.deltamq_pool_begin.restype = number
+    library.deltamq_pool_done.argtypes = [memory, memory, memory, memory, number]
+    library.deltamq_pool_done.restype = number
+    library.deltamq_pool_stop.argtypes = [memory]
+    library.deltamq_pool_stop.restype = None
     return library

@@ -31,6 +31,7 @@ class ObjectStore:
 
     #: `exists` takes a round trip here, so writers put at once instead.
     cheap_look = False
+    publishes_aside = False
 
     def __init__(self, url: str, remote: Remote | None = None) -> None:
         self._url = url.rstrip("/")
@@ -58,9 +59,11 @@ class ObjectStore:
         failpoint("commit.after_link")
         return True
 
-    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+    async def put_commit(
+        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+    ) -> bool:
         with waiting():
-            return put_in_turn(self, key, data, file_key, file_data, durable=durable)
+            return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)

@@ -65,6 +65,10 @@ class Store(Protocol):
     #: Whether `exists` takes microseconds, so that a writer may check for a file before it does its work.
     cheap_look: bool
 
+    @property
+    def publishes_aside(self) -> bool:
+        """Whether `put_commit` awaits its file calls (see `tables.store.publishing`) instead of making them."""
+
     def uri(self, key: str) -> str:
         """Return the URI under which another engine opens the file or folder."""
 
@@ -78,7 +82,9 @@ class Store(Protocol):
         the caller must read `key` back. False may also mean that an earlier attempt within this call created the file.
         """
 
-    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
+    async def put_commit(
+        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+    ) -> bool:
         """Put a data file, then create the commit `key` that names it: as `put` and `put_if_absent` do.
 
         The file is complete, and durable if the commit is, before the commit exists. A commit that lost leaves its
@@ -138,7 +144,7 @@ def probe(store: Store) -> None:
         raise StoreUnsafe(f"{store.uri('')} overwrites files: use local disk, or an object store with conditional put")
 
 
-def put_in_turn(
+async def put_in_turn(
     store: Store, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
 ) -> bool:
     """Put a data file and its commit by one call each: `put_commit` of stores that have no shorter way."""
@@ -164,6 +170,7 @@ class MemoryStore:
     """A store in memory for tests and examples; its files are lost when the process ends."""
 
     cheap_look = True
+    publishes_aside = False
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -183,8 +190,10 @@ class MemoryStore:
             self._files[key] = bytes(data)
             return True
 
-    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
-        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_commit(
+        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+    ) -> bool:
+        return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         self.put(key, data, durable=True)

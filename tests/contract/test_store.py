@@ -29,6 +29,7 @@ from tables.store import file_pool as recycle
 from tables.store.file_pool import PoolingFiles
 from tables.store.local import HEAD, LocalStore, OsFiles
 from tables.store.object import ObjectStore
+from tables.store.publishing import blocking
 from tables.store.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
@@ -195,9 +196,9 @@ def test_put_if_absent_leaves_only_its_key_and_the_second_name_of_the_newest(sto
 
 def test_a_commit_is_put_with_its_file_once_and_says_who_won(store: Store) -> None:
     buffer = pa.py_buffer(b"second file")
-    assert store.put_commit("a/_log/1", b"first", "a/file1", b"first file", durable=True)
-    assert not store.put_commit("a/_log/1", b"second", "a/file2", buffer, durable=True)
-    assert store.put_commit("a/_log/2", b"third", "a/file3", buffer, durable=False)
+    assert blocking(store.put_commit("a/_log/1", b"first", "a/file1", b"first file", durable=True))
+    assert not blocking(store.put_commit("a/_log/1", b"second", "a/file2", buffer, durable=True))
+    assert blocking(store.put_commit("a/_log/2", b"third", "a/file3", buffer, durable=False))
     assert not store.put_if_absent("a/_log/2", b"fourth", durable=True)
     assert [store.read(key).to_pybytes() for key in ("a/_log/1", "a/_log/2")] == [b"first", b"third"]
     assert [store.read(f"a/file{i}").to_pybytes() for i in (1, 3)] == [b"first file", b"second file"]

@@ -237,7 +237,9 @@ class CrashDisk:
         self._folders[path] = _Folder()
         self._add(path, _FOLDER, f"mkdir {path}")
 
-    def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
+    publishes_aside = False
+
+    async def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
         return publish_in_steps(self, wanted, sync=sync)
 
     def refill(self) -> None:

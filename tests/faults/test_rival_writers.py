@@ -79,8 +79,10 @@ class Owner(LocalStore):
         self.refused += not won and "_delta_log" in key
         return won
 
-    def put_commit(self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool) -> bool:
-        return put_in_turn(self, key, data, file_key, file_data, durable=durable)
+    async def put_commit(
+        self, key: str, data: bytes, file_key: str, file_data: pa.Buffer | bytes, *, durable: bool
+    ) -> bool:
+        return await put_in_turn(self, key, data, file_key, file_data, durable=durable)
 
 
 @pytest.mark.promise("HOST-10")

@@ -17,6 +17,7 @@ from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
 from tables.delta.encode import ProducerStamp, RowsPart
 from tables.log.batch import Appended
+from tables.log.turn import Turn
 from tables.settings import Flush
 
 
@@ -32,8 +33,9 @@ class FakeLog:
         self.gate.set()
         self.entered = threading.Semaphore(0)
         self.error: DeltaMQError | None = None
+        self.turn = Turn()
 
-    def append_rows(
+    async def append_in_turn(
         self,
         rows: pa.RecordBatch,
         parts: Sequence[RowsPart],
@@ -102,12 +104,14 @@ class Bench:
         await asyncio.to_thread(self.log.entered.acquire)
 
     async def together(self, *bodies: str) -> None:
-        """Commit "a" alone, and these parts in the next commit, which they wait for."""
+        """Commit "a" alone, and these parts in the next commit, the last one of them when "a" is answered."""
         self.log.gate.clear()
         parts = [self.put("a")]
         await self.committing()
-        parts += [self.put(body) for body in bodies]
+        parts += [self.put(body) for body in bodies[:-1]]
         self.log.gate.set()
+        await parts[0].pending.wait()
+        parts.append(self.put(bodies[-1]))
         await self.committing()
         for part in parts:
             await part.pending.wait()
@@ -162,6 +166,21 @@ async def test_what_arrives_during_a_commit_is_the_next_one(bench: Bench) -> Non
 
 
 @on_a_queue(gather_s=60)
+async def test_who_is_answered_is_waited_for_by_those_who_came_meanwhile(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b"), bench.put("c")]
+    bench.log.gate.set()
+    await parts[0].pending.wait()
+    assert not bench.log.entered.acquire(timeout=0.05), "the next commit waits for the first client"
+    parts.append(bench.put("d"))
+    for part in parts:
+        await part.pending.wait()
+    assert bench.log.commits == [[b"a"], [b"b", b"c", b"d"]]
+
+
+@on_a_queue(gather_s=60)
 async def test_clients_that_wait_for_a_common_commit_have_the_next_one_together(bench: Bench) -> None:
     await bench.together("b", "c")
     parts = [bench.put("d")]
@@ -193,14 +212,25 @@ async def test_what_comes_later_than_answers_to_a_commit_waits_for_nobody(bench:
 
 
 @on_a_queue(gather_s=60)
-async def test_a_queue_that_is_flushed_waits_for_no_other_part(bench: Bench) -> None:
+async def test_a_queue_that_finishes_waits_for_no_other_part(bench: Bench) -> None:
     await bench.together("b", "c")
+    await bench.queue.finish()
     last = bench.put("d")
-    bench.queue.flush()
-    bench.queue.flush()
-    assert bench.log.entered.acquire(timeout=10), "begun without the event loop, which is held here"
-    await last.pending.wait()
-    assert bench.log.commits[2:] == [[b"d"]]
+    await bench.queue.finish()
+    assert last.appended is not None and bench.log.commits[2:] == [[b"d"]]
+
+
+@on_a_queue(gather_s=60)
+async def test_a_queue_that_finishes_in_a_commit_begins_the_next_one_at_once(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b"), bench.put("c")]
+    finishing = asyncio.ensure_future(bench.queue.finish())
+    await asyncio.sleep(0)
+    bench.log.gate.set()
+    await finishing
+    assert all(part.appended for part in parts) and bench.log.commits == [[b"a"], [b"b", b"c"]]
 
 
 @on_a_queue(gather_s=60)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from api.host.producers import ProducerGate, draw_of
+from api.log import Partition
 from mq.errors import Conflict, StorageFull
 from mq.limits import PRODUCER_REQUESTS_KEPT
 from mq.wire import Producer
+from tables.log import PartitionLog
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 
 pytestmark = pytest.mark.static_too
@@ -181,24 +185,31 @@ def test_send_05_after_a_failure_the_same_sequence_may_come_again(api: Api, topi
     assert api.stored(topic) == {f"{topic}@broker-a": 1}
 
 
-class _failing:
-    """The partition's appends fail as on a full disk, through the port that they use."""
+class _FullLog:
+    """A log whose disk is full."""
 
-    def __init__(self, partition: object) -> None:
-        self._partition = partition
-        self._open: Callable[[], object] = partition.queue._open_log
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
 
-    def __enter__(self) -> None:
-        def full() -> object:
-            raise StorageFull
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
-        self._partition.queue._open_log = full
-
-    def __exit__(self, *exc: object) -> None:
-        self._partition.queue._open_log = self._open
+    async def append_in_turn(self, *_: object, **__: object) -> NoReturn:
+        raise StorageFull
 
 
-def _partition(api: Api, topic: str, name: str) -> object:
+@contextmanager
+def _failing(partition: Partition) -> Iterator[None]:
+    """Inside, the partition's appends fail as on a full disk."""
+    log = partition.open()
+    partition.log = cast(PartitionLog, _FullLog(log))
+    try:
+        yield
+    finally:
+        partition.log = log
+
+
+def _partition(api: Api, topic: str, name: str) -> Partition:
     return api.hosted(topic, name)
 
 

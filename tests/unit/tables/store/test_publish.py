@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,13 +19,15 @@ from tables.store.file_pool import PoolingFiles
 from tables.store.file_system import Failed, Publication, Step
 from tables.store.local import HEAD, OsFiles
 from tables.store.native import (
+    NativePool,
+    NativePublication,
     OpenFile,
     create_natively,
     native_library,
     open_dead_natively,
-    publish_natively,
 )
 from tables.store.publish import publish_in_steps
+from tables.store.publishing import blocking
 
 Publish = Callable[[Publication, bool], Failed | None]
 
@@ -34,14 +38,44 @@ def _in_steps(wanted: Publication, sync: bool) -> Failed | None:
     return publish_in_steps(OsFiles(), wanted, sync=sync)
 
 
-def _natively(wanted: Publication, sync: bool) -> Failed | None:
+def _publication(
+    wanted: Publication, file: OpenFile | None = None, log: OpenFile | None = None, *, sync: bool = True
+) -> NativePublication:
     library = native_library()
     assert library is not None
-    return publish_natively(library, wanted, None, None, sync=sync)
+    return NativePublication(library, wanted, file, log, sync=sync)
+
+
+def _natively(wanted: Publication, sync: bool) -> Failed | None:
+    return _publication(wanted, sync=sync).here()
+
+
+def _outcomes(pool: NativePool, count: int) -> dict[int, Failed | None]:
+    """Wait for so many outcomes."""
+    found: dict[int, Failed | None] = {}
+    while len(found) < count:
+        assert select.select([pool.fd], [], [], 20)[0], "a publication ends"
+        found.update(pool.outcomes())
+    assert not select.select([pool.fd], [], [], 0)[0], "nothing more is there"
+    return found
+
+
+def _aside(wanted: Publication, sync: bool) -> Failed | None:
+    pool = NativePool(1)
+    try:
+        number = pool.begin(_publication(wanted, sync=sync))
+        return _outcomes(pool, 1)[number]
+    finally:
+        pool.stop()
 
 
 WAYS = pytest.mark.parametrize(
-    "publish", [pytest.param(_in_steps, id="steps"), pytest.param(_natively, id="native", marks=needs_native)]
+    "publish",
+    [
+        pytest.param(_in_steps, id="steps"),
+        pytest.param(_natively, id="native", marks=needs_native),
+        pytest.param(_aside, id="aside", marks=needs_native),
+    ],
 )
 SYNC = pytest.mark.parametrize("sync", [True, False])
 
@@ -146,14 +180,12 @@ def test_a_step_that_fails_is_told_with_its_error_and_leaves_nothing_open(
 def test_dead_files_are_written_again_and_cut_to_their_new_length(
     tmp_path: Path, wanted: Publication, sync: bool
 ) -> None:
-    library = native_library()
-    assert library is not None
     dead: list[OpenFile] = []
     for name in ("old1", "old2"):
         (tmp_path / name).write_bytes(b"x" * 60_000)
         dead.append((str(tmp_path / name), os.open(tmp_path / name, os.O_WRONLY)))
     inodes = [os.fstat(fd).st_ino for _, fd in dead]
-    assert publish_natively(library, wanted, *dead, sync=sync) is None
+    assert _publication(wanted, *dead, sync=sync).here() is None
     assert [os.stat(path).st_ino for path in (wanted.file, wanted.name)] == inodes
     assert _files(wanted)["data"] == b"rows" * 5_000 and _files(wanted)["log/1.json"] == wanted.log
     assert sorted(os.listdir(tmp_path)) == ["table"]
@@ -162,12 +194,10 @@ def test_dead_files_are_written_again_and_cut_to_their_new_length(
 
 @needs_native
 def test_a_dead_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path, wanted: Publication) -> None:
-    library = native_library()
-    assert library is not None
     (tmp_path / "old").write_bytes(b"x")
     dead = str(tmp_path / "old"), os.open(tmp_path / "old", os.O_WRONLY)
     os.unlink(tmp_path / "old")
-    assert publish_natively(library, wanted, dead, None, sync=True) is None
+    assert _publication(wanted, dead).here() is None
     assert _files(wanted)["data"] == b"rows" * 5_000
     assert _open_files(wanted) == set()
 
@@ -176,19 +206,42 @@ def test_a_dead_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path, wan
 def test_a_dead_file_that_is_not_open_yet_is_written_again_unless_another_has_it_open(
     tmp_path: Path, wanted: Publication
 ) -> None:
-    library = native_library()
-    assert library is not None
     (tmp_path / "free").write_bytes(b"x" * 60_000)
     (tmp_path / "read").write_bytes(b"old content")
     free, taken = str(tmp_path / "free"), str(tmp_path / "read")
     inode = os.stat(free).st_ino
     with open(taken, "rb") as reader:
-        assert publish_natively(library, wanted, (free, -1), (taken, -1), sync=True) is None
+        assert _publication(wanted, (free, -1), (taken, -1)).here() is None
         assert reader.read() == b"old content"
     assert os.stat(wanted.file).st_ino == inode
     assert _files(wanted)["data"] == b"rows" * 5_000 and _files(wanted)["log/1.json"] == wanted.log
     assert sorted(os.listdir(tmp_path)) == ["table"]
     assert _open_files(wanted) == set()
+
+
+@needs_native
+def test_many_publications_are_under_way_at_once_and_each_has_its_outcome(tmp_path: Path, wanted: Publication) -> None:
+    pool = NativePool(3)
+    numbers = {}
+    for at in range(200):
+        one = replace(wanted, file=f"{wanted.file}{at}", temp=f"{wanted.temp}{at}", name=f"{wanted.name}{at // 2}")
+        numbers[pool.begin(_publication(one, sync=False))] = at
+    found = _outcomes(pool, 200)
+    pool.stop()
+    assert set(found) == set(numbers)
+    for pair in range(100):
+        lost = [failed for number, failed in found.items() if numbers[number] // 2 == pair and failed is not None]
+        assert [failed.step for failed in lost] == [Step.LINK], "one of two has the name"
+    assert _open_files(wanted) == set()
+
+
+@needs_native
+def test_a_pool_that_stops_makes_what_was_begun(wanted: Publication) -> None:
+    pool = NativePool(1)
+    for at in range(20):
+        pool.begin(_publication(replace(wanted, file=f"{wanted.file}{at}", name=f"{wanted.name}{at}"), sync=False))
+    pool.stop()
+    assert len(list(Path(wanted.name).parent.glob("1.json*"))) == 20
 
 
 @needs_native
@@ -281,14 +334,16 @@ def test_the_pool_takes_the_native_way_where_there_is_one(
     tmp_path: Path, wanted: Publication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ways = []
-    monkeypatch.setattr("tables.store.file_pool.publish_natively", lambda *_, **__: ways.append("native"))
+    monkeypatch.setattr(NativePublication, "here", lambda _: ways.append("native"))
     monkeypatch.setattr("tables.store.local.publish_in_steps", lambda *_, **__: ways.append("steps"))
     files = PoolingFiles(str(tmp_path))
-    assert files.publish(wanted, sync=True) is None
+    assert blocking(files.publish(wanted, sync=True)) is None
     assert ways == (["steps"] if native_library() is None else ["native"])
+    assert files.publishes_aside is (native_library() is not None)
     arm("commit.after_link=raise")
     try:
-        assert files.publish(wanted, sync=True) is None
+        assert not files.publishes_aside
+        assert blocking(files.publish(wanted, sync=True)) is None
     finally:
         arm("")
     assert ways[1:] == ["steps"], "only the steps in Python pass the failpoints"

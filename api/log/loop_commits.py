@@ -1,0 +1,69 @@
+"""Commits that the event loop makes itself, while threads without Python make their file calls.
+
+    loop       [ encode A ][ encode B ][ requests ... ][ answer A ][ encode C ][ answer B ]
+    native      '-- write, fsync, link A ---------'     '-- ... C
+                            '-- write, fsync, link B ------------'
+
+A commit's Python takes less than a millisecond, and threads would have to hand the interpreter's lock over for it. So
+the loop does it in turn with everything else, and nobody waits for the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Self, TypeAlias
+
+from tables.store import Failed, NativePool, Work
+
+__all__ = ["LoopCommits"]
+
+#: Takes the exception that a commit raised, None for none.
+Done: TypeAlias = Callable[[Exception | None], None]
+
+
+class LoopCommits:
+    """The commits of one event loop that are under way; used on that loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: NativePool) -> None:
+        self._loop = loop
+        self._pool = pool
+        self._under_way: dict[int, tuple[Work[None], Done]] = {}
+        loop.add_reader(pool.fd, self._go_on)
+
+    @classmethod
+    def start(cls, loop: asyncio.AbstractEventLoop, threads: int) -> Self | None:
+        """Start with so many native threads; None where there is no native part."""
+        try:
+            return cls(loop, NativePool(threads))
+        except OSError:
+            return None
+
+    def begin(self, work: Work[None], done: Done) -> None:
+        """Run a commit, and call `done` at its end."""
+        self._step(work, done, None)
+
+    def _step(self, work: Work[None], done: Done, outcome: Failed | None) -> None:
+        """Run a commit to its next file calls, or to its end."""
+        error: Exception | None = None
+        try:
+            self._under_way[self._pool.begin(work.send(outcome))] = work, done
+        except StopIteration:
+            pass
+        except Exception as raised:
+            error = raised
+        else:
+            return
+        done(error)
+
+    def _go_on(self) -> None:
+        """Go on with the commits whose file calls were made."""
+        for number, outcome in self._pool.outcomes():
+            work, done = self._under_way.pop(number)
+            self._step(work, done, outcome)
+
+    def stop(self) -> None:
+        """End the native threads; nothing is under way any more."""
+        assert not self._under_way, "their commits have ended"
+        self._loop.remove_reader(self._pool.fd)
+        self._pool.stop()

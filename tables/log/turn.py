@@ -1,0 +1,56 @@
+"""Whose turn it is to change a partition's log: one thread's, or one coroutine's while its file calls are made.
+
+A thread may take its turn again within it. A coroutine of an event loop must not wait for a thread, and the loop's
+thread does other work while the coroutine waits: so it asks for the turn, and has it apart from its thread.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from mq.errors import Unavailable
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """A lock that threads wait for, and coroutines ask for."""
+
+    __slots__ = ("_asked_by", "_depth", "_lock", "_thread")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: The thread whose turn it is; None if it is nobody's, or a coroutine's.
+        self._thread: int | None = None
+        self._depth = 0
+        #: The thread that runs the coroutine whose turn it is.
+        self._asked_by: int | None = None
+
+    def __enter__(self) -> None:
+        this = threading.get_ident()
+        if self._thread != this:
+            if self._asked_by == this:
+                # The coroutine would wait for its thread, and its thread for the coroutine.
+                raise Unavailable("the log is being appended to; try again", code="contention")
+            self._lock.acquire()
+            self._thread = this
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._thread = None
+            self._lock.release()
+
+    def ask(self) -> bool:
+        """Take the turn for a coroutine, which gives it back; return False if it is somebody else's."""
+        is_free = self._lock.acquire(blocking=False)
+        if is_free:
+            self._asked_by = threading.get_ident()
+        return is_free
+
+    def give_back(self) -> None:
+        """End a coroutine's turn."""
+        assert self._asked_by is not None, "it is a coroutine's"
+        self._asked_by = None
+        self._lock.release()

@@ -1,0 +1,159 @@
+"""Small commits of a local disk are made by the event loop, with the same outcome as those of threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.log.group_commit import CommitQueue, Pending, RequestPart
+from api.log.loop_commits import LoopCommits
+from api.log.workers import Workers
+from api.wire.rows import Rows
+from mq.errors import OffsetMismatch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
+from tables.settings import Flush
+from tables.store.native import native_library
+from tests.rows import REF, all_bodies, batch
+
+pytestmark = pytest.mark.skipif(native_library() is None, reason="make setup found no C compiler")
+
+
+class Bench:
+    """A queue over a real log, whose commit threads are counted."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.loop = asyncio.get_running_loop()
+        self.workers = Workers(1, name="test-commit")
+        self.by_threads = 0
+        here = LoopCommits.start(self.loop, 2)
+        assert here is not None
+        self.here = here
+        self.queue = CommitQueue(self._opened, self.workers, self.loop, self, known_log=lambda: log, here=here)
+        self.commits: list[int] = []
+
+    def _opened(self) -> PartitionLog:
+        self.by_threads += 1
+        return self.log
+
+    def committed(self, parts: Sequence[RequestPart]) -> None:
+        self.commits.append(len(parts))
+
+    def put(self, *bodies: str, **part: Any) -> RequestPart:
+        rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
+        made = RequestPart(rows, Pending(1, self.loop), Flush.SYNC, **part)
+        self.queue.put(made)
+        return made
+
+
+Test = Callable[[Bench], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Test], PartitionLog]:
+    """Run a test on a loop of its own; its log may be read by another process afterwards."""
+
+    def on_a_log(test: Test) -> PartitionLog:
+        warehouse = Warehouse.open(str(tmp_path))
+
+        async def inside() -> None:
+            bench = Bench(warehouse.create(REF))
+            await asyncio.wait_for(test(bench), 30)
+            await bench.queue.finish()
+            bench.here.stop()
+            await asyncio.to_thread(bench.workers.stop)
+
+        asyncio.run(inside())
+        warehouse.close()
+        return Warehouse.open(str(tmp_path)).create(REF)
+
+    return on_a_log
+
+
+def test_a_small_commit_needs_no_thread_and_is_durable(run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        parts = [bench.put(f"{number}", f"and {number}") for number in range(50)]
+        for part in parts:
+            await part.pending.wait()
+        assert [part.appended and part.appended.base_offset for part in parts] == list(range(0, 100, 2))
+        assert all(part.appended and part.appended.durable for part in parts)
+        assert bench.by_threads == 0 and sum(bench.commits) == 50
+
+    expected = [body.encode() for number in range(50) for body in (f"{number}", f"and {number}")]
+    assert all_bodies(run(test)) == expected
+
+
+def test_a_large_commit_is_made_by_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        for body in ("x" * 200_000, "small"):
+            await bench.put(body).pending.wait()
+        assert bench.by_threads == 1 and bench.commits == [1, 1]
+
+    assert list(map(len, all_bodies(run(test)))) == [200_000, 5]
+
+
+def test_a_commit_that_meets_another_thread_s_turn_waits_in_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        entered, leave = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with bench.log.turn:
+                entered.set()
+                assert leave.wait(20)
+
+        holding = bench.loop.run_in_executor(None, hold)
+        await asyncio.to_thread(entered.wait, 20)
+        part = bench.put("a")
+        await asyncio.sleep(0)  # the loop is free
+        assert part.appended is None
+        leave.set()
+        await part.pending.wait()
+        await holding
+        assert part.appended is not None and bench.by_threads == 1
+
+    assert all_bodies(run(test)) == [b"a"]
+
+
+def test_a_race_that_the_loop_loses_is_run_again(tmp_path: Path, run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        rival = Warehouse.open(str(tmp_path)).create(REF)
+        for number in range(20):
+            await asyncio.to_thread(rival.append, [batch(f"rival {number}".encode())])
+            part = bench.put(f"{number}")
+            await part.pending.wait()
+            assert part.appended is not None and part.appended.base_offset == 2 * number + 1
+
+    expected = [body for n in range(20) for body in (f"rival {n}".encode(), f"{n}".encode())]
+    assert all_bodies(run(test)) == expected
+
+
+def test_a_part_that_is_refused_fails_alone_and_the_turn_is_given_back(run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        parts = [bench.put("a"), bench.put("b", expected_offset=7), bench.put("c")]
+        for part in parts:
+            await part.pending.wait()
+        assert isinstance(parts[1].error, OffsetMismatch)
+        assert bench.log.turn.ask()
+        bench.log.turn.give_back()
+
+    assert all_bodies(run(test)) == [b"a", b"c"]
+
+
+def test_a_failure_that_nobody_foresaw_gives_the_turn_back(
+    run: Callable[[Test], PartitionLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(bench: Bench) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr("api.log.group_commit.failpoint", lambda _: 1 // 0)
+            part = bench.put("a")
+            await part.pending.wait()
+        assert part.error is not None and part.error.code == "outcome_unknown"
+        await bench.put("b").pending.wait()
+
+    assert all_bodies(run(test)) == [b"b"]
