@@ -248,7 +248,7 @@ class CommitQueue:
     def _log_at_hand(self) -> PartitionLog | None:
         """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
         log = None if self._here is None else self._known_log()
-        if log is None or not log.publishes_aside:
+        if log is None or not log.publishes_aside(_flush_of(self._waiting)):
             return None
         with self._lock:
             nbytes = messages = 0
@@ -380,10 +380,9 @@ async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
 
 async def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
     rows, spans = _joined(parts)
-    flush = Flush.SYNC if any(p.flush is Flush.SYNC for p in parts) else Flush.ASYNC
     first = parts[0]
     appended = await opened.append_in_turn(
-        rows, spans, flush=flush, expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
+        rows, spans, flush=_flush_of(parts), expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
     )
     results = iter(appended)
     for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
@@ -392,6 +391,11 @@ async def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
                 part.appended = next(results)
         else:
             _divide(next(results), list(group))
+
+
+def _flush_of(parts: Sequence[RequestPart]) -> Flush:
+    """Return how durable a commit of these parts must be."""
+    return Flush.SYNC if any(part.flush is Flush.SYNC for part in parts) else Flush.ASYNC
 
 
 def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:

@@ -294,10 +294,9 @@ class PartitionLog:
                 )
             )
 
-    @property
-    def publishes_aside(self) -> bool:
+    def publishes_aside(self, flush: Flush) -> bool:
         """Whether `append_in_turn` awaits its file calls, and makes none itself but to learn of other writers."""
-        return self._store.publishes_aside
+        return self._store.publishes_aside and not (flush is Flush.SYNC and self._publisher.has_earlier_to_sync)
 
     async def append_in_turn(
         self,

@@ -70,6 +70,11 @@ class Publisher:
         if self._clock.boot_ms() - began_ms > self._stale_ms:
             self._put_again(adds, version)
 
+    @property
+    def has_earlier_to_sync(self) -> bool:
+        """Whether `sync_earlier` has something to do."""
+        return bool(self._unsynced) or self._durable_version != self._log.snapshot.version
+
     def sync_earlier(self) -> None:
         """Make everything before our next commit durable.
 

@@ -47,7 +47,7 @@ class Bench:
 
     def put(self, *bodies: str, **part: Any) -> RequestPart:
         rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
-        made = RequestPart(rows, Pending(1, self.loop), Flush.SYNC, **part)
+        made = RequestPart(rows, Pending(1, self.loop), **{"flush": Flush.SYNC, **part})
         self.queue.put(made)
         return made
 
@@ -83,7 +83,8 @@ def test_a_small_commit_needs_no_thread_and_is_durable(run: Callable[[Test], Par
             await part.pending.wait()
         assert [part.appended and part.appended.base_offset for part in parts] == list(range(0, 100, 2))
         assert all(part.appended and part.appended.durable for part in parts)
-        assert bench.by_threads == 0 and sum(bench.commits) == 50
+        assert bench.by_threads == 1, "the first one, which has to sync what it finds"
+        assert sum(bench.commits) == 50
 
     expected = [body.encode() for number in range(50) for body in (f"{number}", f"and {number}")]
     assert all_bodies(run(test)) == expected
@@ -91,15 +92,16 @@ def test_a_small_commit_needs_no_thread_and_is_durable(run: Callable[[Test], Par
 
 def test_a_large_commit_is_made_by_a_thread(run: Callable[[Test], PartitionLog]) -> None:
     async def test(bench: Bench) -> None:
-        for body in ("x" * 200_000, "small"):
+        for body in ("first", "x" * 200_000, "small"):
             await bench.put(body).pending.wait()
-        assert bench.by_threads == 1 and bench.commits == [1, 1]
+        assert bench.by_threads == 2 and bench.commits == [1, 1, 1]
 
-    assert list(map(len, all_bodies(run(test)))) == [200_000, 5]
+    assert list(map(len, all_bodies(run(test)))) == [5, 200_000, 5]
 
 
 def test_a_commit_that_meets_another_thread_s_turn_waits_in_a_thread(run: Callable[[Test], PartitionLog]) -> None:
     async def test(bench: Bench) -> None:
+        await bench.put("first").pending.wait()
         entered, leave = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -115,9 +117,24 @@ def test_a_commit_that_meets_another_thread_s_turn_waits_in_a_thread(run: Callab
         leave.set()
         await part.pending.wait()
         await holding
-        assert part.appended is not None and bench.by_threads == 1
+        assert part.appended is not None and bench.by_threads == 2
 
-    assert all_bodies(run(test)) == [b"a"]
+    assert all_bodies(run(test)) == [b"first", b"a"]
+
+
+def test_earlier_appends_that_are_not_durable_are_synced_by_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.put("a").pending.wait()
+        for body in ("b", "c"):
+            await bench.put(body, flush=Flush.ASYNC).pending.wait()
+        assert bench.by_threads == 1
+        part = bench.put("d")
+        await part.pending.wait()
+        assert part.appended is not None and part.appended.durable and bench.by_threads == 2
+        await bench.put("e").pending.wait()
+        assert bench.by_threads == 2
+
+    assert all_bodies(run(test)) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_a_race_that_the_loop_loses_is_run_again(tmp_path: Path, run: Callable[[Test], PartitionLog]) -> None:
