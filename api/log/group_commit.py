@@ -8,9 +8,9 @@ An idle partition commits at once, a busy one batches by itself. All waiting par
 commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit that holds it (SPEC RELY-1). A part with
 `expected_offset` is a commit of its own, since it may be refused alone.
 
-The event loop makes small commits itself, where native threads make the file calls (`loop_commits`). All others are
-made by a commit thread: large ones, those of an object store, the first one of a partition, which opens its log, and
-those that meet a roll-up's commit.
+While several partitions commit at once, the event loop makes small commits itself, and native threads make the file
+calls (`loop_commits`). All others are made by a commit thread: large ones, those of an object store, the first one of a
+partition, which opens its log, and those that meet a roll-up's commit.
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
 So behind parts that are not large together the next commit begins when all have come again that were answered, besides
@@ -247,7 +247,9 @@ class CommitQueue:
 
     def _log_at_hand(self) -> PartitionLog | None:
         """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
-        log = None if self._here is None else self._known_log()
+        if self._here is None or not self._here.are_worth_it(others=self._workers.under_way > 0):
+            return None
+        log = self._known_log()
         if log is None or not log.publishes_aside(_flush_of(self._waiting)):
             return None
         with self._lock:

@@ -18,7 +18,7 @@ from mq.errors import OffsetMismatch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.settings import Flush
-from tables.store.native import native_library
+from tables.store.native import NativePool, native_library
 from tests.rows import REF, all_bodies, batch
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="make setup found no C compiler")
@@ -32,10 +32,9 @@ class Bench:
         self.loop = asyncio.get_running_loop()
         self.workers = Workers(1, name="test-commit")
         self.by_threads = 0
-        here = LoopCommits.start(self.loop, 2)
-        assert here is not None
-        self.here = here
-        self.queue = CommitQueue(self._opened, self.workers, self.loop, self, known_log=lambda: log, here=here)
+        self.here = LoopCommits(self.loop, NativePool(2), overlap_s=60)
+        assert self.here.are_worth_it(others=True), "another partition commits, too"
+        self.queue = CommitQueue(self._opened, self.workers, self.loop, self, known_log=lambda: log, here=self.here)
         self.commits: list[int] = []
 
     def _opened(self) -> PartitionLog:
@@ -174,3 +173,20 @@ def test_a_failure_that_nobody_foresaw_gives_the_turn_back(
         await bench.put("b").pending.wait()
 
     assert all_bodies(run(test)) == [b"b"]
+
+
+def test_commits_are_made_by_the_loop_while_several_overlap() -> None:
+    async def inside() -> None:
+        now, pool = asyncio.get_running_loop().time, NativePool(1)
+        here = LoopCommits(asyncio.get_running_loop(), pool, overlap_s=0.05)
+        try:
+            assert not here.are_worth_it(others=False)
+            begun = now()
+            assert here.are_worth_it(others=True)
+            while here.are_worth_it(others=False):
+                await asyncio.sleep(0)
+            assert now() >= begun + 0.05
+        finally:
+            here.stop()
+
+    asyncio.run(inside())
