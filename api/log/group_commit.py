@@ -238,17 +238,16 @@ class CommitQueue:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        log = self._log_at_hand()
-        if log is None or self._here is None:
+        here = self._here
+        log = self._log_at_hand() if here is not None and here.enter() else None
+        if log is None or here is None:
             self._workers.submit(self._run)
         else:
             parts = self._take()
-            self._here.begin(_commit_all(log, parts), partial(self._ended_here, log, parts))
+            here.begin(_commit_all(log, parts), partial(self._ended_here, log, parts))
 
     def _log_at_hand(self) -> PartitionLog | None:
         """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
-        if self._here is None or not self._here.are_worth_it(others=self._workers.under_way > 0):
-            return None
         log = self._known_log()
         if log is None or not log.publishes_aside(_flush_of(self._waiting)):
             return None
@@ -268,7 +267,7 @@ class CommitQueue:
         with self._lock:
             self._note_end(parts)
             self._is_handed_over = self._busy
-        self._delivered(parts)
+        self._delivered(parts, goes_on=False)
 
     def _run(self) -> None:
         """Commit on a thread until nothing waits, the loop takes over, or another partition wants this thread."""
@@ -291,7 +290,7 @@ class CommitQueue:
             goes_on = self._busy and self._expected <= len(self._waiting)
             self._is_handed_over = self._busy and not goes_on
             # Within the lock: who hears of the commit and puts the next part finds the queue as it is then.
-            self._loop.call_soon_threadsafe(self._delivered, parts)
+            self._loop.call_soon_threadsafe(self._delivered, parts, goes_on)
             return goes_on
 
     def _note_end(self, parts: Sequence[RequestPart]) -> None:
@@ -318,7 +317,10 @@ class CommitQueue:
             self._expected = end if nbytes <= _GATHER_BYTES_MAX else 1
             return waiting[:end]
 
-    def _delivered(self, parts: list[RequestPart]) -> None:
+    def _delivered(self, parts: list[RequestPart], goes_on: bool) -> None:
+        """Tell who waits, and begin the next commit, unless a thread goes on with it."""
+        if self._here is not None and not goes_on:
+            self._here.leave()
         try:
             for part in parts:
                 part.pending.part_done()

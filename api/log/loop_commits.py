@@ -34,6 +34,8 @@ class LoopCommits:
         self._pool = pool
         self._overlap_s = overlap_s
         self._under_way: dict[int, tuple[Work[None], Done]] = {}
+        #: The number of partitions that have a commit under way, here or in a thread.
+        self._partitions = 0
         #: Until when commits count as overlapping, by the loop's clock.
         self._overlap_until_s = 0.0
         loop.add_reader(pool.fd, self._go_on)
@@ -46,12 +48,17 @@ class LoopCommits:
         except OSError:
             return None
 
-    def are_worth_it(self, *, others: bool) -> bool:
-        """Whether several partitions commit at once; `others` says whether threads commit to some now."""
+    def enter(self) -> bool:
+        """Note that a partition's commits begin, here or in a thread; return whether those of several overlap."""
         now = self._loop.time()
-        if others or self._under_way:
+        if self._partitions:
             self._overlap_until_s = now + self._overlap_s
+        self._partitions += 1
         return now < self._overlap_until_s
+
+    def leave(self) -> None:
+        """Note that a partition has no commit under way any more."""
+        self._partitions -= 1
 
     def begin(self, work: Work[None], done: Done) -> None:
         """Run a commit, and call `done` at its end."""

@@ -63,16 +63,15 @@ class Workers:
         self._lock = threading.Lock()
         self._waited = waited
         self._count = count
-        #: How many tasks may be under way, and how many are.
+        #: How many tasks may be under way.
         self.width = count
-        self.under_way = 0
         #: The inboxes of idle threads, the one that was busy last at the end.
         self._idle: list[_Inbox] = []
         #: The inbox of the thread that looks whether those at work are stuck; None if no thread does.
         self._watcher: _Inbox | None = None
         #: Tasks that no thread has begun, in the order of their arrival.
         self._waiting: deque[Task] = deque()
-        self._begun = 0
+        self._under_way = self._begun = 0
         #: What a task computes and for how long it waits, in seconds: means of the last ones.
         self._computes = self._waits = 0.0
         self._is_stopping = False
@@ -83,7 +82,7 @@ class Workers:
     def submit(self, task: Task) -> None:
         """Run a task in the first thread that is idle and may work."""
         with self._lock:
-            if not self._idle or self.under_way >= self.width:
+            if not self._idle or self._under_way >= self.width:
                 self._waiting.append(task)
                 self._have_watched()
                 return
@@ -116,7 +115,7 @@ class Workers:
         was_busy = True
         while True:
             with self._lock:
-                if self._waiting and (self.under_way < self.width or self._is_stopping):
+                if self._waiting and (self._under_way < self.width or self._is_stopping):
                     return self._taken()
                 if self._is_stopping:
                     return None
@@ -145,7 +144,7 @@ class Workers:
             except Empty:
                 pass
             with self._lock:
-                if self._waiting and self._begun != begun and self.under_way >= self.width:
+                if self._waiting and self._begun != begun and self._under_way >= self.width:
                     continue
                 self._watcher = None
                 if not self._waiting:
@@ -160,13 +159,13 @@ class Workers:
         return self._waiting.popleft()
 
     def _note_begin(self) -> None:
-        self.under_way += 1
+        self._under_way += 1
         self._begun += 1
 
     def _note_end(self, computed: float, waited: float) -> None:
         """Learn from a task how many are worth being under way."""
         with self._lock:
-            self.under_way -= 1
+            self._under_way -= 1
             share = _NEWEST if self._computes else 1.0
             self._computes += share * (max(computed, _COMPUTES_MIN) - self._computes)
             self._waits += share * (waited - self._waits)

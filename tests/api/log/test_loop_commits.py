@@ -33,7 +33,7 @@ class Bench:
         self.workers = Workers(1, name="test-commit")
         self.by_threads = 0
         self.here = LoopCommits(self.loop, NativePool(2), overlap_s=60)
-        assert self.here.are_worth_it(others=True), "another partition commits, too"
+        assert not self.here.enter(), "another partition commits, too"
         self.queue = CommitQueue(self._opened, self.workers, self.loop, self, known_log=lambda: log, here=self.here)
         self.commits: list[int] = []
 
@@ -180,10 +180,16 @@ def test_commits_are_made_by_the_loop_while_several_overlap() -> None:
         now, pool = asyncio.get_running_loop().time, NativePool(1)
         here = LoopCommits(asyncio.get_running_loop(), pool, overlap_s=0.05)
         try:
-            assert not here.are_worth_it(others=False)
+            for _ in range(3):
+                assert not here.enter(), "one after the other"
+                here.leave()
+            assert not here.enter()
             begun = now()
-            assert here.are_worth_it(others=True)
-            while here.are_worth_it(others=False):
+            assert here.enter()
+            here.leave()
+            here.leave()
+            while here.enter():
+                here.leave()
                 await asyncio.sleep(0)
             assert now() >= begun + 0.05
         finally:
