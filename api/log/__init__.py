@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from api.log.fence_epochs import fence_not_known
 from api.log.filter_scan import scan_filtered
-from api.log.group_commit import Pending, RecordRows, RequestPart
 from api.log.metrics import Gauge, Metrics, QueueGauges, of_partitions, of_queues, rendered
 from api.log.partition import Partition, Partitions
+from api.log.parts import Pending, RecordRows, RequestPart
 from api.log.record_log import RecordLog
 from api.log.workers import Threads
 

@@ -20,31 +20,22 @@ those that wait already, or `GATHER_S` after the first. Who comes much later, af
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
-import pyarrow as pa
-
+from api.log.joint_commit import commit_all, fail, flush_of
 from api.log.loop_commits import LoopCommits
+from api.log.parts import RequestPart
 from api.log.workers import Workers
-from api.wire import ArrowRows, Indexes, Rows, to_record_batch
-from mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
-from tables.delta import SMALL_FILE_ROWS_MAX, ProducerStamp, RowsPart
-from tables.failpoints import failpoint
-from tables.log import Appended, PartitionLog, one_batch
-from tables.settings import Flush
+from tables.delta import SMALL_FILE_ROWS_MAX
+from tables.log import PartitionLog
 from tables.store import blocking
 
-__all__ = ["GATHER_S", "CommitQueue", "Pending", "RecordRows", "RequestPart", "Waiting"]
+__all__ = ["GATHER_S", "CommitQueue"]
 
-log = logging.getLogger("deltamq.api")
-
-Record = TypeVar("Record")
 #: For how long a part that follows a commit of several waits for others, in seconds.
 GATHER_S: Final = 0.004
 #: A part follows a commit if it comes within so many times that time.
@@ -53,96 +44,6 @@ _FOLLOWS: Final = 25
 _GATHER_BYTES_MAX: Final = 96 * KIB
 #: Most bytes of a commit that the event loop makes; it has at most as many rows as a small file.
 _HERE_BYTES_MAX: Final = 128 * KIB
-#: Approximate bytes of a record, for the bounds of a commit.
-_RECORD_BYTES: Final = 512
-
-
-class RecordRows(Generic[Record]):
-    """What becomes rows in the commit: records of the queue's own logs, or messages as another protocol frames them.
-
-    The commit encodes all that wait in one call, which costs less than a call for each request. What cannot be encoded
-    is refused alone.
-    """
-
-    __slots__ = ("count", "encode", "nbytes", "records")
-
-    def __init__(
-        self,
-        records: Sequence[Record],
-        encode: Callable[[Sequence[Record]], pa.RecordBatch],
-        *,
-        count: int | None = None,
-        nbytes: int | None = None,
-    ) -> None:
-        """`count` is the number of rows, one for each record unless given, and `nbytes` about their size."""
-        self.records = records
-        self.encode = encode
-        self.count = len(records) if count is None else count
-        self.nbytes = self.count * _RECORD_BYTES if nbytes is None else nbytes
-
-
-class Waiting(Protocol):
-    """Who waits for the outcome of a part."""
-
-    def part_done(self) -> None:
-        """Take note that the part has its outcome; called on the event loop, in the order of the parts."""
-
-
-class Pending:
-    """One request that waits for the commits of its parts; used on the event loop only."""
-
-    __slots__ = ("_done", "_left")
-
-    def __init__(self, parts: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._left = parts
-        self._done: asyncio.Future[None] = loop.create_future()
-
-    def part_done(self) -> None:
-        self._left -= 1
-        if self._left == 0 and not self._done.done():
-            self._done.set_result(None)
-
-    async def wait(self) -> None:
-        """Return when every part has its outcome; cancelling the waiter takes no part back."""
-        await self._done
-
-
-class RequestPart:
-    """The messages of one request for one partition, and, once committed, their outcome: `appended` or `error`."""
-
-    __slots__ = (
-        "appended",
-        "error",
-        "expected_offset",
-        "fence_epochs",
-        "flush",
-        "indexes",
-        "messages",
-        "pending",
-        "stamp",
-    )
-
-    def __init__(
-        self,
-        messages: Rows | ArrowRows | RecordRows[Any],
-        pending: Waiting,
-        flush: Flush,
-        *,
-        indexes: Indexes | None = None,
-        stamp: ProducerStamp | None = None,
-        expected_offset: int | None = None,
-        fence_epochs: Mapping[str, int] | None = None,
-    ) -> None:
-        """`fence_epochs` are the epochs of the log's fences that this append knows of (see `tables.log.fences`)."""
-        self.messages = messages
-        self.pending = pending
-        self.flush = flush
-        self.indexes = indexes
-        self.stamp = stamp
-        self.expected_offset = expected_offset
-        self.fence_epochs = fence_epochs
-        self.appended: Appended | None = None
-        self.error: DeltaMQError | None = None
 
 
 class CommitQueue:
@@ -244,12 +145,12 @@ class CommitQueue:
             self._workers.submit(self._run)
         else:
             parts = self._take()
-            here.begin(_commit_all(log, parts), partial(self._ended_here, log, parts))
+            here.begin(commit_all(log, parts), partial(self._ended_here, log, parts))
 
     def _log_at_hand(self) -> PartitionLog | None:
         """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
         log = self._known_log()
-        if log is None or not log.publishes_aside(_flush_of(self._waiting)):
+        if log is None or not log.publishes_aside(flush_of(self._waiting)):
             return None
         with self._lock:
             nbytes = messages = 0
@@ -263,7 +164,7 @@ class CommitQueue:
     def _ended_here(self, log: PartitionLog, parts: list[RequestPart], error: Exception | None) -> None:
         log.turn.give_back()
         if error is not None:
-            _fail(parts, error)
+            fail(parts, error)
         with self._lock:
             self._note_end(parts)
             self._is_handed_over = self._busy
@@ -282,9 +183,9 @@ class CommitQueue:
         try:
             opened = self._open_log()
             with opened.turn:
-                blocking(_commit_all(opened, parts))
+                blocking(commit_all(opened, parts))
         except Exception as error:
-            _fail(parts, error)
+            fail(parts, error)
         with self._lock:
             self._note_end(parts)
             goes_on = self._busy and self._expected <= len(self._waiting)
@@ -340,117 +241,3 @@ class CommitObserver(Protocol):
     """A listener to commits, for waiting readers, upkeep and metrics. Called on the event loop."""
 
     def committed(self, parts: Sequence[RequestPart]) -> None: ...
-
-
-def _runs(parts: list[RequestPart]) -> list[list[RequestPart]]:
-    """Split parts into runs that are committed together; a part with `expected_offset` is a run of its own.
-
-    Parts that know different fence epochs are not in one run either, since one of them may be refused.
-    """
-    runs: list[list[RequestPart]] = []
-    for part in parts:
-        if runs and _go_together(runs[-1][-1], part):
-            runs[-1].append(part)
-        else:
-            runs.append([part])
-    return runs
-
-
-def _go_together(one: RequestPart, other: RequestPart) -> bool:
-    same = one.fence_epochs is other.fence_epochs or one.fence_epochs == other.fence_epochs
-    return same and one.expected_offset is None and other.expected_offset is None
-
-
-async def _commit_all(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    """Commit parts to a log, in our turn; each has its outcome then."""
-    failpoint("batch.before_close")
-    for run in _runs(parts):
-        await _commit(opened, run)
-
-
-async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another."""
-    try:
-        await _append(opened, parts)
-    except (Refused, Conflict) as error:
-        if len(parts) == 1:
-            parts[0].error = error
-            return
-        for part in parts:
-            await _commit(opened, [part])
-    except Exception as error:
-        _fail(parts, error)
-
-
-async def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    rows, spans = _joined(parts)
-    first = parts[0]
-    appended = await opened.append_in_turn(
-        rows, spans, flush=_flush_of(parts), expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
-    )
-    results = iter(appended)
-    for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
-        if stamped:
-            for part in group:
-                part.appended = next(results)
-        else:
-            _divide(next(results), list(group))
-
-
-def _flush_of(parts: Sequence[RequestPart]) -> Flush:
-    """Return how durable a commit of these parts must be."""
-    return Flush.SYNC if any(part.flush is Flush.SYNC for part in parts) else Flush.ASYNC
-
-
-def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:
-    """Return all rows as one batch, and which rows came with which producer's request."""
-    batches: list[pa.RecordBatch] = []
-    for _, group in groupby((p.messages for p in parts), key=type):
-        batches += _batches(list(group))
-    spans = []
-    for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
-        if stamped:
-            spans += [RowsPart(p.messages.count, p.stamp) for p in among]
-        else:
-            spans.append(RowsPart(sum(p.messages.count for p in among)))
-    return one_batch(batches), spans
-
-
-def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
-    """Return messages of one kind as record batches."""
-    first = messages[0]
-    if isinstance(first, ArrowRows):
-        return [m.batch for m in messages]
-    if isinstance(first, RecordRows):
-        return [first.encode([record for m in messages for record in m.records])]
-    return [to_record_batch(messages)]
-
-
-def _divide(whole: Appended, parts: list[RequestPart]) -> None:
-    """Give each of several requests without a producer its piece of the rows that were appended together."""
-    if len(parts) == 1:
-        parts[0].appended = whole
-        return
-    at = 0
-    for part in parts:
-        count = part.messages.count
-        part.appended = Appended(
-            base_offset=whole.base_offset + at,
-            count=count,
-            duplicate=whole.duplicate,
-            durable=whole.durable,
-            version=whole.version,
-            message_ids=whole.message_ids.slice(at, count),
-        )
-        at += count
-    assert at == whole.count, "every row belongs to one request"
-
-
-def _fail(parts: Sequence[RequestPart], error: Exception) -> None:
-    """Set `error` on parts without an outcome; an unexpected error becomes `Unknown`: they may have been stored."""
-    if not isinstance(error, DeltaMQError):
-        log.error("event=commit_failed kind=%s", type(error).__name__, exc_info=error)
-        error = Unknown()
-    for part in parts:
-        if part.appended is None and part.error is None:
-            part.error = error

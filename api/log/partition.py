@@ -15,8 +15,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from api.log.fence_epochs import FenceEpochsOf
-from api.log.group_commit import CommitQueue, RequestPart
+from api.log.group_commit import CommitQueue
 from api.log.metrics import Metrics, PartitionGauges
+from api.log.parts import RequestPart
 from api.log.tending import Tending
 from api.log.upkeep_pace import UpkeepPace
 from api.log.workers import Threads

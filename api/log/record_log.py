@@ -16,8 +16,8 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 
 from api.log.fence_epochs import fence_not_known
-from api.log.group_commit import Pending, RecordRows, RequestPart
 from api.log.partition import Partition
+from api.log.parts import Pending, RecordRows, RequestPart
 from mq.backoff import Backoff
 from mq.errors import Fenced, Unavailable, Unknown
 from tables.delta import ProducerStamp

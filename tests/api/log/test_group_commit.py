@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.log.group_commit import GATHER_S, CommitQueue, Pending, RequestPart
+from api.log.group_commit import GATHER_S, CommitQueue
+from api.log.parts import Pending, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from api.log.group_commit import CommitQueue, Pending, RequestPart
+from api.log.group_commit import CommitQueue
 from api.log.loop_commits import LoopCommits
+from api.log.parts import Pending, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import Rows
 from mq.errors import OffsetMismatch
@@ -166,7 +167,7 @@ def test_a_failure_that_nobody_foresaw_gives_the_turn_back(
 ) -> None:
     async def test(bench: Bench) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr("api.log.group_commit.failpoint", lambda _: 1 // 0)
+            broken.setattr("api.log.joint_commit.failpoint", lambda _: 1 // 0)
             part = bench.put("a")
             await part.pending.wait()
         assert part.error is not None and part.error.code == "outcome_unknown"
