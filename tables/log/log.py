@@ -44,12 +44,12 @@ from tables.log.requests import Requests
 from tables.log.rewrite import Removed, Rewrite
 from tables.log.state import LogState, PartitionStats
 from tables.log.tail import Tail, TailBudget
-from tables.log.turn import Turn
 from tables.log.upkeep import Upkeep
 from tables.paths import PartitionRef
 from tables.settings import STALE_FRACTION, Flush, LogSettings
 from tables.stop import StopOnCorrupt
 from tables.store import Store, Unsynced, blocking
+from tables.turn import Turn
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
 

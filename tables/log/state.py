@@ -11,9 +11,9 @@ from typing import Self
 
 from mq.errors import Corrupt
 from tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
-from tables.log.turn import Turn
 from tables.paths import PartitionRef
 from tables.stop import StopOnCorrupt
+from tables.turn import Turn
 
 __all__ = ["LogState", "PartitionStats"]
 

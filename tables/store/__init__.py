@@ -9,7 +9,7 @@ from tables.store.host_lock import HostLocks
 from tables.store.local import HEAD, TEMP_PREFIX, LocalStore, OsFiles, make_root
 from tables.store.native import NativePool, native_library
 from tables.store.object import ObjectStore
-from tables.store.publishing import Publishing, Work, blocking
+from tables.store.publishing import Work, blocking
 from tables.store.store import FileMissing, NotDurable, Store, probe
 from tables.store.unsynced import Unsynced
 from tables.store.waits import waited_s
@@ -26,7 +26,6 @@ __all__ = [
     "ObjectStore",
     "OsFiles",
     "PoolingFiles",
-    "Publishing",
     "Store",
     "Unsynced",
     "Work",

@@ -18,8 +18,8 @@ from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
 from tables.delta.encode import ProducerStamp, RowsPart
 from tables.log.batch import Appended
-from tables.log.turn import Turn
 from tables.settings import Flush
+from tables.turn import Turn
 
 
 class FakeLog:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mq.errors import Unavailable
-from tables.log.turn import Turn
+from tables.turn import Turn
 
 
 def test_a_thread_may_take_its_turn_again_within_it() -> None:
