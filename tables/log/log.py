@@ -1,4 +1,4 @@
-"""One partition as a log: append, read, find by time, upkeep. Safe for threads; blocking, so not for an event loop.
+"""One partition as a log: append, read, find by time, upkeep. Safe for threads; blocking, but for `append_in_turn`.
 
     append --> dedupe --> stamp --> [ number --> data file --> commit ]  --> tail, window, files
                                       ^------- lost a race ------'
