@@ -20,6 +20,7 @@ those that wait already, or `GATHER_S` after the first. Who comes much later, af
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,6 +36,8 @@ from tables.log import PartitionLog
 from tables.store import blocking
 
 __all__ = ["GATHER_S", "CommitQueue"]
+
+log = logging.getLogger("deltamq.api")
 
 #: For how long a part that follows a commit of several waits for others, in seconds.
 GATHER_S: Final = 0.004
@@ -224,7 +227,7 @@ class CommitQueue:
             self._here.leave()
         try:
             for part in parts:
-                part.pending.part_done()
+                _tell(part)
             self._observer.committed(parts)
         finally:
             if self._is_handed_over:
@@ -235,6 +238,14 @@ class CommitQueue:
                     self._gather()
             elif self._finishing is not None and not self._busy and not self._finishing.done():
                 self._finishing.set_result(None)
+
+
+def _tell(part: RequestPart) -> None:
+    """Tell who waits for a part; whoever fails then holds up no other."""
+    try:
+        part.pending.part_done()
+    except Exception:
+        log.exception("event=part_not_told")
 
 
 class CommitObserver(Protocol):

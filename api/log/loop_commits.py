@@ -12,12 +12,15 @@ at once (a fifth less CPU); one alone is faster in a thread, which has the lock 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Self, TypeAlias
 
 from tables.store import Failed, NativePool, Work
 
 __all__ = ["LoopCommits"]
+
+log = logging.getLogger("deltamq.api")
 
 #: For how long commits count as overlapping after two have, in seconds.
 _OVERLAP_S: Final = 0.1
@@ -81,7 +84,10 @@ class LoopCommits:
         """Go on with the commits whose file calls were made."""
         for number, outcome in self._pool.outcomes():
             work, done = self._under_way.pop(number)
-            self._step(work, done, outcome)
+            try:
+                self._step(work, done, outcome)
+            except Exception:  # of who was told: the other commits go on
+                log.exception("event=commit_not_told")
 
     def stop(self) -> None:
         """End the native threads; nothing is under way any more."""

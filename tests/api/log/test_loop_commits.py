@@ -18,6 +18,7 @@ from api.wire.rows import Rows
 from mq.errors import OffsetMismatch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
+from tables.paths import PartitionRef, Space
 from tables.settings import Flush
 from tables.store.native import NativePool, native_library
 from tests.rows import REF, all_bodies, batch
@@ -35,10 +36,10 @@ class Bench:
         self.by_threads = 0
         self.here = LoopCommits(self.loop, NativePool(2), overlap_s=60)
         assert not self.here.enter(), "another partition commits, too"
-        self.queue = CommitQueue(self._opened, self.workers, self.loop, self, known_log=lambda: log, here=self.here)
+        self.queue = CommitQueue(self.opened, self.workers, self.loop, self, known_log=lambda: log, here=self.here)
         self.commits: list[int] = []
 
-    def _opened(self) -> PartitionLog:
+    def opened(self) -> PartitionLog:
         self.by_threads += 1
         return self.log
 
@@ -174,6 +175,44 @@ def test_a_failure_that_nobody_foresaw_gives_the_turn_back(
         await bench.put("b").pending.wait()
 
     assert all_bodies(run(test)) == [b"b"]
+
+
+class _Angry:
+    def part_done(self) -> None:
+        raise RuntimeError("not now")
+
+
+def test_who_fails_when_told_of_a_commit_holds_up_no_other(tmp_path: Path) -> None:
+    warehouse = Warehouse.open(str(tmp_path))
+    refs = [PartitionRef(Space.TOPICS, "orders", f"orders#{number}@broker-a") for number in range(8)]
+
+    async def inside() -> None:
+        pool = NativePool(1)
+        here = LoopCommits(asyncio.get_running_loop(), pool, overlap_s=60)
+        workers, benches = Workers(1, name="test-commit"), [Bench(warehouse.create(ref)) for ref in refs]
+        parts = []
+        for bench in benches:
+            await bench.put("first").pending.wait()
+        for bench in benches:
+            queue = CommitQueue(
+                bench.opened, workers, bench.loop, bench, known_log=lambda log=bench.log: log, here=here
+            )
+            angry = RequestPart(Rows(1, 1, body=["a"]), _Angry(), Flush.SYNC)
+            calm = RequestPart(Rows(1, 1, body=["b"]), Pending(1, bench.loop), Flush.SYNC)
+            queue.put(angry)
+            queue.put(calm)
+            parts += [angry, calm]
+        for part in parts[1::2]:
+            await part.pending.wait()
+        assert all(part.appended for part in parts)
+        await asyncio.to_thread(workers.stop)
+        here.stop()
+        for bench in benches:
+            bench.here.stop()
+            await asyncio.to_thread(bench.workers.stop)
+
+    asyncio.run(asyncio.wait_for(inside(), 30))
+    warehouse.close()
 
 
 def test_commits_are_made_by_the_loop_while_several_overlap() -> None:
