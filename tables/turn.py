@@ -16,24 +16,23 @@ __all__ = ["Turn"]
 class Turn:
     """A lock that threads wait for, and coroutines ask for."""
 
-    __slots__ = ("_asked_by", "_depth", "_lock", "_thread")
+    __slots__ = ("_depth", "_lock", "_thread")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: The thread whose turn it is; None if it is nobody's, or a coroutine's.
+        #: The thread whose turn it is, or that runs the coroutine whose turn it is; None if it is nobody's.
         self._thread: int | None = None
+        #: How often the thread has taken its turn; 0 if it is a coroutine's.
         self._depth = 0
-        #: The thread that runs the coroutine whose turn it is.
-        self._asked_by: int | None = None
 
     def __enter__(self) -> None:
         this = threading.get_ident()
         if self._thread != this:
-            if self._asked_by == this:
-                # The coroutine would wait for its thread, and its thread for the coroutine.
-                raise Unavailable("the log is being appended to; try again", code="contention")
             self._lock.acquire()
             self._thread = this
+        elif not self._depth:
+            # The coroutine would wait for its thread, and its thread for the coroutine.
+            raise Unavailable("the log is being appended to; try again", code="contention")
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
@@ -46,11 +45,11 @@ class Turn:
         """Take the turn for a coroutine, which gives it back; return False if it is somebody else's."""
         is_free = self._lock.acquire(blocking=False)
         if is_free:
-            self._asked_by = threading.get_ident()
+            self._thread = threading.get_ident()
         return is_free
 
     def give_back(self) -> None:
         """End a coroutine's turn."""
-        assert self._asked_by is not None, "it is a coroutine's"
-        self._asked_by = None
+        assert self._thread is not None and not self._depth, "it is a coroutine's"
+        self._thread = None
         self._lock.release()

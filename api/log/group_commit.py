@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -52,7 +52,8 @@ _HERE_BYTES_MAX: Final = 128 * KIB
 class CommitQueue:
     """The parts that wait for one partition.
 
-    All methods run on the event loop, but `_run`, `_commit_waiting` and `_take` on the commit threads, too.
+    `_run` and `_commit_waiting` run on commit threads, `_take` and `_note_end` on these and on the event loop, and all
+    other methods on the event loop.
     """
 
     __slots__ = (
@@ -64,37 +65,31 @@ class CommitQueue:
         "_gathering",
         "_here",
         "_is_handed_over",
-        "_known_log",
         "_lock",
         "_loop",
-        "_observer",
-        "_open_log",
+        "_owner",
         "_waiting",
         "_workers",
     )
 
     def __init__(
         self,
-        open_log: Callable[[], PartitionLog],
+        owner: Owner,
         workers: Workers,
+        here: LoopCommits,
         loop: asyncio.AbstractEventLoop,
-        observer: CommitObserver,
         *,
-        known_log: Callable[[], PartitionLog | None] = lambda: None,
-        here: LoopCommits | None = None,
         gather_s: float = GATHER_S,
     ) -> None:
-        """Take what makes commits: `workers`, after `open_log`; or `here`, if `known_log` returns the log.
+        """Take the partition, and what makes its commits: threads, or the loop itself (`here`).
 
         `gather_s` is for how long a part that follows a commit of several waits for others, in seconds.
         """
         self._gather_s = gather_s
-        self._open_log = open_log
-        self._known_log = known_log
+        self._owner = owner
         self._workers = workers
         self._here = here
         self._loop = loop
-        self._observer = observer
         self._lock = threading.Lock()
         self._waiting: list[RequestPart] = []
         self._busy = False
@@ -142,26 +137,21 @@ class CommitQueue:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        here = self._here
-        log = self._log_at_hand() if here is not None and here.enter() else None
-        if log is None or here is None:
+        log = self._log_at_hand() if self._here.enter() else None
+        if log is None:
             self._workers.submit(self._run)
         else:
             parts = self._take()
-            here.begin(commit_all(log, parts), partial(self._ended_here, log, parts))
+            self._here.begin(commit_all(log, parts), partial(self._ended_here, log, parts))
 
     def _log_at_hand(self) -> PartitionLog | None:
         """Return the log, in our turn, if the loop can commit to it what waits, without waiting itself."""
-        log = self._known_log()
-        if log is None or not log.publishes_aside(flush_of(self._waiting)):
+        log, waiting = self._owner.log, self._waiting
+        if log is None or not log.publishes_aside(flush_of(waiting)):
             return None
-        with self._lock:
-            nbytes = messages = 0
-            for part in self._waiting:
-                nbytes += part.messages.nbytes
-                messages += part.messages.count
-                if nbytes > _HERE_BYTES_MAX or messages > SMALL_FILE_ROWS_MAX:
-                    return None
+        nbytes = sum(part.messages.nbytes for part in waiting)
+        if nbytes > _HERE_BYTES_MAX or sum(part.messages.count for part in waiting) > SMALL_FILE_ROWS_MAX:
+            return None
         return log if log.turn.ask() else None
 
     def _ended_here(self, log: PartitionLog, parts: list[RequestPart], error: Exception | None) -> None:
@@ -184,7 +174,7 @@ class CommitQueue:
         """Make one commit; return True if this thread makes the next one."""
         parts = self._take()
         try:
-            opened = self._open_log()
+            opened = self._owner.open()
             with opened.turn:
                 blocking(commit_all(opened, parts))
         except Exception as error:
@@ -223,12 +213,12 @@ class CommitQueue:
 
     def _delivered(self, parts: list[RequestPart], goes_on: bool) -> None:
         """Tell who waits, and begin the next commit, unless a thread goes on with it."""
-        if self._here is not None and not goes_on:
+        if not goes_on:
             self._here.leave()
         try:
             for part in parts:
                 _tell(part)
-            self._observer.committed(parts)
+            self._owner.committed(parts)
         finally:
             if self._is_handed_over:
                 self._is_handed_over = False
@@ -248,7 +238,15 @@ def _tell(part: RequestPart) -> None:
         log.exception("event=part_not_told")
 
 
-class CommitObserver(Protocol):
-    """A listener to commits, for waiting readers, upkeep and metrics. Called on the event loop."""
+class Owner(Protocol):
+    """The partition whose parts wait."""
 
-    def committed(self, parts: Sequence[RequestPart]) -> None: ...
+    @property
+    def log(self) -> PartitionLog | None:
+        """The log, if it is open."""
+
+    def open(self) -> PartitionLog:
+        """Return the log, opened if need be; blocking."""
+
+    def committed(self, parts: Sequence[RequestPart]) -> None:
+        """Take note of a commit, for waiting readers, upkeep and metrics; called on the event loop."""

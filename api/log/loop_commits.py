@@ -31,8 +31,13 @@ Done: TypeAlias = Callable[[Exception | None], None]
 class LoopCommits:
     """The commits of one event loop that are under way; used on that loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pool: NativePool, *, overlap_s: float = _OVERLAP_S) -> None:
-        """`overlap_s` is for how long commits count as overlapping after two have, in seconds."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pool: NativePool | None, *, overlap_s: float = _OVERLAP_S
+    ) -> None:
+        """Without a `pool` the loop makes no commit itself.
+
+        `overlap_s` is for how long commits count as overlapping after two have, in seconds.
+        """
         self._loop = loop
         self._pool = pool
         self._overlap_s = overlap_s
@@ -41,23 +46,25 @@ class LoopCommits:
         self._partitions = 0
         #: Until when commits count as overlapping, by the loop's clock.
         self._overlap_until_s = 0.0
-        loop.add_reader(pool.fd, self._go_on)
+        self._is_ending = False
+        if pool is not None:
+            loop.add_reader(pool.fd, self._go_on)
 
     @classmethod
-    def start(cls, loop: asyncio.AbstractEventLoop, threads: int) -> Self | None:
-        """Start with so many native threads; None where there is no native part."""
+    def start(cls, loop: asyncio.AbstractEventLoop, threads: int) -> Self:
+        """Start with so many native threads, where there is the native part."""
         try:
             return cls(loop, NativePool(threads))
         except OSError:
-            return None
+            return cls(loop, None)
 
     def enter(self) -> bool:
-        """Note that a partition's commits begin, here or in a thread; return whether those of several overlap."""
+        """Note that a partition's commits begin; return whether the loop should make them: those of several overlap."""
         now = self._loop.time()
         if self._partitions:
             self._overlap_until_s = now + self._overlap_s
         self._partitions += 1
-        return now < self._overlap_until_s
+        return now < self._overlap_until_s and self._pool is not None and not self._is_ending
 
     def leave(self) -> None:
         """Note that a partition has no commit under way any more."""
@@ -69,6 +76,7 @@ class LoopCommits:
 
     def _step(self, work: Work[None], done: Done, outcome: Failed | None) -> None:
         """Run a commit to its next file calls, or to its end."""
+        assert self._pool is not None, "`enter` says so"
         error: Exception | None = None
         try:
             self._under_way[self._pool.begin(work.send(outcome))] = work, done
@@ -82,6 +90,7 @@ class LoopCommits:
 
     def _go_on(self) -> None:
         """Go on with the commits whose file calls were made."""
+        assert self._pool is not None, "it is its outcomes that are there"
         for number, outcome in self._pool.outcomes():
             work, done = self._under_way.pop(number)
             try:
@@ -89,8 +98,13 @@ class LoopCommits:
             except Exception:  # of who was told: the other commits go on
                 log.exception("event=commit_not_told")
 
+    def end(self) -> None:
+        """Leave all further commits to threads."""
+        self._is_ending = True
+
     def stop(self) -> None:
-        """End the native threads; nothing is under way any more."""
-        assert not self._under_way, "their commits have ended"
-        self._loop.remove_reader(self._pool.fd)
-        self._pool.stop()
+        """End the native threads; nothing is under way any more, and `end` keeps it so."""
+        assert self._is_ending and not self._under_way, "their commits have ended"
+        if self._pool is not None:
+            self._loop.remove_reader(self._pool.fd)
+            self._pool.stop()

@@ -74,9 +74,7 @@ class Partition:
         self._failed: tuple[float, DeltaMQError] | None = None
         self._closed = False
         self.log: PartitionLog | None = None
-        self.queue = CommitQueue(
-            self.open, owner.commits, owner.loop, self, known_log=lambda: self.log, here=owner.loop_commits
-        )
+        self.queue = CommitQueue(self, owner.commits, owner.loop_commits, owner.loop)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
         #: The newest epoch of the broker's owner with which this process has fenced the log.
@@ -205,7 +203,7 @@ class Partition:
     def forget(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.discard(waiter)
 
-    # CommitObserver.
+    # The owner of a queue of commits.
 
     def committed(self, parts: Sequence[RequestPart]) -> None:
         """Wake the readers after a commit, and let upkeep follow off the request path."""

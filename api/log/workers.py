@@ -187,7 +187,7 @@ class Threads:
     """All threads of a service but those of its metadata."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, commits: int, work: int) -> None:
-        #: Commits of the loop itself; None where there is no native part.
+        #: Commits of the loop itself.
         self.loop_commits = LoopCommits.start(loop, commits)
         self.commits = Workers(commits, name="mq-commit")
         self.upkeep = Workers(1, name="mq-upkeep")

@@ -315,9 +315,9 @@ class Service:
         await self.hosting.stop()
         await self.peers.close()
         self.meta.close()
+        self._threads.loop_commits.end()
         await self.partitions.finish()
-        if self._threads.loop_commits is not None:
-            self._threads.loop_commits.stop()
+        self._threads.loop_commits.stop()
         await asyncio.to_thread(self._threads.stop)
         await asyncio.to_thread(self.warehouse.close)
 

@@ -109,11 +109,11 @@ class NativePool:
     def begin(self, publication: NativePublication) -> int:
         """Have a publication made; return the number of its outcome."""
         self._count += 1
-        self._under_way[self._count] = publication
-        # The interpreter may end before the threads do: what they read stays until they have read it.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(publication))
         if self._holding_lock.deltamq_pool_begin(self._pool, self._count, *publication.arguments):
             raise MemoryError
+        # The interpreter may end before the threads do: what they read stays until they have read it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(publication))
+        self._under_way[self._count] = publication
         return self._count
 
     def outcomes(self) -> list[tuple[int, Failed | None]]:

@@ -129,6 +129,8 @@ class Moment:
 class CrashDisk:
     """The file system of one machine. Paths are absolute, below `root`."""
 
+    publishes_aside = False
+
     def __init__(self, root: Path, *, recycle: bool = False) -> None:
         self.root = str(root)
         self._folders: dict[str, _Folder] = {self.root: _Folder()}
@@ -236,8 +238,6 @@ class CrashDisk:
             raise FileExistsError(errno.EEXIST, "exists", path)
         self._folders[path] = _Folder()
         self._add(path, _FOLDER, f"mkdir {path}")
-
-    publishes_aside = False
 
     async def publish(self, wanted: Publication, *, sync: bool) -> Failed | None:
         return publish_in_steps(self, wanted, sync=sync)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from api.log.group_commit import GATHER_S, CommitQueue
+from api.log.loop_commits import LoopCommits
 from api.log.parts import Pending, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
@@ -76,23 +77,21 @@ class FakeLog:
         return results
 
 
-class Observer:
-    def __init__(self) -> None:
-        self.groups: list[int] = []
-
-    def committed(self, parts: Sequence[RequestPart]) -> None:
-        self.groups.append(len(parts))
-
-
 class Bench:
-    """A queue over a fake log."""
+    """A queue over a fake log, and the partition that owns both."""
 
     def __init__(self, gather_s: float) -> None:
         self.log = FakeLog()
         self.workers = Workers(2, name="test-commit")
-        self.observer = Observer()
         self.loop = asyncio.get_running_loop()
-        self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer, gather_s=gather_s)
+        self.queue = CommitQueue(self, self.workers, LoopCommits(self.loop, None), self.loop, gather_s=gather_s)
+        self.groups: list[int] = []
+
+    def open(self) -> FakeLog:
+        return self.log
+
+    def committed(self, parts: Sequence[RequestPart]) -> None:
+        self.groups.append(len(parts))
 
     def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> RequestPart:
         pending = Pending(1, self.loop)
@@ -163,7 +162,7 @@ async def test_what_arrives_during_a_commit_is_the_next_one(bench: Bench) -> Non
         (4, 1),
     ]
     assert [p.appended and p.appended.message_ids.to_pylist() for p in parts][2] == ["id2", "id3"]
-    assert bench.observer.groups == [1, 3]
+    assert bench.groups == [1, 3]
 
 
 @on_a_queue(gather_s=60)

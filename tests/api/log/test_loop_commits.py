@@ -36,10 +36,10 @@ class Bench:
         self.by_threads = 0
         self.here = LoopCommits(self.loop, NativePool(2), overlap_s=60)
         assert not self.here.enter(), "another partition commits, too"
-        self.queue = CommitQueue(self.opened, self.workers, self.loop, self, known_log=lambda: log, here=self.here)
+        self.queue = CommitQueue(self, self.workers, self.here, self.loop)
         self.commits: list[int] = []
 
-    def opened(self) -> PartitionLog:
+    def open(self) -> PartitionLog:
         self.by_threads += 1
         return self.log
 
@@ -67,6 +67,7 @@ def run(tmp_path: Path) -> Callable[[Test], PartitionLog]:
             bench = Bench(warehouse.create(REF))
             await asyncio.wait_for(test(bench), 30)
             await bench.queue.finish()
+            bench.here.end()
             bench.here.stop()
             await asyncio.to_thread(bench.workers.stop)
 
@@ -121,6 +122,18 @@ def test_a_commit_that_meets_another_thread_s_turn_waits_in_a_thread(run: Callab
         assert part.appended is not None and bench.by_threads == 2
 
     assert all_bodies(run(test)) == [b"first", b"a"]
+
+
+def test_a_part_that_comes_at_the_end_goes_to_a_thread(run: Callable[[Test], PartitionLog]) -> None:
+    async def test(bench: Bench) -> None:
+        for body in ("first", "second"):
+            await bench.put(body).pending.wait()
+        assert bench.by_threads == 1
+        bench.here.end()
+        await bench.put("late").pending.wait()
+        assert bench.by_threads == 2
+
+    assert all_bodies(run(test)) == [b"first", b"second", b"late"]
 
 
 def test_earlier_appends_that_are_not_durable_are_synced_by_a_thread(run: Callable[[Test], PartitionLog]) -> None:
@@ -194,9 +207,7 @@ def test_who_fails_when_told_of_a_commit_holds_up_no_other(tmp_path: Path) -> No
         for bench in benches:
             await bench.put("first").pending.wait()
         for bench in benches:
-            queue = CommitQueue(
-                bench.opened, workers, bench.loop, bench, known_log=lambda log=bench.log: log, here=here
-            )
+            queue = CommitQueue(bench, workers, here, bench.loop)
             angry = RequestPart(Rows(1, 1, body=["a"]), _Angry(), Flush.SYNC)
             calm = RequestPart(Rows(1, 1, body=["b"]), Pending(1, bench.loop), Flush.SYNC)
             queue.put(angry)
@@ -206,8 +217,10 @@ def test_who_fails_when_told_of_a_commit_holds_up_no_other(tmp_path: Path) -> No
             await part.pending.wait()
         assert all(part.appended for part in parts)
         await asyncio.to_thread(workers.stop)
+        here.end()
         here.stop()
         for bench in benches:
+            bench.here.end()
             bench.here.stop()
             await asyncio.to_thread(bench.workers.stop)
 
@@ -233,6 +246,7 @@ def test_commits_are_made_by_the_loop_while_several_overlap() -> None:
                 await asyncio.sleep(0)
             assert now() >= begun + 0.05
         finally:
+            here.end()
             here.stop()
 
     asyncio.run(inside())
