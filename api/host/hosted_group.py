@@ -32,7 +32,7 @@ from mq.meta import (
     decide_reset,
     lanes_of,
 )
-from mq.names import check_group, check_reader, split_member
+from mq.names import broker_of, check_group, check_reader, split_member
 from mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
 from tables.log import RESET_FENCE
 from tables.paths import PartitionRef, Space
@@ -110,8 +110,12 @@ class Groups:
         log.info("event=group_put group=%r created=%s", name, created)
         return meta.groups.group(name), created
 
-    async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> int:
-        """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); return that epoch."""
+    async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> tuple[int, dict[LaneKey, int]]:
+        """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); return that epoch.
+
+        Its retries and dead letters are fenced against messages of before the reset. The ends of its retry partitions
+        on the brokers of `offsets` are returned, too: all later messages there are from after the reset.
+        """
         assert offsets, "a topic has partitions"
         epoch = -1
 
@@ -123,13 +127,10 @@ class Groups:
 
         await self._meta.submit_groups(decide)
         log.info("event=offsets_reset group=%r topic=%r lanes=%d", name, topic.name, len(offsets))
-        return epoch
+        return epoch, await self._shut_out(name, topic, {broker_of(lane.partition) for lane in offsets}, epoch)
 
-    async def shut_out(self, name: str, topic: Topic, brokers: Iterable[str], epoch: int) -> dict[LaneKey, int]:
-        """Fence the group's retries and dead letters against messages of before the reset of this epoch (SPEC POP-18).
-
-        Returns the end offsets of the group's retry partitions: all later messages there are from after the reset.
-        """
+    async def _shut_out(self, name: str, topic: Topic, brokers: Iterable[str], epoch: int) -> dict[LaneKey, int]:
+        """Fence retries and dead letters against messages of before this epoch; return the ends of the retries."""
         if split_member(name) is not None:  # it has no retries
             return {}
         group = await self.require(name)
@@ -140,7 +141,7 @@ class Groups:
             end, _ = await together([fence(retry), fence(dead_ref(name, group.epoch, broker))])
             return LaneKey(topic.id, name, True, retry.name), end
 
-        return dict(await together([fenced(broker) for broker in sorted(set(brokers))]))
+        return dict(await together([fenced(broker) for broker in sorted(brokers)]))
 
     async def _fenced_end(self, ref: PartitionRef, epoch: int) -> int:
         opened = await self._partitions.of(ref).opened()

@@ -12,7 +12,7 @@ from fastapi import Request
 from msgspec import Meta as Field
 from pydantic import BaseModel
 
-from api.principals.change import NameInBody, OfPrincipal, PrincipalName, auth_router, change
+from api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
 from api.service import Asking, Running
 from api.wire import After, JsonBody, Limit, page, problems
 from mq.auth import (
@@ -139,7 +139,7 @@ async def list_acls(service: Running, principal: OfPrincipal = None, limit: Limi
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_ACL.described,
 )
-async def put_acl(service: Running, caller: Asking, request: Request) -> Any:
+async def put_acl(changes: Changes, caller: Asking, request: Request) -> Any:
     asked = await _ACL.read(request)
     rule = rule_of(
         principal=asked.principal,
@@ -148,7 +148,7 @@ async def put_acl(service: Running, caller: Asking, request: Request) -> Any:
         pattern=asked.pattern,
         verbs=asked.verbs,
     )
-    await change(service, request, lambda state: decide_put_rule(state, rule))
+    await changes.store(request, lambda state: decide_put_rule(state, rule))
     log.info("event=acl_put acl=%s principal=%r by=%r", rule.id, rule.principal, caller.name)
     return acl_view(rule)
 
@@ -158,11 +158,11 @@ async def put_acl(service: Running, caller: Asking, request: Request) -> Any:
 )
 async def remove_acl(
     acl_id: Annotated[str, PathParameter(examples=["5b1f0c2a9d3e4f60"])],
-    service: Running,
+    changes: Changes,
     caller: Asking,
     request: Request,
 ) -> None:
-    await change(service, request, lambda state: decide_remove_rule(state, acl_id))
+    await changes.store(request, lambda state: decide_remove_rule(state, acl_id))
     log.info("event=acl_removed acl=%s by=%r", acl_id, caller.name)
 
 
@@ -188,7 +188,7 @@ async def list_quotas(service: Running, limit: Limit = None, after: After = None
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_QUOTA.described,
 )
-async def put_quota(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+async def put_quota(principal: PrincipalName, changes: Changes, caller: Asking, request: Request) -> Any:
     asked = await _QUOTA.read(request)
     quota = quota_of(
         principal,
@@ -196,6 +196,6 @@ async def put_quota(principal: PrincipalName, service: Running, caller: Asking, 
         bytes_in_per_s=asked.bytes_in_per_s,
         bytes_out_per_s=asked.bytes_out_per_s,
     )
-    await change(service, request, lambda state: decide_put_quota(state, quota))
+    await changes.store(request, lambda state: decide_put_quota(state, quota))
     log.info("event=quota_put principal=%r by=%r", principal, caller.name)
     return asdict(quota)

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from msgspec import Meta as Field
 
-from api.host import Call
-from api.service import Running, Service
+from api.host import Call, HostedMeta, Owners
+from api.service import Running
 from mq.auth import PRINCIPAL_PATTERN, AuthEvent, AuthState
 from mq.errors import Conflict
 
-__all__ = ["NameInBody", "OfPrincipal", "PrincipalName", "auth_router", "change"]
+__all__ = ["Changes", "NameInBody", "OfPrincipal", "PrincipalName", "auth_router"]
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
 NameInBody = Annotated[str, Field(extra_json_schema={"pattern": PRINCIPAL_PATTERN})]
@@ -38,8 +38,22 @@ def auth_router() -> APIRouter:
     return APIRouter(prefix="/v1/auth", tags=["auth"], dependencies=[Depends(_with_authentication)])
 
 
-async def change(service: Service, request: Request, decide: Callable[[AuthState], Sequence[AuthEvent]]) -> AuthState:
-    """Store what `decide` returns for the newest state, and let other processes read it; return the state after it."""
-    meta = await service.meta.submit_any(lambda meta: decide(meta.auth))
-    await service.owners.tell(meta.brokers.brokers, Call.of(request.scope))
-    return meta.auth
+class AuthChanges:
+    """Changes who may do what; used on the event loop."""
+
+    def __init__(self, meta: HostedMeta, owners: Owners) -> None:
+        self._meta = meta
+        self._owners = owners
+
+    async def store(self, request: Request, decide: Callable[[AuthState], Sequence[AuthEvent]]) -> AuthState:
+        """Store what `decide` returns for the newest state, and let other processes read it; return the new state."""
+        meta = await self._meta.submit_any(lambda meta: decide(meta.auth))
+        await self._owners.tell(meta.brokers.brokers, Call.of(request.scope))
+        return meta.auth
+
+
+async def _changes_of(service: Running) -> AuthChanges:
+    return AuthChanges(service.meta, service.owners)
+
+
+Changes = Annotated[AuthChanges, Depends(_changes_of)]

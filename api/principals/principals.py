@@ -15,7 +15,7 @@ from msgspec import Meta as Field
 from pydantic import BaseModel
 
 from api.principals.access_rules import AclView, acl_view
-from api.principals.change import NameInBody, OfPrincipal, PrincipalName, auth_router, change
+from api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
 from api.service import Asking, Running
 from api.wire import After, JsonBody, Limit, page, parse_time, problems, rfc3339
 from mq.auth import (
@@ -138,7 +138,7 @@ async def show_principal(principal: PrincipalName, service: Running) -> Any:
     openapi_extra=_PRINCIPAL.described,
 )
 async def put_principal(
-    principal: PrincipalName, service: Running, caller: Asking, request: Request, response: Response
+    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request, response: Response
 ) -> Any:
     note, now_ms = (await _PRINCIPAL.read(request)).note, service.now_ms()
     is_new = [False]
@@ -147,7 +147,7 @@ async def put_principal(
         is_new[0] = principal not in state.principals
         return decide_put_principal(state, principal, note, now_ms)
 
-    state = await change(service, request, decide)
+    state = await changes.store(request, decide)
     log.info("event=principal_put principal=%r created=%s by=%r", principal, is_new[0], caller.name)
     response.status_code = 201 if is_new[0] else 200
     return _principal_view(state, state.principal(principal), now_ms)
@@ -159,8 +159,8 @@ async def put_principal(
     status_code=204,
     responses=problems(404, 409, 500, 507),
 )
-async def remove_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> None:
-    await change(service, request, lambda state: decide_remove_principal(state, principal))
+async def remove_principal(principal: PrincipalName, changes: Changes, caller: Asking, request: Request) -> None:
+    await changes.store(request, lambda state: decide_remove_principal(state, principal))
     log.info("event=principal_removed principal=%r by=%r", principal, caller.name)
 
 
@@ -170,9 +170,11 @@ async def remove_principal(principal: PrincipalName, service: Running, caller: A
     response_model=PrincipalView,
     responses=problems(404, 409, 422, 500, 507),
 )
-async def disable_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
+async def disable_principal(
+    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
+) -> Any:
     now_ms = service.now_ms()
-    state = await change(service, request, lambda state: decide_disable_principal(state, principal, now_ms))
+    state = await changes.store(request, lambda state: decide_disable_principal(state, principal, now_ms))
     log.info("event=principal_disabled principal=%r by=%r", principal, caller.name)
     return _principal_view(state, state.principal(principal), now_ms)
 
@@ -183,8 +185,10 @@ async def disable_principal(principal: PrincipalName, service: Running, caller: 
     response_model=PrincipalView,
     responses=problems(404, 409, 500, 507),
 )
-async def enable_principal(principal: PrincipalName, service: Running, caller: Asking, request: Request) -> Any:
-    state = await change(service, request, lambda state: decide_enable_principal(state, principal))
+async def enable_principal(
+    principal: PrincipalName, service: Running, changes: Changes, caller: Asking, request: Request
+) -> Any:
+    state = await changes.store(request, lambda state: decide_enable_principal(state, principal))
     log.info("event=principal_enabled principal=%r by=%r", principal, caller.name)
     return _principal_view(state, state.principal(principal), service.now_ms())
 
@@ -212,13 +216,13 @@ async def list_keys(service: Running, principal: OfPrincipal = None, limit: Limi
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_KEY.described,
 )
-async def make_key(service: Running, caller: Asking, request: Request, response: Response) -> Any:
+async def make_key(service: Running, changes: Changes, caller: Asking, request: Request, response: Response) -> Any:
     asked, now_ms = await _KEY.read(request), service.now_ms()
     until_ms = None if asked.until is None else parse_time(asked.until) // 1000
     id_, secret = secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
     # What is stored for SCRAM takes some milliseconds.
     key, token = await asyncio.to_thread(new_key, asked.principal, id_, secret, now_ms, until_ms)
-    await change(service, request, lambda state: decide_put_key(state, key))
+    await changes.store(request, lambda state: decide_put_key(state, key))
     log.info("event=key_made key=%s principal=%r by=%r", key.id, key.principal, caller.name)
     response.headers["cache-control"] = "no-store"
     return {**_key_view(key, now_ms), "key": token}
@@ -227,11 +231,11 @@ async def make_key(service: Running, caller: Asking, request: Request, response:
 @router.delete("/keys/{key_id}", summary="Revoke a key", status_code=204, responses=problems(404, 409, 500, 507))
 async def revoke_key(
     key_id: Annotated[str, PathParameter(examples=["9f86d081884c7d65"])],
-    service: Running,
+    changes: Changes,
     caller: Asking,
     request: Request,
 ) -> None:
-    await change(service, request, lambda state: decide_revoke_key(state, key_id))
+    await changes.store(request, lambda state: decide_revoke_key(state, key_id))
     log.info("event=key_revoked key=%s by=%r", key_id, caller.name)
 
 

@@ -280,6 +280,11 @@ class Lanes:
         broker = broker_of(lane.partition)
         return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
 
+    async def bounds(self, lane: LaneKey, topic: str) -> Bounds | None:
+        """Return the present bounds of the lane's partition; None for a retry partition that does not exist yet."""
+        log = await self.partition_of(lane, topic).look()
+        return None if log is None else Bounds(log.min_offset, log.end_offset)
+
     def forget(self, lanes: Iterable[LaneKey]) -> None:
         """Forget lanes whose epoch is over (SPEC POP-18), and let waiting pops look again.
 

@@ -10,8 +10,9 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from api.audit import ActView, read_acts, read_refusals
-from api.service import Running, Service
+from api.audit import ActView, Audit, read_acts, read_refusals
+from api.log import Partitions
+from api.service import Running
 from api.wire import parse_time, problems, rfc3339
 from mq.audit import ActBegun, Refused
 from mq.audit_limits import ACTS_DEFAULT, ACTS_MAX
@@ -100,7 +101,9 @@ async def list_acts(
 
     since_us = _since_us(since)
     since_ms = 0 if since_us is None else since_us // 1_000
-    found, following = await _read(service, since_us, after, partial(read_acts, wanted=wanted, limit=limit))
+    found, following = await _read(
+        service.audit, service.partitions, since_us, after, partial(read_acts, wanted=wanted, limit=limit)
+    )
     return {"acts": [_act(one) for one in found], "next": following}
 
 
@@ -120,7 +123,9 @@ async def list_refusals(
     def wanted(one: Refused) -> bool:
         return principal in (None, one.principal)
 
-    found, following = await _read(service, _since_us(since), after, partial(read_refusals, wanted=wanted, limit=limit))
+    found, following = await _read(
+        service.audit, service.partitions, _since_us(since), after, partial(read_refusals, wanted=wanted, limit=limit)
+    )
     return {"refusals": [_refusal(one) for one in found], "next": following}
 
 
@@ -129,15 +134,16 @@ def _since_us(since: str | None) -> int | None:
 
 
 async def _read(
-    service: Service,
+    audit: Audit | None,
+    partitions: Partitions,
     since_us: int | None,
     after: int | None,
     read: Callable[[PartitionLog, int], tuple[list[R], int | None]],
 ) -> tuple[list[R], int | None]:
     """Read a page that begins at `after`, or else at `since_us`."""
-    if service.audit is None:
+    if audit is None:
         raise Conflict("this service records no acts: set service.audit", code="audit_off")
-    opened = await service.audit.partition.look()
+    opened = await audit.partition.look()
     if opened is None:
         return [], None
     log = opened
@@ -146,7 +152,7 @@ async def _read(
         start = log.min_offset if since_us is None else log.offset_at(since_us)
         return read(log, start if after is None else after)
 
-    return await service.partitions.run(page)
+    return await partitions.run(page)
 
 
 def _act(view: ActView) -> dict[str, Any]:

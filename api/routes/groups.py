@@ -11,11 +11,11 @@ from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
 from pydantic import BaseModel, WithJsonSchema
 
-from api.host import Call, HostedMeta, Hosting, Owners, Topics, is_forwarded
+from api.host import Call, HostedMeta, Hosting, Owners, is_forwarded
 from api.order import OnlineClients
-from api.queue import Lanes, MovedProgress, SeenClients
+from api.queue import Lanes, SeenClients
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
-from api.routes.lane_views import LaneView, Others, ask_others, lane_views
+from api.routes.lane_views import LaneView, LaneViews, Others, ask_others
 from api.service import Asking, Running
 from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
 from mq.errors import NotFound
@@ -149,8 +149,7 @@ class GroupViews:
         lanes: Lanes,
         hosting: Hosting,
         owners: Owners,
-        topics: Topics,
-        moved: MovedProgress,
+        views: LaneViews,
         *,
         online: OnlineClients,
         seen: SeenClients,
@@ -159,8 +158,7 @@ class GroupViews:
         self._lanes = lanes
         self._hosting = hosting
         self._owners = owners
-        self._topics = topics
-        self._moved = moved
+        self._views = views
         self._online = online
         self._seen = seen
 
@@ -211,16 +209,7 @@ class GroupViews:
                 continue
             try:
                 consumed = topic.name not in wanted
-                lanes = await lane_views(
-                    self._lanes,
-                    self._hosting,
-                    self._topics,
-                    self._moved,
-                    group,
-                    topic,
-                    consumed=consumed,
-                    others=others,
-                )
+                lanes = await self._views.of(group, topic, consumed=consumed, others=others)
             except NotFound:  # the topic was deleted meanwhile
                 continue
             if lanes:
@@ -250,8 +239,7 @@ async def _views_of(service: Running) -> GroupViews:
         service.lanes,
         service.hosting,
         service.owners,
-        service.topics,
-        service.moved,
+        LaneViews(service.lanes, service.hosting, service.topics, service.moved),
         online=service.online,
         seen=service.seen,
     )

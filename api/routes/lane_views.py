@@ -21,7 +21,7 @@ from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, lag_messages
 from mq.static import LogicalQueue, committed_at, position_of
 
-__all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
+__all__ = ["LaneView", "LaneViews", "Others", "ask_others"]
 
 
 class LaneView(BaseModel):
@@ -47,48 +47,51 @@ class LaneView(BaseModel):
     metadata: str | None = None
 
 
-async def lane_views(
-    hosted: Lanes,
-    hosting: Hosting,
-    topics: Topics,
-    moved: MovedProgress,
-    group: str,
-    topic: Topic,
-    *,
-    consumed: bool,
-    others: Others | None = None,
-) -> list[LaneView]:
-    """Return all partitions of a topic in route order, retries last; with `consumed`, none if the group touched none.
+class LaneViews:
+    """Shows the progress of groups in partitions; used on the event loop."""
 
-    A retry partition that does not exist yet is left out. `others` has the lanes of other processes' brokers; without
-    it, only the lanes of this process are returned. Of a static topic the logical queues are returned, but to another
-    process the lanes of their segments.
-    """
-    queues = topics.queues_of(topic)
-    lanes = lanes_of(group, topic if queues is None else hosted.topic(topic.name) or topic)
-    await settle_overdue(hosted, lanes)
-    if others is None:
-        lanes = [lane for lane in lanes if hosting.hosts(_broker(lane))]
-    for broker in sorted({_broker(lane) for lane in lanes}):
-        if hosting.hosts(broker):
-            await hosted.follow_streams(broker)
-    begun = [
-        await _begun(hosted, lane) if hosting.hosts(_broker(lane)) else _told(others, topic, lane) for lane in lanes
-    ]
-    if consumed and not any(map(_is_touched, begun)):
-        return []
-    bounds = await asyncio.gather(*(_readable_bounds(hosted, lane, topic.name) for lane in lanes))
-    views = [
-        _with_bounds(view, found)
-        for view, found in zip(begun, bounds, strict=True)
-        if found is not None or not view.retry or _is_touched(view)
-    ]
-    if queues is None or others is None:
-        return views
-    by_partition = {view.partition: view for view in views}
-    its_group = hosted.groups.group(group)
-    shown = [await _queue_view(moved, topic, its_group, name, queues.find(name), by_partition) for name in queues.names]
-    return [*shown, *(view for view in views if view.retry)]
+    def __init__(self, lanes: Lanes, hosting: Hosting, topics: Topics, moved: MovedProgress) -> None:
+        self._lanes = lanes
+        self._hosting = hosting
+        self._topics = topics
+        self._moved = moved
+
+    async def of(self, group: str, topic: Topic, *, consumed: bool, others: Others | None = None) -> list[LaneView]:
+        """Return all partitions of a topic in route order, retries last.
+
+        With `consumed`, none is returned if the group has touched none. A retry partition that does not exist yet is
+        left out. `others` has the lanes of other processes' brokers; without it, only the lanes of this process are
+        returned. Of a static topic the logical queues are returned, but to another process the lanes of their segments.
+        """
+        queues = self._topics.queues_of(topic)
+        lanes = lanes_of(group, topic if queues is None else self._lanes.topic(topic.name) or topic)
+        await settle_overdue(self._lanes, lanes)
+        if others is None:
+            lanes = [lane for lane in lanes if self._hosting.hosts(_broker(lane))]
+        for broker in sorted({_broker(lane) for lane in lanes}):
+            if self._hosting.hosts(broker):
+                await self._lanes.follow_streams(broker)
+        begun = [
+            await _begun(self._lanes, lane) if self._hosting.hosts(_broker(lane)) else _told(others, topic, lane)
+            for lane in lanes
+        ]
+        if consumed and not any(map(_is_touched, begun)):
+            return []
+        bounds = await asyncio.gather(*(_readable_bounds(self._lanes, lane, topic.name) for lane in lanes))
+        views = [
+            _with_bounds(view, found)
+            for view, found in zip(begun, bounds, strict=True)
+            if found is not None or not view.retry or _is_touched(view)
+        ]
+        if queues is None or others is None:
+            return views
+        by_partition = {view.partition: view for view in views}
+        its_group = self._lanes.groups.group(group)
+        shown = [
+            await _queue_view(self._moved, topic, its_group, name, queues.find(name), by_partition)
+            for name in queues.names
+        ]
+        return [*shown, *(view for view in views if view.retry)]
 
 
 async def _queue_view(
@@ -224,12 +227,6 @@ def _with_bounds(view: LaneView, bounds: Bounds | None) -> LaneView:
 
 async def _readable_bounds(lanes: Lanes, lane: LaneKey, topic: str) -> Bounds | None:
     try:
-        return await lane_bounds(lanes, lane, topic)
+        return await lanes.bounds(lane, topic)
     except Corrupt:
         return None
-
-
-async def lane_bounds(lanes: Lanes, lane: LaneKey, topic: str) -> Bounds | None:
-    """Return the present bounds of the lane's partition; None for a retry partition that does not exist yet."""
-    log = await lanes.partition_of(lane, topic).look()
-    return None if log is None else Bounds(log.min_offset, log.end_offset)

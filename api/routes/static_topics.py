@@ -14,9 +14,9 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel, Field
 
-from api.host import Call, as_response, from_cluster, global_epoch_of
+from api.host import Call, GlobalTopics, Topics, as_response, from_cluster, global_epoch_of
 from api.routes.topics import StayView, TopicName
-from api.service import Running, Service
+from api.service import Running
 from api.wire import JsonBody, problems
 from mq.errors import Refused, Unprocessable
 from mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
@@ -142,7 +142,7 @@ async def remap(topic: TopicName, service: Running, request: Request) -> Any:
     if asked.brokers is not None and asked.clusters is not None:
         raise Unprocessable("clusters: name either the brokers or the clusters", field="clusters")
     if asked.clusters is not None:
-        return await _remap_clusters(topic, service, request, asked, asked.clusters)
+        return await _remap_clusters(topic, service.topics, service.global_topics, request, asked, asked.clusters)
     assert asked.brokers is not None, "one of both is given"
     change = service.static_topics.plan_remap if asked.plan else service.static_topics.remap
     found = await change(topic, asked.brokers, asked.mode, asked.queues)
@@ -162,29 +162,29 @@ async def remap(topic: TopicName, service: Running, request: Request) -> Any:
 
 
 async def _remap_clusters(
-    topic: str, service: Service, request: Request, asked: RemapRequest, clusters: list[str]
+    topic: str, topics: Topics, of_clusters: GlobalTopics, request: Request, asked: RemapRequest, clusters: list[str]
 ) -> Any:
     """Move queues of a global topic between clusters; its home does it, whatever cluster is asked."""
-    elsewhere = await _at_home(topic, service, request)
+    elsewhere = await _at_home(topic, topics, of_clusters, request)
     if elsewhere is not None:
         return elsewhere
     if asked.plan:
-        found = await service.global_topics.plan_remap(topic, clusters, asked.queues)
+        found = await of_clusters.plan_remap(topic, clusters, asked.queues)
     else:
-        found = await service.global_topics.remap(topic, clusters, asked.mode, asked.queues)
+        found = await of_clusters.remap(topic, clusters, asked.mode, asked.queues)
     moved = [
         {"queue": one.queue, "from": one.source, "to": one.target, "logic_offset": one.logic_offset} for one in found
     ]
     return {"topic": topic, "plan": asked.plan, "mode": asked.mode, "moved": moved}
 
 
-async def _at_home(topic: str, service: Service, request: Request) -> Response | None:
+async def _at_home(topic: str, topics: Topics, of_clusters: GlobalTopics, request: Request) -> Response | None:
     """Return the answer of a global topic's home; None if it is this cluster."""
-    world = require_world((await service.topics.require(topic)).topic)
-    if world.home == service.global_topics.clusters.here or from_cluster(request.scope["headers"]):
+    world = require_world((await topics.require(topic)).topic)
+    if world.home == of_clusters.clusters.here or from_cluster(request.scope["headers"]):
         return None
     call = Call.of(request.scope, await request.body())
-    return as_response(await service.global_topics.clusters.ask(world.home, call, epoch=world.epoch))
+    return as_response(await of_clusters.clusters.ask(world.home, call, epoch=world.epoch))
 
 
 @router.post(

@@ -15,9 +15,10 @@ from msgspec import Meta
 from pydantic import BaseModel
 
 from api.auth import permit_put
-from api.host import Call, HostedTopic, QueueState, from_cluster, queue_states
+from api.host import Call, HostedTopic, QueueState, Topics, from_cluster, queue_states
 from api.log import Partition
-from api.service import Asking, Running, Service
+from api.progress import QueueProgress
+from api.service import Asking, Running
 from api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
 from mq.errors import Corrupt, Unprocessable
 from mq.limits import (
@@ -269,7 +270,7 @@ async def list_topics(service: Running, caller: Asking, limit: Limit = None, aft
 @router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
 async def show_topic(topic: TopicName, service: Running, caller: Asking, request: Request) -> Any:
     hosted = await service.topics.require(topic)
-    view = await _view(service, hosted)
+    view = await _view(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
     if hosted.topic.world is not None and not from_cluster(request.scope["headers"]):
         _add_parts(view, await service.global_topics.views(hosted.topic, caller.name))
     return view
@@ -299,7 +300,7 @@ async def put_topic(topic: TopicName, service: Running, caller: Asking, request:
     else:
         hosted, created = await service.static_topics.put(topic, static, permit)
     response.status_code = 201 if created else 200
-    return await _view(service, hosted)
+    return await _view(hosted, service.topics, service.warehouse, service.settings.refresh_ms)
 
 
 @router.delete(
@@ -340,7 +341,8 @@ async def offsets_by_time(
         found = await service.global_times.offsets_at(hosted, time_us, Call.of(request.scope))
         return {"topic": topic, "time": rfc3339(time_us), "offsets": msgspec.to_builtins(found)}
     if hosted.topic.static is not None:
-        offsets = await _queue_offsets(service, hosted, time_us)
+        await service.meta.refresh()  # the newest segments count
+        offsets = await _queue_offsets(hosted, service.topics, service.progress, time_us)
         return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
     logs = await brought_up(hosted, service.settings.refresh_ms)
     offsets = []
@@ -352,13 +354,13 @@ async def offsets_by_time(
     return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
 
 
-async def _queue_offsets(service: Service, hosted: HostedTopic, time_us: int) -> list[dict[str, object]]:
+async def _queue_offsets(
+    hosted: HostedTopic, topics: Topics, progress: QueueProgress, time_us: int
+) -> list[dict[str, object]]:
     """Return for each logical queue the first logical offset at or after a time (SPEC STATIC-15)."""
-    await service.meta.refresh()  # the newest segments count
-    queues = [service.topics.require_queue(hosted, name, "topic") for name in hosted.topic.client_partitions]
+    queues = [topics.require_queue(hosted, name, "topic") for name in hosted.topic.client_partitions]
     return [
-        {"partition": queue.name, "offset": await service.progress.offset_at(hosted.topic, queue, time_us)}
-        for queue in queues
+        {"partition": queue.name, "offset": await progress.offset_at(hosted.topic, queue, time_us)} for queue in queues
     ]
 
 
@@ -402,10 +404,10 @@ def _add_parts(view: dict[str, Any], others: Sequence[Mapping[str, Any] | None])
             queue["state"] = "queue_unserved"
 
 
-async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
+async def _view(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refresh_ms: int) -> dict[str, object]:
     topic = hosted.topic
-    await brought_up(hosted, service.settings.refresh_ms)
-    queues = queue_states(hosted, service.topics.queues(hosted))
+    await brought_up(hosted, refresh_ms)
+    queues = queue_states(hosted, topics.queues(hosted))
     return {
         "topic": topic.name,
         "id": topic.id,
@@ -419,7 +421,7 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
         "logical_partitions": LOGICAL_PARTITIONS if topic.settings.partitioner == "lp" else 0,
         "static": topic.static is not None,
         "total_queues": None if topic.static is None else topic.static.total,
-        "partitions": _partition_views(hosted, service.warehouse, service.topics.access),
+        "partitions": _partition_views(hosted, warehouse, topics.access),
         "scope": None if topic.static is None else "cluster" if topic.world is None else "global",
         "home": None if topic.world is None else topic.world.home,
         "clusters": None if topic.world is None else list(topic.world.clusters),

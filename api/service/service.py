@@ -37,7 +37,7 @@ from api.host import (
 from api.log import Metrics, Partitions, Threads
 from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
-from api.progress import GlobalTimes, LaneCommits, QueueProgress
+from api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
 from api.service.access import Access
 from api.service.gauges import RequestRate, counters_of, gauges_of
@@ -187,6 +187,7 @@ class Service:
         self.moved = MovedProgress(self.meta, self.lanes, self.hosting.hosts, follow, refresh_s=self._refresh_s)
         self.commits = LaneCommits(self.lanes, self.hosting, self.owners)
         self.progress = QueueProgress(self.lanes, self.moved, self.commits)
+        self.group_commits = GroupCommits(self.meta, self.commits, self.progress, self.statistics)
         self.global_times = GlobalTimes(self.global_copies, self.topics, self.progress)
 
     def _make_pops(self, meta: MetaLog, ports: Ports) -> None:

@@ -65,6 +65,9 @@ FOR_USERS = ("jobs.export", "mq.testing")
 #: What a room offers that another defines: users' functions answer with it, or get it.
 FOREIGN = {"mq.client.messages": {"FailedHandle", "MessageOrigin"}, "mq.client.orderly": {"Verdict"}}
 
+#: Who gets the whole service: they make what takes its parts. FastAPI gives it to the functions of its calls.
+GIVEN_THE_SERVICE = {"api.app", "api.kafka.calls.door", "api.kafka.server.server"}
+
 #: Most modules of a folder, its `__init__` among them.
 MODULES_MAX = 22
 #: Folders with more, and why they are no rooms of smaller ones.
@@ -117,6 +120,21 @@ def test_a_room_offers_only_what_is_its_own(room: str) -> None:
     passed_on = {(importing, name) for importing, _, name in ours}
     foreign = {name for importing, _, name in ours if importing == room}
     assert {name for one, name in lists if (one, name) in passed_on} | foreign == FOREIGN.get(room, set())
+
+
+def test_functions_take_what_they_use_and_not_the_whole_service() -> None:
+    given = set()
+    for path in (ROOT / "api").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                if any(one.annotation is not None and "Service" in _names(one.annotation) for one in every):
+                    given.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    assert given == GIVEN_THE_SERVICE
+
+
+def _names(annotation: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
 
 
 def test_no_modules_import_each_other_in_a_circle_not_for_types_either() -> None:

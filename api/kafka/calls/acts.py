@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from api.audit import Asking
+from api.audit import Asking, Audit
 from api.kafka.access import Asker
-from api.service import Service
 from mq.audit import ANONYMOUS
 
 __all__ = ["recorded"]
 
 
 def recorded(
-    service: Service, asker: Asker, resource: str, name: str, asked: Mapping[str, Any]
+    audit: Audit | None, asker: Asker, resource: str, name: str, asked: Mapping[str, Any]
 ) -> AbstractAsyncContextManager[object]:
     """Return a context whose block is one act: it is begun when it is recorded, and confirmed when its end is.
+
+    Without an `audit` nothing is recorded.
 
     Raises
     ------
@@ -26,7 +27,7 @@ def recorded(
     Unknown
         `audit_incomplete`: it was carried out, and its end cannot be recorded.
     """
-    if service.audit is None:
+    if audit is None:
         return nullcontext()
     principal = asker.caller.name or ANONYMOUS
-    return service.audit.acts.carried_out(Asking(principal, asker.address, asker.call, resource, name, asked))
+    return audit.acts.carried_out(Asking(principal, asker.address, asker.call, resource, name, asked))

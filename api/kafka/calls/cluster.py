@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from api.auth import permit_put
+from api.host import Topics
 from api.kafka.access import Asker
 from api.kafka.calls.places import Node, Places
 from api.kafka.messages import (
@@ -17,7 +18,6 @@ from api.kafka.messages import (
     MetadataTopic,
     error_code_of,
 )
-from api.service import Service
 from mq.errors import DeltaMQError, Forbidden
 from mq.meta import Topic
 from mq.names import check_client_topic, is_system
@@ -28,10 +28,10 @@ __all__ = ["Cluster"]
 class Cluster:
     """The calls about the cluster; used on the event loop."""
 
-    def __init__(self, service: Service, places: Places) -> None:
+    def __init__(self, places: Places, topics: Topics, *, auto_create: bool) -> None:
         self._places = places
-        self._topics = service.topics
-        self._create = service.settings.auto_create_topics
+        self._topics = topics
+        self._create = auto_create
 
     async def metadata(self, request: MetadataRequest, version: int, asker: Asker) -> MetadataResponse:
         """Return the nodes, and the topics that are asked for: all for null, in version 0 for an empty list."""

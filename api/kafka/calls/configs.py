@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from api.audit import Audit
 from api.auth import permit_put
+from api.host import Topics
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import Places
@@ -35,7 +37,6 @@ from api.kafka.messages import (
     NamedValue,
     error_code_of,
 )
-from api.service import Service
 from mq.errors import DeltaMQError, Refused, Unprocessable
 from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_MAX, RETENTION_MS_MIN
 from mq.meta import TopicRequest, TopicSettings, check_partitioner
@@ -64,10 +65,10 @@ _IGNORED: Final = ("segment.", "flush.", "index.", "min.insync.replicas", "uncle
 class TopicConfigs:
     """The calls about settings; used on the event loop."""
 
-    def __init__(self, service: Service, places: Places) -> None:
-        self._service = service
-        self._topics = service.topics
+    def __init__(self, places: Places, topics: Topics, audit: Audit | None) -> None:
         self._places = places
+        self._topics = topics
+        self._audit = audit
 
     async def describe(self, request: DescribeConfigsRequest, asker: Asker) -> DescribeConfigsResponse:
         """Return the settings of topics; nodes show none."""
@@ -119,7 +120,7 @@ class TopicConfigs:
             retention_ms = _changed_retention(name, asked, topic.settings)
             if retention_ms not in (None, topic.settings.retention_ms) and not request.validate_only:
                 permit = permit_put(asker.caller, name)
-                async with recorded(self._service, asker, "topic", name, {"retention_ms": retention_ms}):
+                async with recorded(self._audit, asker, "topic", name, {"retention_ms": retention_ms}):
                     await self._topics.put(name, TopicRequest(retention_ms=retention_ms), permit=permit)
         except DeltaMQError as error:
             return AlteredConfigs(error_code_of(error), error.detail, kind, name)

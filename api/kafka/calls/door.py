@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 
 from api.kafka.access import Asker, Session
 from api.kafka.calls.cluster import Cluster
+from api.kafka.calls.committed import CommittedOffsets
 from api.kafka.calls.configs import TopicConfigs
 from api.kafka.calls.fetching import Fetching
 from api.kafka.calls.group_offsets import GroupOffsets
@@ -50,6 +51,8 @@ from api.kafka.messages import (
     offered,
     unknown_version,
 )
+from api.reading import PartitionReader, QueueReader
+from api.sending import PartitionAppender, QueueAppender
 from api.service import Service
 from api.wire import Ticket
 
@@ -61,14 +64,29 @@ class Door:
 
     def __init__(self, service: Service, advertised: str) -> None:
         """`advertised` is the address, `HOST:PORT`, under which clients reach this process."""
-        places = Places(service, advertised)
-        self._producing = Producing(service, places)
-        self._fetching = Fetching(service, places)
-        self._cluster = Cluster(service, places)
-        self._topics = TopicCalls(service, places)
-        self._configs = TopicConfigs(service, places)
-        self._members = Members(service)
-        self._offsets = GroupOffsets(service, places, self._members)
+        topics, groups, audit = service.topics, service.groups, service.audit
+        places = Places(
+            topics, service.hosting, service.meta, cluster=service.config.warehouse.cluster, here=advertised
+        )
+        self._producing = _producing(service, places)
+        self._fetching = _fetching(service, places)
+        self._cluster = Cluster(places, topics, auto_create=service.settings.auto_create_topics)
+        self._topics = TopicCalls(places, topics, service.delete_topic, audit)
+        self._configs = TopicConfigs(places, topics, audit)
+        self._members = Members(groups, service.hosting, audit)
+        self._committed = CommittedOffsets(
+            places, topics, service.meta, groups, service.lanes, service.moved, service.progress
+        )
+        self._offsets = GroupOffsets(
+            places,
+            self._members,
+            self._committed,
+            groups,
+            service.group_commits,
+            service.progress,
+            service.owners,
+            audit,
+        )
 
     def begin_stop(self) -> None:
         """Let no member of a group wait any longer."""
@@ -139,7 +157,7 @@ class Door:
             case OffsetCommitRequest() as request:
                 return await self._offsets.commit(request, asker)
             case OffsetFetchRequest() as request:
-                return await self._offsets.fetch(request, asker)
+                return await self._committed.fetch(request, asker)
             case OffsetDeleteRequest() as request:
                 return await self._offsets.delete(request, asker)
             case ListGroupsRequest():
@@ -165,6 +183,26 @@ class Door:
             case IncrementalAlterConfigsRequest() as request:
                 return await self._configs.alter(request, asker)
         raise AssertionError(f"call {frame.api.key} is offered, so it has an answer")
+
+
+def _producing(service: Service, places: Places) -> Producing:
+    topics, partitions = service.topics, service.partitions
+    return Producing(
+        places,
+        topics,
+        partitions,
+        PartitionAppender(topics, service.meta, partitions, service.sealer),
+        QueueAppender(topics, service.meta, partitions, service.sealer),
+        service.metrics,
+        flush=service.config.log.flush,
+        now_ms=service.now_ms,
+    )
+
+
+def _fetching(service: Service, places: Places) -> Fetching:
+    reader = PartitionReader(service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000)
+    queues = QueueReader(reader, service.topics, service.meta, service.partitions)
+    return Fetching(places, service.topics, service.partitions, reader, queues, service.progress, service.metrics)
 
 
 async def _at_once(answer: Message) -> Message:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from api.host import GONE, HostedTopic
+from api.host import GONE, HostedTopic, Topics
 from api.kafka.access import Asker
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
@@ -40,10 +40,10 @@ from api.kafka.messages import (
 )
 from api.kafka.records import encode_records
 from api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
-from api.log import Partition
+from api.log import Metrics, Partition, Partitions
+from api.progress import QueueProgress
 from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
-from api.service import Service
 from api.wire import Ticket
 from mq.errors import DeltaMQError
 from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
@@ -73,17 +73,24 @@ class _Asked:
 class Fetching:
     """The readers' calls; used on the event loop."""
 
-    def __init__(self, service: Service, places: Places) -> None:
+    def __init__(
+        self,
+        places: Places,
+        topics: Topics,
+        partitions: Partitions,
+        reader: PartitionReader,
+        queues: QueueReader,
+        progress: QueueProgress,
+        metrics: Metrics,
+    ) -> None:
         self._places = places
-        self._topics = service.topics
-        self._partitions = service.partitions
-        self._metrics = service.metrics
-        self._loop = service.loop
-        self._progress = service.progress
-        self._reader = PartitionReader(
-            service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000
-        )
-        self._queues = QueueReader(self._reader, service.topics, service.meta, service.partitions)
+        self._topics = topics
+        self._partitions = partitions
+        self._reader = reader
+        self._queues = queues
+        self._progress = progress
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
 
     async def fetch(self, request: FetchRequest, ticket: Ticket, asker: Asker) -> FetchResponse:
         """Return what the partitions have from the given offsets on; the bytes of rows are reserved in `ticket`."""

@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
+from api.audit import Audit
+from api.host import Groups, Hosting
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import address_of
@@ -42,7 +44,6 @@ from api.kafka.messages import (
     error_code_of,
     subscription_of,
 )
-from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Forbidden, Unavailable
 from mq.members import ClassicGroup, Joining, MemberError, Phase
 from mq.meta import META_ROLE
@@ -73,11 +74,11 @@ class _Hosted:
 class Members:
     """The members of all groups; used on the event loop."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._groups = service.groups
-        self._hosting = service.hosting
-        self._loop = service.loop
+    def __init__(self, groups: Groups, hosting: Hosting, audit: Audit | None) -> None:
+        self._groups = groups
+        self._hosting = hosting
+        self._audit = audit
+        self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, _Hosted] = {}
         #: The epoch of the meta role since which the members are known.
         self._epoch = -1
@@ -371,7 +372,7 @@ class Members:
             self._check_here()
             if name in self._hosted:
                 return ErrorCode.NON_EMPTY_GROUP
-            async with recorded(self._service, asker, "group", check_group(name), {}):
+            async with recorded(self._audit, asker, "group", check_group(name), {}):
                 await self._groups.delete(name)
         except DeltaMQError as error:
             code = error_code_of(error)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Final, NamedTuple
 
-from api.host import HostedTopic, Hosting, Topics
-from api.service import Service
+from api.host import HostedMeta, HostedTopic, Hosting, Topics
 from mq.errors import Conflict, NotFound
 from mq.meta import Topic
 from mq.names import broker_of
@@ -34,13 +33,13 @@ def address_of(text: str) -> Node:
 class Places:
     """The nodes of the cluster, and which of them leads a partition."""
 
-    def __init__(self, service: Service, here: str) -> None:
-        """`here` is the address of this process."""
-        self._topics: Topics = service.topics
-        self._hosting: Hosting = service.hosting
-        self._meta = service.meta
+    def __init__(self, topics: Topics, hosting: Hosting, meta: HostedMeta, *, cluster: str, here: str) -> None:
+        """`cluster` is the cluster's name, `here` the address of this process."""
+        self._topics = topics
+        self._hosting = hosting
+        self._meta = meta
         self.here = address_of(here)
-        self.cluster: str = service.config.warehouse.cluster
+        self.cluster = cluster
 
     def nodes(self) -> list[Node]:
         """Return the processes that Kafka's clients can reach, this one first."""

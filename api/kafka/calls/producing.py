@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from api.host import GONE, HostedTopic
+from api.host import GONE, HostedTopic, Topics
 from api.kafka.access import Asker
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
@@ -36,9 +36,8 @@ from api.kafka.messages import (
 )
 from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
 from api.kafka.rows import native_decoder, rows_of
-from api.log import RecordRows
+from api.log import Metrics, Partitions, RecordRows
 from api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
-from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Forbidden, Refused
 from mq.limits import REQUEST_BYTES_MAX
 from mq.names import check_client_topic
@@ -124,15 +123,27 @@ class _Waiting:
 class Producing:
     """The producers' calls; used on the event loop."""
 
-    def __init__(self, service: Service, places: Places) -> None:
+    def __init__(
+        self,
+        places: Places,
+        topics: Topics,
+        partitions: Partitions,
+        appender: PartitionAppender,
+        queues: QueueAppender,
+        metrics: Metrics,
+        *,
+        flush: Flush,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`flush` is when messages of topics without a setting of their own are synced."""
         self._places = places
-        self._topics = service.topics
-        self._partitions = service.partitions
-        self._metrics = service.metrics
-        self._now_ms = service.now_ms
-        self._flush = service.config.log.flush
-        self._appender = PartitionAppender(service.topics, service.meta, service.partitions, service.sealer)
-        self._queues = QueueAppender(service.topics, service.meta, service.partitions, service.sealer)
+        self._topics = topics
+        self._partitions = partitions
+        self._appender = appender
+        self._queues = queues
+        self._metrics = metrics
+        self._flush = flush
+        self._now_ms = now_ms
 
     def begin_at_once(self, request: ProduceRequest, asker: Asker, reply: Reply) -> bool:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from api.audit import Audit
 from api.auth import permit_put
+from api.host import Topics
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
 from api.kafka.calls.configs import settings_of
@@ -24,7 +27,6 @@ from api.kafka.messages import (
     NewPartitions,
     error_code_of,
 )
-from api.service import Service
 from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
 from mq.meta import TopicRequest, check_may_grow
 from mq.names import check_client_topic
@@ -35,10 +37,14 @@ __all__ = ["TopicCalls"]
 class TopicCalls:
     """The calls about topics; used on the event loop."""
 
-    def __init__(self, service: Service, places: Places) -> None:
-        self._service = service
-        self._topics = service.topics
+    def __init__(
+        self, places: Places, topics: Topics, delete: Callable[[str], Awaitable[None]], audit: Audit | None
+    ) -> None:
+        """`delete` deletes a topic with all that groups have of it."""
         self._places = places
+        self._topics = topics
+        self._delete = delete
+        self._audit = audit
 
     async def create(self, request: CreateTopicsRequest, asker: Asker) -> CreateTopicsResponse:
         """Make topics; the store keeps the copies, so replication factors are taken and mean nothing."""
@@ -59,7 +65,7 @@ class TopicCalls:
                     "retention_ms": wanted.retention_ms,
                     "partitioner": wanted.partitioner,
                 }
-                async with recorded(self._service, asker, "topic", name, asks):
+                async with recorded(self._audit, asker, "topic", name, asks):
                     permit = permit_put(asker.caller, name)
                     _, is_new = await self._topics.put(name, wanted, only_new=True, permit=permit)
                     _check_new(name, is_new)
@@ -78,8 +84,8 @@ class TopicCalls:
         try:
             asker.check(DeleteTopicsRequest, topic=name)
             await self._places.topic(check_client_topic(name))
-            async with recorded(self._service, asker, "topic", name, {}):
-                await self._service.delete_topic(name)
+            async with recorded(self._audit, asker, "topic", name, {}):
+                await self._delete(name)
         except DeltaMQError as error:
             return DeletedTopic(name, error_code_of(error), error.detail)
         return DeletedTopic(name, ErrorCode.NONE)
@@ -105,7 +111,7 @@ class TopicCalls:
             check_may_grow(asked.name, topic.settings)
             if not validate_only:
                 permit = permit_put(asker.caller, asked.name)
-                async with recorded(self._service, asker, "topic", asked.name, {"partitions": asked.count}):
+                async with recorded(self._audit, asker, "topic", asked.name, {"partitions": asked.count}):
                     await self._topics.put(asked.name, TopicRequest(partitions=asked.count), permit=permit)
         except DeltaMQError as error:
             return CreatePartitionsResult(asked.name, error_code_of(error), error.detail)

@@ -5,17 +5,16 @@ first bytes --announced--> size, call --wait_s--> quota of the caller, room in t
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from api.auth import Meter
+from api.auth import Meter, Quotas
 from api.kafka.access import Session
-from api.service import Service
-from api.wire import Ticket
+from api.wire import Admission, Ticket
 from mq.backoff import Backoff
 from mq.errors import Overloaded, TooLarge, Unauthenticated
 from mq.limits import ADMIN_BYTES_MAX
 
-__all__ = ["LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival"]
+__all__ = ["LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival", "Room"]
 
 LENGTH_BYTES: Final = 4
 #: A frame's length and its call.
@@ -27,6 +26,16 @@ _BEFORE: Final = (17, 18, 36)
 #: Most bytes of such a call.
 _BEFORE_BYTES_MAX: Final = 64 * 1024
 _AGAIN_S: Final = Backoff(0.005, 0.25)
+
+
+class Room(NamedTuple):
+    """What the service has for requests: the quotas of their callers, and the bytes that it can hold of them."""
+
+    quotas: Quotas
+    #: Bounds the answers to fetches.
+    answers: Admission
+    #: Bounds all other requests.
+    requests: Admission
 
 
 class Arrival:
@@ -69,13 +78,13 @@ class Arrival:
             raise TooLarge(f"a request of {size} bytes for call {call}; at most {limit} are allowed")
         return cls(size, call)
 
-    def wait_s(self, service: Service, principal: str) -> float:
+    def wait_s(self, room: Room, principal: str) -> float:
         """Reserve what the request needs, when the caller's quota allows one more and the service has room.
 
         Return 0, or the seconds after which to try again: until then the client's socket fills up.
         """
         if not self._is_metered:
-            meter = service.quotas.meter(principal) if principal else None
+            meter = room.quotas.meter(principal) if principal else None
             if meter is not None and self.call not in _BEFORE:
                 wait_s = meter.wait_s()
                 if wait_s > 0:
@@ -83,7 +92,7 @@ class Arrival:
                 meter.asked(self.size)
                 self.meter = meter
             self._is_metered = True
-        admission = service.answers if self.call == _FETCH else service.admission
+        admission = room.answers if self.call == _FETCH else room.requests
         try:
             ticket = admission.enter()
         except Overloaded:

@@ -26,11 +26,11 @@ from api.auth import Meter
 from api.kafka.access import Asker, Session
 from api.kafka.calls import Door
 from api.kafka.messages import Frame, Message, Parts, answer_frame, read_frame
-from api.kafka.server.arrival import LENGTH_BYTES, PRODUCE, START_BYTES, Arrival
+from api.kafka.server.arrival import LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
 from api.kafka.server.inbox import Inbox
-from api.service import Service
 from api.wire import Ticket
 from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
+from tables.config_sections import ServiceSettings
 
 __all__ = ["Connection", "Connections"]
 
@@ -56,11 +56,18 @@ Ask: TypeAlias = Callable[[], Awaitable[Message | None]]
 class Connections(Protocol):
     """Who has the connections."""
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether no more requests may be begun."""
+
     def opened(self, connection: Connection, transport: asyncio.Transport) -> Session | None:
         """Take note of a connection; None if it must close at once."""
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
+
+    def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:
+        """Take note of a refusal (SPEC SEC-41)."""
 
 
 class _Begun:
@@ -94,15 +101,17 @@ class _Begun:
 class Connection(asyncio.Protocol):
     """One connection, until the client goes, the service stops, or a limit is broken."""
 
-    def __init__(self, service: Service, door: Door, connections: Connections) -> None:
+    def __init__(self, door: Door, room: Room, settings: ServiceSettings, connections: Connections) -> None:
         self.session: Session
+        #: The client's address, `HOST:PORT`; empty until the connection is made.
+        self.address = ""
+        self._loop = asyncio.get_running_loop()
         #: Done when the connection is closed.
-        self.gone: asyncio.Future[None] = service.loop.create_future()
-        self._service = service
-        self._settings = service.settings
+        self.gone: asyncio.Future[None] = self._loop.create_future()
         self._door = door
+        self._room = room
+        self._settings = settings
         self._connections = connections
-        self._loop = service.loop
         self._transport: asyncio.Transport
         self._inbox = Inbox()
         self._next: Arrival | None = None
@@ -130,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         peer = transport.get_extra_info("peername")
         self._host = f"/{peer[0]}" if peer else ""
-        self._address = f"{peer[0]}:{peer[1]}" if peer else ""
+        self.address = f"{peer[0]}:{peer[1]}" if peer else ""
         session = self._connections.opened(self, transport)
         if session is None:
             self._abort()
@@ -221,9 +230,7 @@ class Connection(asyncio.Protocol):
         self._abort()
 
     def _refused(self, error: Unauthenticated | Forbidden, call: str) -> None:
-        """Count a refusal (SPEC SEC-41)."""
-        if self._service.audit is not None:
-            self._service.audit.refused(self.session.principal, call, error.status, error.code, self._address)
+        self._connections.refused(self, call, error)
 
     # Time.
 
@@ -287,7 +294,7 @@ class Connection(asyncio.Protocol):
         return not (
             self._is_over
             or self._is_last
-            or self._service.stopping
+            or self._connections.is_ending
             or self._beginning is not None
             or self._again is not None
             or self._write_by < math.inf
@@ -305,7 +312,7 @@ class Connection(asyncio.Protocol):
             wanted = self._next = Arrival.announced(start, self.session, self._settings.request_bytes_max)
             self._read_by = math.inf
         if wanted.ticket is None:
-            wait_s = wanted.wait_s(self._service, self.session.principal)
+            wait_s = wanted.wait_s(self._room, self.session.principal)
             if wait_s > 0:
                 if wanted.failures == 1:
                     self._expect_more()
@@ -334,7 +341,7 @@ class Connection(asyncio.Protocol):
         except BaseException:
             ticket.release()
             raise
-        asker.told(_call_name(frame.api.request), self._address, self._refused)
+        asker.told(_call_name(frame.api.request), self.address, self._refused)
         self.session.begin(asker)
         begun = _Begun(self, frame, asker, ticket, wanted.meter)
         self._begun.append(begun)

@@ -9,10 +9,12 @@ from typing import Final
 
 from api.kafka.access import Session
 from api.kafka.calls import Door
+from api.kafka.server.arrival import Room
 from api.kafka.server.connection import Connection
 from api.kafka.server.listener import KafkaListener
 from api.service import Service
 from api.tls import server_context
+from mq.errors import Forbidden, Unauthenticated
 
 __all__ = ["KafkaServer"]
 
@@ -37,8 +39,9 @@ class KafkaServer:
         """Accept connections from now on."""
         server = cls(service, listener)
         tls = server_context(service.settings, protocols=())
+        room = Room(service.quotas, service.answers, service.admission)
         server._server = await service.loop.create_server(
-            lambda: Connection(service, server._door, server),
+            lambda: Connection(server._door, room, service.settings, server),
             sock=listener.socket,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
@@ -49,9 +52,14 @@ class KafkaServer:
         log.info("event=kafka_listening address=%s", listener.advertised)
         return server
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether no more requests may be begun."""
+        return self._service.stopping
+
     def opened(self, connection: Connection, transport: asyncio.Transport) -> Session | None:
         """Take note of a connection; None if it must close at once."""
-        if len(self._connections) >= self._service.settings.connections_max or self._service.stopping:
+        if len(self._connections) >= self._service.settings.connections_max or self.is_ending:
             return None
         self._connections.add(connection)
         service = self._service
@@ -65,6 +73,12 @@ class KafkaServer:
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
+
+    def refused(self, connection: Connection, call: str, error: Unauthenticated | Forbidden) -> None:
+        """Count a refusal (SPEC SEC-41)."""
+        if self._service.audit is not None:
+            principal = connection.session.principal
+            self._service.audit.refused(principal, call, error.status, error.code, connection.address)
 
     def _look(self) -> None:
         """End the connections of clients that may not go on: what they may has changed, or time has passed."""

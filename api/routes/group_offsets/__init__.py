@@ -1,0 +1,10 @@
+"""A group's offsets in one topic over REST.
+
+calls --> offsets: here, or in all clusters of a global topic --> views of lanes, commits, resets
+"""
+
+from __future__ import annotations
+
+from api.routes.group_offsets.calls import router
+
+__all__ = ["router"]

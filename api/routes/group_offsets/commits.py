@@ -1,0 +1,221 @@
+"""Commits of a group's offsets in one topic: all are checked, then each is stored by the process that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from api.host import Call, Groups, HostedMeta, Hosting, Owners, Peer, Topics, is_forwarded, together
+from api.order import Locks
+from api.progress import LaneCommits, QueueProgress, check_offset, is_begin
+from api.queue import Lanes, begin
+from api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
+from api.routes.order_request import check_named
+from api.statistics import GroupStatistics
+from mq.errors import Conflict
+from mq.meta import Group, Topic
+from mq.names import broker_of
+from mq.queue import Committed, LaneKey, check_epoch, check_metadata
+from mq.static import LogicalQueue
+from mq.wire import CommitRequest
+
+__all__ = ["OffsetCommits", "check_texts"]
+
+#: A lane or a logical queue.
+K = TypeVar("K")
+#: A number or a text of a partition.
+V = TypeVar("V")
+
+
+class OffsetCommits:
+    """Commits offsets of this cluster's partitions; used on the event loop."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        topics: Topics,
+        groups: Groups,
+        owners: Owners,
+        hosting: Hosting,
+        *,
+        lanes: Lanes,
+        locks: Locks,
+        commits: LaneCommits,
+        progress: QueueProgress,
+        statistics: GroupStatistics,
+    ) -> None:
+        self._meta = meta
+        self._topics = topics
+        self._groups = groups
+        self._owners = owners
+        self._hosting = hosting
+        self._lanes = lanes
+        self._locks = locks
+        self._commits = commits
+        self._progress = progress
+        self._statistics = statistics
+
+    async def store(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
+        """Commit offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
+        numbers, epochs, attempts = asked.locks or {}, asked.epochs or {}, asked.attempts or {}
+        check_named(numbers, "locks", asked.offsets)
+        check_named(attempts, "attempts", asked.offsets)
+        found = await self._topic_meant(topic, asked.topic_id)
+        its_group = await self._groups.for_use(group)
+        check_not_broadcast(its_group)
+        if attempts and its_group.settings.consume_strategy != "exclusive":
+            raise Conflict(
+                f"group {group} is {its_group.settings.consume_strategy}: only exclusive groups commit attempts",
+                code="group_not_exclusive",
+                field="attempts",
+            )
+        queues, lanes = await self._checked(found, group, asked, from_peer=is_forwarded(call.headers))
+        ours, theirs = _by_owner(self._owners, {lane: broker_of(lane.partition) for lane in lanes}, call)
+        our_queues, their_queues = _by_owner(self._owners, {queue: queue.leader.broker for queue in queues}, call)
+        # Where a static topic's lane is named by itself, the process of its queue's leader has checked the lock.
+        locked = [] if found.static is not None else [lane for lane in ours if not lane.retry]
+        for lane in [*locked, *(LaneKey(found.id, group, False, queue.name) for queue in our_queues)]:
+            number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
+            self._locks.check_commit(its_group, found, lane, asked.client_id, number, where)
+        await begin(self._meta, found, its_group)
+        asking: list[Awaitable[dict[str, Committed]]] = [
+            self._commits.there(peer, call, _part(asked, names)) for peer, names in _names(theirs, their_queues).items()
+        ]
+        begins = is_forwarded(call.headers) and is_begin(call.headers)
+        here = self._commits.here(
+            topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, metadata=asked.metadata or {}, begins=begins
+        )
+        in_queues = self._in_queues(found, its_group, {queue: queues[queue] for queue in our_queues}, asked, call)
+        done = await together([here, in_queues, *asking])
+        committed = {name: at for part in done for name, at in part.items()}
+        offsets = {name: committed[name].offset for name in asked.offsets}
+        leaders = {lane.partition: broker_of(lane.partition) for lane in locked}
+        leaders |= {queue.name: queue.leader.broker for queue in our_queues}
+        for name, broker in leaders.items():
+            self._statistics.committed(group, found, name, broker, offsets[name])
+        place = {"group": group, "topic": topic, "topic_id": found.id}
+        return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in asked.offsets}}
+
+    async def _topic_meant(self, name: str, topic_id: str | None) -> Topic:
+        """Return the topic, checked against `topic_id` if one is given."""
+        found = (await self._topics.require(name)).topic
+        if topic_id in (None, found.id):
+            return found
+        await self._meta.refresh()
+        found = (await self._topics.require(name)).topic
+        if found.id != topic_id:
+            raise Conflict(
+                f"topic {name} was deleted and made again since its offsets were read",
+                code="epoch_over",
+                field="topic_id",
+                extra={"topic_id": found.id},
+            )
+        return found
+
+    async def _checked(
+        self, topic: Topic, group: str, asked: CommitRequest, *, from_peer: bool
+    ) -> tuple[dict[LogicalQueue, int], dict[LaneKey, int]]:
+        """Return the offsets by queue and by lane, with epochs and ends checked by what is known here.
+
+        Each lane's owner checks the epochs again.
+        """
+        epochs = asked.epochs or {}
+        queues, lanes = named(self._topics, group, topic, asked.offsets, "offsets", from_peer=from_peer)
+        if max(epochs.values(), default=0) > self._meta.now.groups.epoch:
+            await self._meta.refresh()
+        ends = await self._ends(topic, queues)
+        if any(offset > ends[queue] for queue, offset in queues.items()):
+            # Another process may have told the client of a segment that is not known here yet.
+            await self._meta.refresh()
+            queues, lanes = named(self._topics, group, topic, asked.offsets, "offsets", from_peer=from_peer)
+            ends = await self._ends(topic, queues)
+        for lane in lanes:
+            check_epoch(lane.partition, epochs.get(lane.partition), self._meta.now.groups.epoch_of(lane) or 0)
+        for lane, offset in lanes.items():
+            bounds = await self._lanes.bounds(lane, topic.name) or EMPTY
+            check_offset(lane.partition, offset, bounds.end_offset, "offsets")
+        for queue, offset in queues.items():
+            check_epoch(queue.name, epochs.get(queue.name), self._progress.epoch_of(topic, group, queue) or 0)
+            check_offset(queue.name, offset, ends[queue], "offsets")
+        return queues, lanes
+
+    async def _ends(self, topic: Topic, queues: Iterable[LogicalQueue]) -> dict[LogicalQueue, int]:
+        return {queue: await self._progress.end(topic, queue) for queue in queues}
+
+    async def _in_queues(
+        self,
+        topic: Topic,
+        group: Group,
+        queues: Mapping[LogicalQueue, int],
+        asked: CommitRequest,
+        call: Call,
+    ) -> dict[str, Committed]:
+        """Commit logical offsets of queues that this process leads, in lanes of any process (SPEC STATIC-16)."""
+        held = {queue.leader.broker: self._hosting.epoch(queue.leader.broker) for queue in queues}
+        epochs, attempts, texts = asked.epochs or {}, asked.attempts or {}, asked.metadata or {}
+        done = await together(
+            [
+                self._progress.store(
+                    topic,
+                    group,
+                    queue,
+                    offset,
+                    meant=epochs.get(queue.name),
+                    attempts=attempts.get(queue.name, 0),
+                    metadata=texts.get(queue.name, ""),
+                    headers=call.headers,
+                )
+                for queue, offset in queues.items()
+            ]
+        )
+        for broker, epoch in held.items():
+            self._hosting.check(broker, epoch)
+        return {queue.name: committed for queue, committed in zip(queues, done, strict=True)}
+
+
+def check_texts(asked: CommitRequest) -> None:
+    """Refuse a text of a partition that is not committed, and one that is too large."""
+    texts = asked.metadata or {}
+    check_named(texts, "metadata", asked.offsets)
+    for name, text in texts.items():
+        check_metadata(name, text)
+
+
+def _by_owner(owners: Owners, brokers: Mapping[K, str], call: Call) -> tuple[list[K], dict[Peer, list[K]]]:
+    """Return what this process serves, and what others serve, by process; `brokers` has the broker of each."""
+    ours: list[K] = []
+    theirs: dict[Peer, list[K]] = {}
+    for one, broker in brokers.items():
+        peer = owners.of(broker, call)
+        if peer is None:
+            ours.append(one)
+        else:
+            theirs.setdefault(peer, []).append(one)
+    return ours, theirs
+
+
+def _names(lanes: Mapping[Peer, list[LaneKey]], queues: Mapping[Peer, list[LogicalQueue]]) -> dict[Peer, set[str]]:
+    """Return the names of what each process serves."""
+    return {
+        peer: {*(lane.partition for lane in lanes.get(peer, ())), *(queue.name for queue in queues.get(peer, ()))}
+        for peer in {*lanes, *queues}
+    }
+
+
+def _part(asked: CommitRequest, names: Collection[str]) -> CommitRequest:
+    """Return the part of a request that concerns these partitions."""
+
+    def its(given: Mapping[str, V] | None) -> dict[str, V]:
+        return {name: one for name, one in (given or {}).items() if name in names}
+
+    return msgspec.structs.replace(
+        asked,
+        offsets=its(asked.offsets),
+        locks=its(asked.locks),
+        epochs=its(asked.epochs),
+        attempts=its(asked.attempts),
+        # An earlier release knows no such field.
+        metadata=its(asked.metadata) or None,
+    )
