@@ -160,10 +160,13 @@ class ProducerWindow:
     def _forget(self, now_ms: int) -> None:
         while len(self._seen) > self._producers_max:
             self._seen.popitem(last=False)
-        while self._seen:
-            if self._last_ms(next(iter(self._seen))) >= now_ms - self._window_ms:
-                return
+        while self._seen and not self._is_in_window(next(iter(self._seen)), now_ms):
             self._seen.popitem(last=False)
+
+    def _is_in_window(self, producer_id: str, now_ms: int) -> bool:
+        """Whether the producer was last seen within the window; its newest parts are mostly those added last."""
+        since_ms = now_ms - self._window_ms
+        return any(parts[-1].time_ms >= since_ms for parts in reversed(self._seen[producer_id].values()))
 
     def extend(self, parts: Iterable[Part]) -> None:
         """Remember each of these parts."""

@@ -12,9 +12,9 @@ import pyarrow as pa
 from api.log.parts import RecordRows, RequestPart
 from api.wire import ArrowRows, to_record_batch
 from mq.errors import Conflict, DeltaMQError, Refused, Unknown
-from tables.delta import RowsPart
+from tables.delta import RowsPart, one_batch
 from tables.failpoints import failpoint
-from tables.log import Appended, PartitionLog, one_batch
+from tables.log import Appended, PartitionLog
 from tables.settings import Flush
 
 __all__ = ["commit_all", "fail", "flush_of"]

@@ -17,8 +17,8 @@ from mq.meta import Group
 from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
 from tables.clock import Clock
-from tables.delta import ProducerStamp
-from tables.log import PartitionLog, one_batch, pick
+from tables.delta import ProducerStamp, one_batch
+from tables.log import PartitionLog, pick
 from tables.queue import LOST, again, dead_ref, rows_of_lost_records, system_ref, with_reason
 
 __all__ = ["Dying", "QueueLogs"]

@@ -9,9 +9,7 @@ For a plain topic nothing is translated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
-
-import pyarrow as pa
+from typing import Self
 
 from api.host import HostedTopic
 from api.log import RequestPart
@@ -20,7 +18,7 @@ from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
 from mq.meta import not_writable
 from mq.producer import Part
 from mq.static import Stay, TopicQueues, global_queue_name, queue_name
-from tables.log import Appended
+from tables.log import Appended, MessageIds
 from tables.queue import Placement
 
 __all__ = [
@@ -34,8 +32,6 @@ __all__ = [
     "unsealed_before",
     "unserved",
 ]
-
-_NO_IDS: Final = pa.array([], pa.string())
 
 
 class LedElsewhere(Unavailable):
@@ -137,7 +133,12 @@ def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:
     indexes = None if wanted.stamp is None else wanted.stamp.indexes
     part = next(part for part in parts if part.overlaps(indexes))
     return Appended(
-        base_offset=part.base_offset, count=part.count, duplicate=True, durable=True, version=0, message_ids=_NO_IDS
+        base_offset=part.base_offset,
+        count=part.count,
+        duplicate=True,
+        durable=True,
+        version=0,
+        message_ids=MessageIds(),
     )
 
 

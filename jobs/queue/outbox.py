@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from mq.errors import DeltaMQError
-from tables.delta import RowsPart
+from tables.delta import RowsPart, one_batch
 from tables.failpoints import failpoint
-from tables.log import PartitionLog, one_batch
+from tables.log import PartitionLog
 from tables.paths import PartitionRef
 from tables.settings import Flush
 

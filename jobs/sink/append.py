@@ -29,9 +29,9 @@ from jobs.sink.routing import NAMED, targets_again, token_of
 from jobs.sink.staging import read_sections
 from mq.errors import Corrupt, Fenced, Unknown
 from mq.meta import Topic
-from tables.delta import ProducerStamp
+from tables.delta import ProducerStamp, one_batch
 from tables.failpoints import failpoint
-from tables.log import REMEMBERED_MS, Batch, PartitionLog, one_batch, pages
+from tables.log import REMEMBERED_MS, Batch, PartitionLog, pages
 from tables.queue import FenceEpochs, Placement, with_destination
 from tables.settings import Flush
 

@@ -14,7 +14,7 @@ from tables.delta.checkpoint import (
 )
 from tables.delta.commit import CommitLog, LostRace
 from tables.delta.creation import create_table
-from tables.delta.encode import Encoded, ProducerStamp, RowsPart, encode_file, numbered, stamp
+from tables.delta.encode import Encoded, encode_file, encode_stamped
 from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.head import can_put_back, head_key, put_back, read_head
 from tables.delta.large_file import encode_large_file
@@ -31,6 +31,7 @@ from tables.delta.snapshot import (
     read_commit,
     start,
 )
+from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, one_batch, table_of
 
 __all__ = [
     "LOG_KEEP",
@@ -50,6 +51,7 @@ __all__ = [
     "RowCache",
     "RowsPart",
     "Snapshot",
+    "Stamped",
     "can_put_back",
     "checkpoint_name",
     "commit_name",
@@ -60,18 +62,19 @@ __all__ = [
     "encode_file",
     "encode_large_file",
     "encode_rewrite",
+    "encode_stamped",
     "head_key",
     "hint_key",
     "hint_version",
     "load",
     "log_versions",
-    "numbered",
+    "one_batch",
     "put_back",
     "read_checkpoint",
     "read_commit",
     "read_head",
-    "stamp",
     "start",
+    "table_of",
     "time_ms",
     "write_checkpoint",
     "write_hint",

@@ -37,6 +37,10 @@ __all__ = ["CommitLog", "LostRace"]
 
 #: How often a commit is read back after an error: the store may be unavailable for a moment.
 _READ_BACK_TRIES: Final = 3
+#: For how long a writer that has just committed, in milliseconds, does not look for commits of others before the next.
+_ALONE_MS: Final = 1_000
+#: For how long it does after it has met one.
+_NOT_ALONE_MS: Final = 10_000
 #: How often a rebuild starts again because files vanished while it read them; each try reads a newer log.
 _REBUILD_TRIES: Final = 5
 
@@ -77,6 +81,8 @@ class CommitLog:
         self._on_reload = on_reload
         self._on_replay = on_replay
         self._seen_ms = clock.boot_ms()
+        #: When we committed last, and when we last met a commit of another writer.
+        self._ours_ms = self._theirs_ms = self._seen_ms - max(_ALONE_MS, _NOT_ALONE_MS)
         self.snapshot = self._rebuilt()
         # Every process that cleans this table keeps commits for at least the time in the table's configuration.
         keep_ms = min(settings.log_keep_ms, self.snapshot.keep_ms(LOG_KEEP, settings.log_keep_ms))
@@ -102,6 +108,7 @@ class CommitLog:
                 # Both versions may be cleaned up by now, and this commit may be the late put of a writer that slept.
                 self._reload()
                 break
+            self._theirs_ms = now
             self._apply(commit)
         if self._stale() and not (careful and self._still_there()):
             self._reload()
@@ -112,10 +119,18 @@ class CommitLog:
         """Return whether our newest version was last confirmed so long ago that it may have been cleaned up."""
         return self._clock.boot_ms() - self._seen_ms > self._stale_ms
 
-    def look_ahead(self) -> None:
-        """Refresh where that is cheap or the state may be stale; called before work that a lost race would waste."""
-        if self._store.cheap_look or self._stale():
+    def look_ahead(self, *, must_know: bool) -> None:
+        """Refresh where that is cheap or the state may be stale; called before work that a lost race would waste.
+
+        A writer that commits again and again, and has met no other, does not look: a lost race would tell it. With
+        `must_know`, it does.
+        """
+        if self._stale() or (self._store.cheap_look and (must_know or not self._is_alone())):
             self.refresh()
+
+    def _is_alone(self) -> bool:
+        now = self._clock.boot_ms()
+        return now - self._ours_ms < _ALONE_MS and now - self._theirs_ms >= _NOT_ALONE_MS
 
     async def commit(
         self, encode: Callable[[int], NewCommit], *, batch_id: str, durable: bool, file: NewFile | None = None
@@ -145,7 +160,7 @@ class CommitLog:
             self._settle(commit)
         else:
             self._apply(commit)
-            self._seen_ms = began
+            self._seen_ms = self._ours_ms = began
         if not_durable is not None:
             raise not_durable
         return version

@@ -1,6 +1,5 @@
 """Encoding of rows as a parquet file, ready to be committed.
 
-`stamp` fixes all values of a row but its offset once; after a lost race the rows are only renumbered and encoded again.
 A file's footer holds its producers' parts, and the commit holds its checksums, which cover every byte.
 """
 
@@ -19,30 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from mq.limits import KIB
 from mq.producer import Part, part_to_json
-from mq.sequences import Earlier
-from mq.sequences import Sequence as MessageSequence
 from tables.delta.actions import DataFile
-from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows
-from tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
+from tables.delta.native_parquet import WrittenFile
+from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_few_stamped
+from tables.delta.stamped import Stamped
 from tables.paths import data_file_name
-from tables.schema import MESSAGE_SCHEMA, TIME
+from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["PARTS_KEY", "Encoded", "ProducerStamp", "RowsPart", "encode_file", "numbered", "stamp"]
+__all__ = ["PARTS_KEY", "Encoded", "encode_file", "encode_stamped"]
 
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow. It lives for a second or two until a roll-up, so speed
 #: matters more than size.
 _FEW_BYTES_MAX: Final = 256 * KIB
-#: Largest number of ids that are made one by one.
-_FEW_IDS: Final = 63
-#: Numbers of rows for which columns of nulls are kept.
-_KEPT_COUNTS: Final = 400
-#: Number of rows whose digits are kept.
-_KEPT_IDS: Final = 4_096
 #: Columns with few distinct values; for the others a dictionary would only cost time.
 _REPEATING: Final = [
     "key",
@@ -64,32 +55,6 @@ _BULKY: Final = {
     "deliver_time": ("deliver_time",),
     "origin": ("origin.topic", "origin.partition", "origin.offset"),
 }
-_AFTER_OFFSET: Final = MESSAGE_SCHEMA.names[1:]
-_HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStamp:
-    """The producer's request that rows belong to: messages `indexes` of a request of `total`; None for all of them.
-
-    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.sequences`), which
-    follows what it has stored `earlier` in other partitions.
-    """
-
-    id: str
-    seq: int
-    indexes: tuple[int, ...] | None
-    total: int
-    sequence: MessageSequence | None = None
-    earlier: Earlier | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RowsPart:
-    """A run of `count` adjacent rows that came with one request."""
-
-    count: int
-    producer: ProducerStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,103 +67,30 @@ class Encoded:
     rows_bytes: int
 
 
-def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, append_us: int) -> list[pa.Array]:
-    """Return all columns of the message rows but `offset`, with defaults, ids, append time and producers filled in.
+def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_group_rows: int) -> Encoded:
+    """Encode the rows of an append, without making their columns if there are few rows.
 
-    `rows` has any of INTERNAL_SCHEMA's columns; the result has MESSAGE_SCHEMA's columns after `offset`, in its order.
+    The file is the same as that which `encode_file` makes of their columns.
     """
-    count = rows.num_rows
-    columns = {**_nulls(count), **dict(zip(rows.schema.names, rows.columns, strict=True))}
-    now = repeated_int64s([append_us], [count], TIME)
-    columns["message_id"] = _filled(columns["message_id"], lambda: _made_ids(batch_id, count))
-    columns["born_time"] = _filled(columns["born_time"], lambda: now)
-    columns["reconsume_times"] = _filled(columns["reconsume_times"], lambda: zeros(count))
-    columns["append_time"] = now
-    if any(p.producer is not None for p in parts):
-        columns["producer_id"], columns["producer_seq"] = _producers(parts)
-    return [columns[name] for name in _AFTER_OFFSET]
-
-
-def _nulls(count: int) -> dict[str, pa.Array]:
-    """Return every column with `count` nulls; for few rows, these are slices of cached columns."""
-    return _few_nulls(count) if count <= SMALL_FILE_ROWS_MAX else _made_nulls(count)
-
-
-def _made_nulls(count: int) -> dict[str, pa.Array]:
-    return {field.name: pa.nulls(count, field.type) for field in MESSAGE_SCHEMA}
-
-
-@functools.lru_cache(maxsize=_KEPT_COUNTS)
-def _few_nulls(count: int) -> dict[str, pa.Array]:
-    return {name: column.slice(0, count) for name, column in _most_nulls().items()}
-
-
-@functools.cache
-def _most_nulls() -> dict[str, pa.Array]:
-    return _made_nulls(SMALL_FILE_ROWS_MAX)
-
-
-def _filled(column: pa.Array, default: object) -> pa.Array:
-    """Return `column` with nulls replaced from the array that `default()` returns; it is called only if needed."""
-    assert callable(default)
-    if column.null_count == 0:
-        return column
-    if column.null_count == len(column):
-        return default()
-    return pc.coalesce(column, default())
-
-
-def _made_ids(batch_id: str, count: int) -> pa.Array:
-    """Return ids `<batch id><row in hexadecimal>`: unique, unchanged by renumbering, cheap to make and to compress."""
-    if count <= _FEW_IDS:
-        return text_column([f"{batch_id[:16]}{row:08x}" for row in range(count)])
-    prefix = np.frombuffer(batch_id[:16].encode(), dtype=np.uint8)
-    width = len(prefix) + 8
-    ids = np.empty((count, width), dtype=np.uint8)
-    ids[:, : len(prefix)] = prefix
-    ids[:, len(prefix) :] = _row_digits(count)
-    ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(ids))
-
-
-def _row_digits(count: int) -> NDArray[np.uint8]:
-    """Return the hexadecimal digits of the first rows, eight for each."""
-    known = _few_row_digits()
-    return known[:count] if count <= len(known) else _made_row_digits(count)
-
-
-@functools.cache
-def _few_row_digits() -> NDArray[np.uint8]:
-    return _made_row_digits(_KEPT_IDS)
-
-
-def _made_row_digits(count: int) -> NDArray[np.uint8]:
-    digits = np.empty((count, 8), dtype=np.uint8)
-    row = np.arange(count, dtype=np.uint32)
-    for digit in range(8):
-        digits[:, 7 - digit] = _HEX[(row >> np.uint32(4 * digit)) & np.uint32(15)]
-    return digits
-
-
-def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
-    """Return the columns `producer_id` and `producer_seq`."""
-    counts = [p.count for p in parts]
-    if all(p.producer is not None for p in parts):
-        known = [p.producer for p in parts if p.producer is not None]
-        ids, seqs = [p.id for p in known], [p.seq for p in known]
-        return repeated_texts(ids, counts), repeated_int64s(seqs, counts, pa.int64())
-    rows_of_part = pa.array(np.repeat(np.arange(len(parts)), counts))
-    ids_or_none = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
-    seqs_or_none = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
-    return ids_or_none.take(rows_of_part), seqs_or_none.take(rows_of_part)
-
-
-def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
-    """Return stamped columns with their offsets, from `base_offset` on, as MESSAGE_SCHEMA."""
-    count = len(columns[0])
-    numbers = pa.py_buffer(np.arange(base_offset, base_offset + count, dtype=np.int64))
-    offsets = pa.Array.from_buffers(pa.int64(), count, [None, numbers])
-    return pa.Table.from_arrays([offsets, *columns], schema=MESSAGE_SCHEMA)
+    key_values = key_values_of(parts)
+    few = encode_few_stamped(rows, key_values, _FEW_BYTES_MAX) if rows.count <= row_group_rows else None
+    if few is None:
+        return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
+    append = rows.append_us, rows.append_us
+    at = rows.rows.schema.get_field_index("deliver_time")
+    deliver = None if at < 0 else deliver_bounds(rows.rows.column(at))
+    file = DataFile(
+        path=data_file_name(rows.start, rows.batch_id),
+        size=len(few.data),
+        start=rows.start,
+        count=rows.count,
+        modified_ms=now_ms,
+        append_min_us=rows.append_us,
+        append_max_us=rows.append_us,
+        stats=stats_json(rows.start, rows.count, few.bounds, append, deliver),
+        crc=_crc(few),
+    )
+    return Encoded(few.data, file, len(few.data))
 
 
 def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms: int, row_group_rows: int) -> Encoded:
@@ -241,7 +133,11 @@ def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[byt
     found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
     if found is None:
         return None
-    return found.data, f"{found.pages_crc:08x},{found.footer_crc:08x}"
+    return found.data, _crc(found)
+
+
+def _crc(file: WrittenFile) -> str:
+    return f"{file.pages_crc:08x},{file.footer_crc:08x}"
 
 
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
@@ -282,17 +178,17 @@ def message_writer(
 Bounds = tuple[int, int]
 
 
-def bounds_of(column: pa.ChunkedArray) -> Bounds:
+def bounds_of(column: pa.ChunkedArray | pa.Array) -> Bounds:
     """Return the least and greatest time of a column, in microseconds; at least one value must not be null."""
-    if column.num_chunks == 1 and not column.null_count:
-        chunk = column.chunk(0)
+    chunk = column if isinstance(column, pa.Array) else column.chunk(0) if column.num_chunks == 1 else None
+    if chunk is not None and not chunk.null_count:
         values = np.frombuffer(chunk.buffers()[1], np.int64, len(chunk), 8 * chunk.offset)
         return int(values.min()), int(values.max())
     found = pc.min_max(column)
     return found["min"].value, found["max"].value
 
 
-def deliver_bounds(column: pa.ChunkedArray) -> Bounds | None:
+def deliver_bounds(column: pa.ChunkedArray | pa.Array) -> Bounds | None:
     """Return the bounds of a file's deliver times; None if a row has no deliver time."""
     return None if column.null_count else bounds_of(column)
 

@@ -14,16 +14,28 @@ import pyarrow as pa
 
 from tables.compiled import library_path
 
-__all__ = ["NativeLeaf", "NativeShape", "NativeWriter", "WrittenFile", "native_writer"]
+__all__ = [
+    "Leaves",
+    "NativeLeaf",
+    "NativeShape",
+    "NativeWriter",
+    "WrittenFile",
+    "native_writer",
+]
 
 _SOURCE: Final = Path(__file__).with_name("small_parquet.c")
 #: Bytes of the memory that each thread writes files to.
 _ROOM: Final = 512 * 1024
 #: Rows from which on writing gives the interpreter's lock away: with fewer, getting it back would take longer.
 _MANY_ROWS: Final = 256
-#: Numbers of `struct leaf`, and where those of the column itself begin.
-_LEAF_NUMBERS: Final = 13
+#: Numbers of `struct leaf`, and where those of what the column holds begin.
+_LEAF_NUMBERS: Final = 16
 _COLUMN_AT: Final = 6
+#: What a column holds, as `enum kind` numbers it; nulls are 0.
+_COLUMN: Final = 1
+_GROWING: Final = 2
+_REPEATED: Final = 3
+_NUMBERED: Final = 4
 
 
 class NativeLeaf(NamedTuple):
@@ -42,6 +54,8 @@ class WrittenFile(NamedTuple):
     data: bytes
     pages_crc: int
     footer_crc: int
+    #: The least and the greatest value of the column that was asked for.
+    bounds: tuple[int, int] = (0, 0)
 
 
 class NativeShape:
@@ -66,6 +80,62 @@ class NativeShape:
         self.columns = tuple(leaf.column for leaf in leaves)
 
 
+class Leaves:
+    """What the leaf columns of one file hold; those of which nothing is said hold nulls."""
+
+    __slots__ = ("_kept", "numbers")
+
+    def __init__(self, shape: NativeShape) -> None:
+        self.numbers = array("q", shape.leaves)
+        #: What the numbers name, so that it lives as long as they do.
+        self._kept: list[object] = []
+
+    def column(self, leaf: int, column: pa.Array) -> None:
+        """A column as Arrow has it; not all of it is null."""
+        at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
+        valid, values, *text = buffers = column.buffers()
+        self._kept.append(buffers)
+        numbers[at] = _COLUMN
+        numbers[at + 1], numbers[at + 2] = values.address, values.size
+        if text and text[0] is not None:
+            numbers[at + 3], numbers[at + 4] = text[0].address, text[0].size
+        if column.null_count:
+            numbers[at + 5], numbers[at + 6] = valid.address, valid.size
+        numbers[at + 9] = column.offset
+
+    def growing(self, leaf: int, first: int) -> None:
+        """Numbers that grow by one, from `first` on."""
+        at = leaf * _LEAF_NUMBERS + _COLUMN_AT
+        self.numbers[at] = _GROWING
+        self.numbers[at + 9] = first
+
+    def repeated(self, leaf: int, values: array[int], counts: array[int]) -> None:
+        """Numbers of 64 bits or less, each so often as its count says; both arrays have 64 bits."""
+        at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
+        self._kept += (values, counts)
+        numbers[at] = _REPEATED
+        numbers[at + 1], numbers[at + 2] = values.buffer_info()[0], 8 * len(values)
+        numbers[at + 7], numbers[at + 8] = counts.buffer_info()[0], 8 * len(counts)
+
+    def repeated_texts(self, leaf: int, ends: array[int], text: bytes, counts: array[int]) -> None:
+        """Texts, each so often as its count says; `ends` are 0 and where each text ends, of 32 bits."""
+        at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
+        kept = pa.py_buffer(text)
+        self._kept += (ends, kept, counts)
+        numbers[at] = _REPEATED
+        numbers[at + 1], numbers[at + 2] = ends.buffer_info()[0], 4 * len(ends)
+        numbers[at + 3], numbers[at + 4] = kept.address, len(text)
+        numbers[at + 7], numbers[at + 8] = counts.buffer_info()[0], 8 * len(counts)
+
+    def numbered(self, leaf: int, prefix: bytes) -> None:
+        """Texts that begin with `prefix`, of 16 bytes, and end with the row's number in eight hexadecimal digits."""
+        at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
+        kept = pa.py_buffer(prefix)
+        self._kept.append(kept)
+        numbers[at] = _NUMBERED
+        numbers[at + 3], numbers[at + 4] = kept.address, len(prefix)
+
+
 class NativeWriter:
     """The compiled function. Safe for threads."""
 
@@ -76,44 +146,32 @@ class NativeWriter:
         self._memory = threading.local()
 
     def write(
-        self, shape: NativeShape, columns: Sequence[pa.Array], rows: int, tail: bytes, pages_end_max: int
+        self, shape: NativeShape, leaves: Leaves, rows: int, tail: bytes, pages_end_max: int, *, timed: int = -1
     ) -> WrittenFile | None:
         """Return the file; None if its pages would end behind `pages_end_max`, or a column names what it has not.
 
-        `columns` are the schema's, in one chunk each; `tail` is the footer's end.
+        `tail` is the footer's end. The bounds of leaf `timed` are returned, if that is not negative: it has 64 bits and
+        no nulls.
         """
-        leaves = array("q", shape.leaves)
-        for leaf, number in enumerate(shape.columns):
-            column = columns[number]
-            if column.null_count == rows:
-                continue
-            at = leaf * _LEAF_NUMBERS + _COLUMN_AT
-            valid, values, *text = column.buffers()
-            leaves[at] = values.address
-            leaves[at + 1] = values.size
-            if text and text[0] is not None:
-                leaves[at + 2] = text[0].address
-                leaves[at + 3] = text[0].size
-            if column.null_count:
-                leaves[at + 4] = valid.address
-                leaves[at + 5] = valid.size
-            leaves[at + 6] = column.offset
         kept_tail = pa.py_buffer(tail)
         file = array("q", (*shape.page_end, *shape.schema, kept_tail.address, kept_tail.size, pages_end_max))
-        found = array("q", (0, 0, 0))
+        found = array("q", (0, 0, 0, 0, 0))
         out = self._room()
         write = self._without_lock if rows >= _MANY_ROWS else self._holding_lock
         size: int = write(
             file.buffer_info()[0],
-            leaves.buffer_info()[0],
+            leaves.numbers.buffer_info()[0],
             len(shape.columns),
             rows,
+            timed,
             out,
             out + _ROOM,
             _ROOM,
             found.buffer_info()[0],
         )
-        return None if size < 0 else WrittenFile(ctypes.string_at(out, size), found[1], found[2])
+        if size < 0:
+            return None
+        return WrittenFile(ctypes.string_at(out, size), found[1], found[2], (found[3], found[4]))
 
     def _room(self) -> int:
         """Return the address of this thread's memory: twice `_ROOM`."""
@@ -137,6 +195,6 @@ def native_writer() -> NativeWriter | None:
 def _function(library: ctypes.CDLL) -> Any:
     function = library.deltamq_small_parquet
     memory, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [memory, memory, number, number, memory, memory, number, memory]
+    function.argtypes = [memory, memory, number, number, number, memory, memory, number, memory]
     function.restype = number
     return function

@@ -1,7 +1,8 @@
 /* Few rows as a parquet file in one pass: what `small_parquet.py` does with some hundred calls, to the same bytes.
 
-   The caller gives the columns as Arrow has them, and all bytes that depend on the number of rows alone. Nothing is
-   read beyond the columns' buffers, whatever their ends say, and nothing is written beyond `room`. `make setup` compiles
+   The caller gives the columns as Arrow has them, or says what they hold, and all bytes that depend on the number of
+   rows alone. Nothing is read beyond the columns' buffers, whatever their ends say, and nothing is written beyond
+   `room`. `make setup` compiles
    this file if the machine has a C compiler. */
 
 #include <stddef.h>
@@ -11,7 +12,12 @@
 enum { POLYNOMIAL = 0xEDB88320, LANES = 8, STREAMED_BYTES_MIN = 1024 };
 enum { VARINT_BYTES_MAX = 10, PAGE_HEAD_BYTES_MAX = 64, CHUNK_BYTES_MAX = 48 };
 
-/* What the caller knows of a leaf column: constants of the number of rows, then the column itself, if it has values. */
+/* What a leaf column holds: nulls; what Arrow's buffers hold; numbers that grow by one; each of some values so often as
+   its count says; a prefix and the number of the row in eight hexadecimal digits. */
+enum kind { NULLS, COLUMN, GROWING, REPEATED, NUMBERED };
+enum { PREFIX_BYTES = 16, DIGITS = 8 };
+
+/* What the caller knows of a leaf column: constants of the number of rows, then what the column holds. */
 struct leaf {
     const uint8_t *null_page;
     int64_t null_page_bytes;
@@ -19,13 +25,16 @@ struct leaf {
     int64_t chunk_start_bytes;
     int64_t width;         /* bytes of a value; 0 for texts */
     int64_t has_levels;    /* whether the column may have nulls */
-    const uint8_t *values; /* values of a fixed width, or the texts' ends; NULL if all are null */
+    int64_t kind;
+    const uint8_t *values; /* values of a fixed width, those that are repeated of 64 bits; or the texts' ends */
     int64_t values_bytes;
-    const uint8_t *text;
+    const uint8_t *text; /* the prefix of NUMBERED */
     int64_t text_bytes;
     const uint8_t *valid; /* a bit for each value; NULL if none is null */
     int64_t valid_bytes;
-    int64_t start; /* position of the first row in `values` and `valid` */
+    const int64_t *counts; /* how often each value of REPEATED comes */
+    int64_t counts_bytes;
+    int64_t start; /* position of the first row in `values` and `valid`; the first number of GROWING */
 };
 
 struct file {
@@ -157,20 +166,44 @@ static int32_t end_at(const struct leaf *leaf, int64_t row)
     return end;
 }
 
+/* Whether `count` texts lie in the column's buffers. */
+static int has_texts(const struct leaf *leaf, int64_t count)
+{
+    if (leaf->values_bytes < 4 * (leaf->start + count + 1) || end_at(leaf, 0) < 0)
+        return 0;
+    for (int64_t at = 0; at < count; at++)
+        if (end_at(leaf, at) > end_at(leaf, at + 1))
+            return 0;
+    return end_at(leaf, count) <= leaf->text_bytes;
+}
+
+/* Whether the counts of repeated values are those of all rows, and the values are there. */
+static int is_repeated(const struct leaf *leaf, int64_t rows)
+{
+    int64_t different = leaf->counts_bytes / 8, sum = 0;
+    for (int64_t at = 0; at < different; at++) {
+        if (leaf->counts[at] < 0 || leaf->counts[at] > rows - sum)
+            return 0;
+        sum += leaf->counts[at];
+    }
+    if (sum != rows || leaf->valid || leaf->start)
+        return 0;
+    return leaf->width ? leaf->values_bytes >= 8 * different : has_texts(leaf, different);
+}
+
 /* Whether all that a column's rows name lies in its buffers. */
 static int is_whole(const struct leaf *leaf, int64_t rows)
 {
     int64_t stop = leaf->start + rows;
+    if (leaf->kind == GROWING)
+        return leaf->width == 8 && !leaf->valid;
+    if (leaf->kind == REPEATED)
+        return is_repeated(leaf, rows);
+    if (leaf->kind == NUMBERED)
+        return !leaf->width && leaf->text_bytes == PREFIX_BYTES && !leaf->valid;
     if (leaf->start < 0 || (leaf->valid && leaf->valid_bytes < (stop + 7) / 8))
         return 0;
-    if (leaf->width)
-        return leaf->values_bytes >= stop * leaf->width;
-    if (leaf->values_bytes < 4 * (stop + 1) || end_at(leaf, 0) < 0 || end_at(leaf, rows) > leaf->text_bytes)
-        return 0;
-    for (int64_t row = 0; row < rows; row++)
-        if (end_at(leaf, row) > end_at(leaf, row + 1))
-            return 0;
-    return 1;
+    return leaf->width ? leaf->values_bytes >= stop * leaf->width : has_texts(leaf, rows);
 }
 
 /* Definition levels: runs of rows with a value, and without. */
@@ -191,6 +224,18 @@ static uint8_t *put_levels(uint8_t *to, const struct leaf *leaf, int64_t rows)
 static uint8_t *put_numbers(uint8_t *to, const struct leaf *leaf, int64_t rows)
 {
     size_t width = (size_t)leaf->width;
+    if (leaf->kind == GROWING) {
+        for (int64_t number = leaf->start; number < leaf->start + rows; number++)
+            to = put(to, &number, sizeof number);
+        return to;
+    }
+    if (leaf->kind == REPEATED) {
+        /* the lower bytes of a number come first on every machine that this is for */
+        for (int64_t at = 0; at < leaf->counts_bytes / 8; at++)
+            for (int64_t row = 0; row < leaf->counts[at]; row++)
+                to = put(to, leaf->values + 8 * at, width);
+        return to;
+    }
     const uint8_t *values = leaf->values + (size_t)leaf->start * width;
     if (!leaf->valid)
         return put(to, values, (size_t)rows * width);
@@ -200,14 +245,33 @@ static uint8_t *put_numbers(uint8_t *to, const struct leaf *leaf, int64_t rows)
     return to;
 }
 
+static uint8_t *put_text(uint8_t *to, const struct leaf *leaf, int64_t at)
+{
+    int32_t begin = end_at(leaf, at), size = end_at(leaf, at + 1) - begin;
+    to = put_int32(to, size);
+    return put(to, leaf->text + begin, (size_t)size);
+}
+
 static uint8_t *put_texts(uint8_t *to, const struct leaf *leaf, int64_t rows)
 {
-    for (int64_t row = 0; row < rows; row++)
-        if (is_valid(leaf, row)) {
-            int32_t begin = end_at(leaf, row), size = end_at(leaf, row + 1) - begin;
-            to = put_int32(to, size);
-            to = put(to, leaf->text + begin, (size_t)size);
+    if (leaf->kind == NUMBERED) {
+        for (int64_t row = 0; row < rows; row++) {
+            to = put_int32(to, PREFIX_BYTES + DIGITS);
+            to = put(to, leaf->text, PREFIX_BYTES);
+            for (int digit = DIGITS - 1; digit >= 0; digit--)
+                *to++ = (uint8_t)"0123456789abcdef"[row >> 4 * digit & 15];
         }
+        return to;
+    }
+    if (leaf->kind == REPEATED) {
+        for (int64_t at = 0; at < leaf->counts_bytes / 8; at++)
+            for (int64_t row = 0; row < leaf->counts[at]; row++)
+                to = put_text(to, leaf, at);
+        return to;
+    }
+    for (int64_t row = 0; row < rows; row++)
+        if (is_valid(leaf, row))
+            to = put_text(to, leaf, row);
     return to;
 }
 
@@ -218,7 +282,30 @@ static int64_t page_bytes_max(const struct leaf *leaf, int64_t rows)
     int64_t levels = leaf->has_levels ? 4 + 2 * rows + VARINT_BYTES_MAX : 0;
     if (leaf->width)
         return levels + leaf->width * rows;
+    if (leaf->kind == NUMBERED)
+        return levels + (4 + PREFIX_BYTES + DIGITS) * rows;
+    if (leaf->kind == REPEATED) {
+        int64_t longest = 0;
+        for (int64_t at = 0; at < leaf->counts_bytes / 8; at++)
+            if (end_at(leaf, at + 1) - end_at(leaf, at) > longest)
+                longest = end_at(leaf, at + 1) - end_at(leaf, at);
+        return levels + (4 + longest) * rows;
+    }
     return levels + 4 * rows + end_at(leaf, rows) - end_at(leaf, 0);
+}
+
+/* The least and the greatest number of a column of 64 bits without nulls, whose buffers hold them. */
+static void find_bounds(const struct leaf *leaf, int64_t rows, int64_t *least, int64_t *greatest)
+{
+    const uint8_t *values = leaf->values + 8 * (leaf->kind == COLUMN ? leaf->start : 0);
+    int64_t count = leaf->kind == COLUMN ? rows : leaf->counts_bytes / 8, number;
+    *least = INT64_MAX;
+    *greatest = INT64_MIN;
+    for (int64_t at = 0; at < count; at++) {
+        memcpy(&number, values + 8 * at, sizeof number);
+        *least = number < *least ? number : *least;
+        *greatest = number > *greatest ? number : *greatest;
+    }
 }
 
 /* Write the page of a column with values; return its end. Its checksum goes into its header and into that of the file. */
@@ -245,12 +332,14 @@ static uint8_t *put_page(
 
 /* Write a file of `rows` rows to `out`, which has `room` bytes; `scratch` has as many. Return its bytes; -1 if the pages
    end behind `pages_end_max`, -2 if there is no room, -3 if a column names what it does not have. `found` gets where the
-   footer begins, and the checksums of what lies before it and of the footer. */
+   footer begins, the checksums of what lies before it and of the footer, and the least and the greatest value of leaf
+   `timed`, if that is not negative: it has 64 bits and no nulls. */
 int64_t deltamq_small_parquet(
     const struct file *file,
     const struct leaf *leaves,
     int64_t count,
     int64_t rows,
+    int64_t timed,
     uint8_t *out,
     uint8_t *scratch,
     int64_t room,
@@ -269,7 +358,7 @@ int64_t deltamq_small_parquet(
     for (int64_t i = 0; i < count; i++) {
         const struct leaf *leaf = leaves + i;
         uint8_t *begin = to;
-        if (leaf->values) {
+        if (leaf->kind != NULLS) {
             if (!is_whole(leaf, rows))
                 return -3;
             if (page_bytes_max(leaf, rows) > pages_room - (to - out))
@@ -317,5 +406,8 @@ int64_t deltamq_small_parquet(
     found[0] = footer - out;
     found[1] = crc;
     found[2] = checksum(0, footer, (size_t)(to - footer));
+    if (timed >= 0 && timed < count && leaves[timed].width == 8 && !leaves[timed].valid &&
+        (leaves[timed].kind == COLUMN || leaves[timed].kind == REPEATED))
+        find_bounds(leaves + timed, rows, &found[3], &found[4]);
     return to - out;
 }

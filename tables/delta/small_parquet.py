@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import functools
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final
 
 import numpy as np
@@ -27,10 +28,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tables.delta.native_parquet import NativeLeaf, NativeShape, WrittenFile, native_writer
+from tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WrittenFile, native_writer
+from tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["SMALL_FILE_ROWS_MAX", "encode_few_rows", "encode_in_pieces", "native_shape"]
+__all__ = [
+    "SMALL_FILE_ROWS_MAX",
+    "encode_few_rows",
+    "encode_few_stamped",
+    "encode_in_pieces",
+    "leaves_of",
+    "native_shape",
+]
 
 #: Most rows of a file that is written in this way.
 SMALL_FILE_ROWS_MAX: Final = 1_500
@@ -46,6 +55,10 @@ _PHYSICAL_TYPES: Final = {"INT32": 1, "INT64": 2, "BYTE_ARRAY": 6}
 #: Bytes of one value, by physical type, for columns of a fixed width.
 _WIDTHS: Final = {1: 4, 2: 8}
 _NESTED: Final = ("headers", "origin")
+#: Columns whose nulls are filled.
+_FILLED: Final = ("message_id", "born_time", "reconsume_times")
+_ZERO: Final = array("q", (0,))
+_AT: Final = {name: at for at, name in enumerate(MESSAGE_SCHEMA.names)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +93,75 @@ def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], b
     if not 0 < count <= SMALL_FILE_ROWS_MAX or any(columns[i].null_count < count for i in _nested_columns()):
         return None
     writer = native_writer()
-    found = None if writer is None else writer.write(native_shape(count), columns, count, _tail(key_values), bytes_max)
+    found = None
+    if writer is not None:
+        shape = native_shape(count)
+        found = writer.write(shape, leaves_of(columns, shape), count, _tail(key_values), bytes_max)
     return found or encode_in_pieces(columns, count, key_values, bytes_max)
+
+
+def leaves_of(columns: Sequence[pa.Array], shape: NativeShape) -> Leaves:
+    """Return what the compiled function takes of a file's columns, of which none is nested."""
+    leaves = Leaves(shape)
+    for leaf, number in enumerate(shape.columns):
+        if columns[number].null_count < len(columns[number]):
+            leaves.column(leaf, columns[number])
+    return leaves
+
+
+def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int) -> WrittenFile | None:
+    """Return the file of an append's rows with the bounds of their born times; None if they must be made first.
+
+    That is so without the compiled function, and where `encode_few_rows` returns None.
+    """
+    writer = native_writer()
+    if writer is None or not 0 < rows.count <= SMALL_FILE_ROWS_MAX:
+        return None
+    shape = native_shape(rows.count)
+    leaves = _stamped_leaves(rows, shape)
+    if leaves is None:
+        return None
+    timed = _flat_leaves()["born_time"]
+    return writer.write(shape, leaves, rows.count, _tail(key_values), bytes_max, timed=timed)
+
+
+def _stamped_leaves(rows: Stamped, shape: NativeShape) -> Leaves | None:
+    """Return what each column holds; None if one is nested, or is filled for some of the rows alone."""
+    count, at, leaves = rows.count, _flat_leaves(), Leaves(shape)
+    whole, now = array("q", (count,)), array("q", (rows.append_us,))
+    given = set()
+    for name, column in zip(rows.rows.schema.names, rows.rows.columns, strict=True):
+        nulls = column.null_count
+        if nulls == count:
+            continue
+        if name in _NESTED or (nulls and name in _FILLED):
+            return None
+        leaves.column(at[name], column)
+        given.add(name)
+    leaves.growing(at["offset"], rows.start)
+    leaves.repeated(at["append_time"], now, whole)
+    if "message_id" not in given:
+        leaves.numbered(at["message_id"], rows.batch_id[:ID_PREFIX].encode())
+    if "born_time" not in given:
+        leaves.repeated(at["born_time"], now, whole)
+    if "reconsume_times" not in given:
+        leaves.repeated(at["reconsume_times"], _ZERO, whole)
+    return leaves if _set_producers(leaves, rows.parts) else None
+
+
+def _set_producers(leaves: Leaves, parts: Sequence[RowsPart]) -> bool:
+    """Say what the columns `producer_id` and `producer_seq` hold; return False if some rows alone have a producer."""
+    stamps = [part.producer for part in parts if part.producer is not None]
+    if not stamps:
+        return True
+    if len(stamps) < len(parts):
+        return False
+    at, counts = _flat_leaves(), array("q", [part.count for part in parts])
+    ids = [one.id.encode() for one in stamps]
+    ends = array("i", (0, *accumulate(map(len, ids))))
+    leaves.repeated_texts(at["producer_id"], ends, b"".join(ids), counts)
+    leaves.repeated(at["producer_seq"], array("q", [one.seq for one in stamps]), counts)
+    return True
 
 
 def encode_in_pieces(
@@ -112,8 +192,8 @@ def encode_in_pieces(
 
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
     """Return the bytes of what takes most in almost all files: detects early that a file would be too large."""
-    producer = columns[MESSAGE_SCHEMA.get_field_index("producer_id")]
-    known = _FILLED_BYTES * count + _text_bytes(columns[MESSAGE_SCHEMA.get_field_index("body")])
+    producer = columns[_AT["producer_id"]]
+    known = _FILLED_BYTES * count + _text_bytes(columns[_AT["body"]])
     return known if producer.null_count else known + _PRODUCER_BYTES * count + _text_bytes(producer)
 
 
@@ -243,7 +323,7 @@ def _leaves() -> tuple[_Leaf, ...]:
         column = footer.schema.column(i)
         found.append(
             _Leaf(
-                column=MESSAGE_SCHEMA.get_field_index(path[0]),
+                column=_AT[path[0]],
                 kind=_PHYSICAL_TYPES[group.column(i).physical_type],
                 path=path,
                 levels_max=column.max_definition_level,
@@ -254,8 +334,14 @@ def _leaves() -> tuple[_Leaf, ...]:
 
 
 @functools.cache
+def _flat_leaves() -> dict[str, int]:
+    """Return the leaves of columns that are not nested, by name."""
+    return {leaf.path[0]: number for number, leaf in enumerate(_leaves()) if len(leaf.path) == 1}
+
+
+@functools.cache
 def _nested_columns() -> tuple[int, ...]:
-    return tuple(MESSAGE_SCHEMA.get_field_index(name) for name in _NESTED)
+    return tuple(_AT[name] for name in _NESTED)
 
 
 def _sample() -> bytes:

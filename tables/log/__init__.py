@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.log.batch import Appended, Batch, one_batch
+from tables.log.batch import Appended, Batch, MessageIds
 from tables.log.dead_files import DeadFiles
 from tables.log.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE, ROUTE_FENCE
 from tables.log.fetch import Fetched, FetchStatus, cut_to_bytes, one_record_batch, weight_of, weights_of
@@ -27,6 +27,7 @@ __all__ = [
     "FetchStatus",
     "Fetched",
     "LogFollower",
+    "MessageIds",
     "NotStored",
     "PartitionLog",
     "Picked",
@@ -36,7 +37,6 @@ __all__ = [
     "Warehouse",
     "cut_to_bytes",
     "offset_at",
-    "one_batch",
     "one_record_batch",
     "open_store",
     "pages",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import pyarrow as pa
 
@@ -12,8 +11,8 @@ from mq.errors import OffsetMismatch, Unavailable
 from mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
 from mq.producer import Part
 from tables.clock import Clock
-from tables.delta import Encoded, NewCommit, RowsPart, encode_append, encode_file, numbered, stamp
-from tables.log.batch import Appended, appended, only, repeats, requests, with_numbers
+from tables.delta import Encoded, NewCommit, RowsPart, Stamped, encode_append, encode_stamped
+from tables.log.batch import Appended, MessageIds, appended, only, repeats, requests, with_numbers
 from tables.log.fences import check_fences
 from tables.log.publish import Publisher
 from tables.log.requests import Requests
@@ -21,8 +20,6 @@ from tables.log.state import LogState
 from tables.log.tail import Tail
 
 __all__ = ["Appender"]
-
-_NO_IDS: Final = pa.array([], pa.string())
 
 
 class Appender:
@@ -70,7 +67,7 @@ class Appender:
         again = repeats(parts)
         base = self._state.end_offset
         fresh = [i for i, part in enumerate(stored) if part is None and i not in again]
-        ids = _NO_IDS
+        ids = MessageIds()
         if fresh:
             if fence_epochs is not None:
                 check_fences(self._state.fences, fence_epochs, self._state.ref.name)
@@ -98,24 +95,18 @@ class Appender:
 
     async def _commit_rows(
         self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool
-    ) -> pa.Array:
+    ) -> MessageIds:
         """Number, write and commit rows at `base`; return their message ids."""
         if base + rows.num_rows > self._offset_max:
             raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
         batch_id = uuid.uuid4().hex
         append_us = self._append_time_us()
-        stamped = numbered(stamp(rows, parts, batch_id=batch_id, append_us=append_us), base)
+        stamped = Stamped(rows, parts, batch_id=batch_id, append_us=append_us, start=base)
         stored_as = requests(parts, base, append_us // 1000)
-        encoded = encode_file(
-            stamped,
-            stored_as,
-            batch_id=batch_id,
-            now_ms=append_us // 1000,
-            row_group_rows=self._row_group_rows,
-        )
+        encoded = encode_stamped(stamped, stored_as, now_ms=append_us // 1000, row_group_rows=self._row_group_rows)
         await self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
-        self._tail.add(base, stamped, encoded.rows_bytes)
-        return stamped.column("message_id").chunk(0)
+        self._tail.add(stamped, encoded.rows_bytes)
+        return MessageIds(stamped, 0, stamped.count)
 
     def _append_time_us(self) -> int:
         """Return the time now, cut to milliseconds as in Delta's statistics, but never before the previous append's."""

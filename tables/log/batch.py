@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from mq.producer import Part, ProducerSeen, overlap
 from mq.sequences import number_of
-from tables.delta import ProducerStamp, RowsPart
-from tables.schema import INTERNAL_SCHEMA
+from tables.delta import ProducerStamp, RowsPart, Stamped
 
-__all__ = ["Appended", "Batch", "appended", "one_batch", "only", "repeats", "requests", "with_numbers"]
+__all__ = ["Appended", "Batch", "MessageIds", "appended", "only", "repeats", "requests", "with_numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,28 @@ class Batch:
 
     rows: pa.RecordBatch
     producer: ProducerStamp | None = None
+
+
+class MessageIds:
+    """The ids of some messages of an append, made when they are asked for."""
+
+    __slots__ = ("_at", "_count", "_rows")
+
+    def __init__(self, rows: Stamped | None = None, at: int = 0, count: int = 0) -> None:
+        """Take rows `[at, at + count)`; without `rows` there are no ids."""
+        self._rows = rows
+        self._at = at
+        self._count = count
+
+    def slice(self, at: int, count: int) -> MessageIds:
+        """Return `count` of these ids, from position `at` on."""
+        return MessageIds(self._rows, self._at + at, count)
+
+    def to_pylist(self) -> list[str]:
+        if self._rows is None or not self._count:
+            return []
+        ids: list[str] = self._rows.message_ids().slice(self._at, self._count).to_pylist()
+        return ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +57,7 @@ class Appended:
     duplicate: bool
     durable: bool
     version: int
-    message_ids: pa.Array
-
-
-def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches, which may have different columns, as one."""
-    if len(batches) == 1:
-        return batches[0]
-    names = {name for batch in batches for name in batch.schema.names}
-    fields = [f for f in INTERNAL_SCHEMA if f.name in names]
-    columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    at = batch.schema.get_field_index(field.name)
-    return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
+    message_ids: MessageIds
 
 
 def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
@@ -105,7 +111,7 @@ def appended(
     stored: Sequence[Part | None],
     again: Mapping[int, int],
     base: int,
-    ids: pa.Array,
+    ids: MessageIds,
     *,
     durable: bool,
     version: int,
@@ -126,7 +132,7 @@ def appended(
                 duplicate=earlier is not None,
                 durable=durable,
                 version=version,
-                message_ids=ids.slice(at, count) if earlier is None else ids.slice(0, 0),
+                message_ids=ids.slice(at, count) if earlier is None else MessageIds(),
             )
         )
         at += count if earlier is None else 0
@@ -148,6 +154,8 @@ def with_numbers(
     """
     if not any(part.producer is not None and part.producer.sequence is not None for part in parts):
         return parts
+    if len(parts) == 1:
+        return [_numbered(parts[0], parts[0].producer, None, seen, known_since_ms)]
     before: dict[str, ProducerSeen] = {}
     return [_numbered(part, part.producer, before, seen, known_since_ms) for part in parts]
 
@@ -155,22 +163,24 @@ def with_numbers(
 def _numbered(
     part: RowsPart,
     stamp: ProducerStamp | None,
-    before: dict[str, ProducerSeen],
+    before: dict[str, ProducerSeen] | None,
     seen: Callable[[str], ProducerSeen | None],
     known_since_ms: int,
 ) -> RowsPart:
+    """Return the part with its number; `before` has producers' parts before it in the append, None if it is alone."""
     if stamp is None or stamp.sequence is None:
         return part
-    known = before.get(stamp.id) or seen(stamp.id)
+    known = (before.get(stamp.id) if before else None) or seen(stamp.id)
     if stamp.earlier is not None:
         known_since_ms = max(known_since_ms, stamp.earlier.known_since_ms)
         all_parts = {**stamp.earlier.parts, **({} if known is None else known.parts)}
         known = ProducerSeen(max(all_parts), all_parts) if all_parts else None
     number = number_of(stamp.sequence, part.count, known, known_since_ms=known_since_ms)
-    parts = {} if known is None else dict(known.parts)
-    if number not in parts:
-        parts[number] = (
-            Part(producer_id=stamp.id, seq=number, base_offset=-1, count=part.count, total=part.count, time_ms=0),
-        )
-    before[stamp.id] = ProducerSeen(max(parts), parts)
-    return RowsPart(part.count, replace(stamp, seq=number, sequence=None, earlier=None))
+    if before is not None:
+        parts = {} if known is None else dict(known.parts)
+        if number not in parts:
+            parts[number] = (
+                Part(producer_id=stamp.id, seq=number, base_offset=-1, count=part.count, total=part.count, time_ms=0),
+            )
+        before[stamp.id] = ProducerSeen(max(parts), parts)
+    return RowsPart(part.count, ProducerStamp(stamp.id, number, stamp.indexes, stamp.total))

@@ -61,11 +61,16 @@ def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
     return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
 
 
-def weight_of(rows: pa.Table) -> int:
-    """Return the approximate size of rows in an answer, in bytes: Arrow's own count takes longer than slicing them."""
+def weight_of(rows: pa.Table | pa.RecordBatch) -> int:
+    """Return the approximate size of rows in an answer, in bytes: Arrow's own count takes longer than slicing them.
+
+    A batch may be without keys.
+    """
     weight = _ROW_BYTES * int(rows.num_rows)
     for name in ("body", "key"):
-        for chunk in rows.column(name).chunks:
+        at = rows.schema.get_field_index(name)
+        column = None if at < 0 else rows.column(at)
+        for chunk in () if column is None else column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
             if len(chunk):
                 ends = memoryview(chunk.buffers()[1]).cast("i")
                 weight += ends[chunk.offset + len(chunk)] - ends[chunk.offset]

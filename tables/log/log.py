@@ -29,10 +29,11 @@ from tables.delta import (
     RowCache,
     RowsPart,
     Snapshot,
+    one_batch,
 )
 from tables.failpoints import failpoint
 from tables.log.appender import Appender
-from tables.log.batch import Appended, Batch, one_batch
+from tables.log.batch import Appended, Batch
 from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.dead_files import DeadFiles
 from tables.log.fences import put_up_fence
@@ -324,7 +325,7 @@ class PartitionLog:
             )
 
         with self._stop:
-            self._log.look_ahead()
+            self._log.look_ahead(must_know=expected_offset is not None)
             try:
                 return await self._races.win(attempt)
             except OutOfSequence:
@@ -386,6 +387,10 @@ class PartitionLog:
     def file_rows(self, file: DataFile) -> pa.Table:
         """Return all rows of a live file, from memory if they are there."""
         return self._reader.file_rows(file)
+
+    def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
+        """Return all rows of adjacent live files, from memory if they are there."""
+        return self._reader.rows_of(files)
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
         """Return a few columns of all rows of a live file, from memory if they are there.

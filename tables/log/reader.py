@@ -127,6 +127,11 @@ class LogReader:
         rows = self._tail.rows(file.start, file.end)
         return rows if rows is not None else self._files.rows(file, file.start, file.end)
 
+    def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
+        """Return all rows of adjacent live files, from memory if they are there."""
+        rows = self._tail.rows(files[0].start, files[-1].end)
+        return rows if rows is not None else pa.concat_tables([self.file_rows(file) for file in files])
+
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
         """Return a few columns of all rows of a live file, from memory if they are there; rows read are not cached."""
         rows = self._tail.rows(file.start, file.end)

@@ -1,5 +1,7 @@
 """The newest rows of a partition in memory, as Arrow: most readers ask for them, and roll-ups merge them.
 
+Columns that an append fills are made when they are read, those of several small appends together (`Stamped`).
+
 Each tail is bounded, and so are all tails of a process together: the one that was idle longest gives way.
 """
 
@@ -14,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tables.delta import Stamped, table_of
 from tables.log.fetch import weight_of
 
 __all__ = ["Tail", "TailBudget"]
@@ -25,12 +28,17 @@ _TABLE_BYTES: Final = 6 * 1024
 @dataclass(frozen=True, slots=True)
 class _Piece:
     start: int
-    rows: pa.Table
+    end: int
+    rows: pa.Table | Stamped
     bytes: int
 
-    @property
-    def end(self) -> int:
-        return self.start + int(self.rows.num_rows)
+    def table(self) -> pa.Table:
+        return self.rows.table() if isinstance(self.rows, Stamped) else self.rows
+
+    def weight(self, start: int) -> int:
+        """Return the approximate size of the rows from offset `start` on in an answer."""
+        rows = self.rows.rows if isinstance(self.rows, Stamped) else self.rows
+        return weight_of(rows if start <= self.start else rows.slice(start - self.start))
 
 
 class TailBudget:
@@ -110,12 +118,13 @@ class Tail:
             self._drop(len(self.pieces))
         self._budget.shrank(self)
 
-    def add(self, start: int, rows: pa.Table, nbytes: int) -> None:
+    def add(self, rows: Stamped, nbytes: int) -> None:
         """Add the rows of a commit, which take `nbytes`; if there is a gap before them, drop all earlier pieces."""
+        start = rows.start
         with self._lock:
             if self.pieces and self.pieces[-1].end != start:
                 self._drop(len(self.pieces))
-            piece = _Piece(start, rows, nbytes + _TABLE_BYTES)
+            piece = _Piece(start, start + rows.count, rows, nbytes + _TABLE_BYTES)
             self._bytes += piece.bytes
             self.pieces = (*self.pieces, piece)
             self._shrink(self._bytes_max)
@@ -136,7 +145,7 @@ class Tail:
             inside = self.pieces[low:high]
             if not inside or inside[0].start != start or inside[-1].end != end:
                 return
-            merged = _Piece(start, rows, rows.nbytes + _TABLE_BYTES)
+            merged = _Piece(start, end, rows, rows.nbytes + _TABLE_BYTES)
             self._bytes += merged.bytes - sum(p.bytes for p in inside)
             self.pieces = (*self.pieces[:low], merged, *self.pieces[high:])
             self._shrink(self._bytes_max)
@@ -176,13 +185,35 @@ class Tail:
         if not pieces or start < pieces[0].start or stop > pieces[-1].end:
             return None
         at = bisect_right(pieces, start, key=lambda p: p.start) - 1
-        found: list[pa.Table] = []
+        wanted: list[_Piece] = []
         weight = 0
         while at < len(pieces) and pieces[at].start < stop and (bytes_max is None or weight <= bytes_max):
-            piece = pieces[at]
-            rows = piece.rows if columns is None else piece.rows.select(columns)
-            low = max(start - piece.start, 0)
-            found.append(rows.slice(low, min(stop, piece.end) - piece.start - low))
-            weight += 0 if bytes_max is None else weight_of(found[-1])
+            wanted.append(pieces[at])
+            weight += 0 if bytes_max is None else pieces[at].weight(start)
             at += 1
+        found = _tables(wanted, start, stop, columns)
         return found[0] if len(found) == 1 else pa.concat_tables(found)
+
+
+def _tables(pieces: Sequence[_Piece], start: int, stop: int, columns: Sequence[str] | None) -> list[pa.Table]:
+    """Return the rows `[start, stop)` of pieces; columns that were not made are made for adjacent ones together."""
+    found: list[pa.Table] = []
+    unmade: list[Stamped] = []
+    for piece in pieces:
+        low, high = max(start - piece.start, 0), min(stop, piece.end) - piece.start
+        is_whole = high - low == piece.end - piece.start
+        if is_whole and isinstance(piece.rows, Stamped) and not piece.rows.is_made:
+            unmade.append(piece.rows)
+            continue
+        found += _made(unmade, columns)
+        unmade = []
+        rows = piece.table()
+        found.append((rows if columns is None else rows.select(columns)).slice(low, high - low))
+    return found + _made(unmade, columns)
+
+
+def _made(unmade: Sequence[Stamped], columns: Sequence[str] | None) -> list[pa.Table]:
+    """Return the rows of adjacent appends as a table; of one alone that is kept if it has all columns."""
+    if not unmade:
+        return []
+    return [unmade[0].table() if len(unmade) == 1 and columns is None else table_of(unmade, columns)]

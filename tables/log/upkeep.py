@@ -54,8 +54,8 @@ _CHECKPOINTS_KEPT: Final = 2
 class KeptLog(Protocol):
     """The partition's methods that upkeep needs besides the state of the log."""
 
-    def file_rows(self, file: DataFile) -> pa.Table:
-        """Return all rows of a live file."""
+    def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
+        """Return all rows of adjacent live files."""
 
     def parts_of(self, file: DataFile) -> list[Part]:
         """Return the producers' requests in a live file that are still remembered."""
@@ -158,14 +158,14 @@ class Upkeep:
         if not files:
             return False
         try:
-            rows = pa.concat_tables([self._log.file_rows(f) for f in files])
+            rows = self._log.rows_of(files)
         except Corrupt:
             self._state.refresh()
             if self._state.are_live(files):
                 raise
             # Another process rolled them up, and deleted them before this process refreshed.
             return False
-        are_small = rows.nbytes < _JOINED_BYTES_MAX * rows.column(0).num_chunks
+        are_small = rows.nbytes < _JOINED_BYTES_MAX * len(files)
         rows = rows.combine_chunks() if are_small else rows
         parts = [p for f in files for p in self._log.parts_of(f)]
         encoded = encode_file(

@@ -27,7 +27,7 @@ from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Topic, decide_put_topic
 from mq.names import broker_of
 from mq.partitioners import logical_partition
-from tables.delta.encode import ProducerStamp
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.fences import BROKER_FENCE, ROUTE_FENCE
 from tables.log.log import PartitionLog

@@ -18,7 +18,7 @@ import pytest
 
 from mq.errors import Unknown
 from tables.delta.actions import commit_name
-from tables.delta.encode import ProducerStamp
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse

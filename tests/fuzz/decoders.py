@@ -56,7 +56,8 @@ from tables.delta import FileReader, RowCache
 from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
 from tables.delta.checkpoint import _checksum as _checkpoint_checksum
 from tables.delta.checkpoint import _crc_at, read_checkpoint
-from tables.delta.encode import encode_file, footer_start, numbered, stamp
+from tables.delta.encode import encode_file, footer_start
+from tables.delta.stamped import Stamped
 from tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
 from tables.store.store import MemoryStore
 from tests.identity_provider import jwk_of
@@ -76,7 +77,7 @@ _CALLS: Final[tuple[msgspec.json.Decoder[Any], ...]] = tuple(
 )
 TABLE_ID: Final = "t-1"
 _FILE: Final = encode_file(
-    numbered(stamp(rows([b"one", b"two"]), [], batch_id="b" * 32, append_us=1), 0),
+    Stamped(rows([b"one", b"two"]), [], batch_id="b" * 32, append_us=1, start=0).table(),
     [],
     batch_id="b" * 32,
     now_ms=1,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tables.delta.actions import commit_name
-from tables.delta.encode import ProducerStamp
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse

@@ -19,7 +19,7 @@ from mq.meta.moved_keys import KeysMoved, MovedKeys, moves_between
 from mq.meta.topics import Topic, TopicPut
 from mq.partitioners import logical_partition
 from mq.routing import expand
-from tables.delta.encode import ProducerStamp
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.fences import ROUTE_FENCE
 from tables.log.log import PartitionLog

@@ -38,7 +38,9 @@ from api.kafka.records import Records, encode_records
 from api.ports import Ports
 from api.sending import INLINE_BYTES
 from mq.limits import RETENTION_MS_MAX
-from tables.log import ROUTE_FENCE
+from tables.delta import RowsPart
+from tables.log import ROUTE_FENCE, Warehouse
+from tables.paths import PartitionRef, Space
 from tests.api.kafka.door import KafkaApi, free_port, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import config_for, running, until
@@ -375,6 +377,7 @@ def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic)
     with running(config_for(tmp_path, kafka_port=port), Ports(store=store)) as api, RawClient(port) as client:
         api.put_topic(topic, partitions=1, order_strategy="strict")
         producer = client.ask(InitProducerIdRequest(None, 1_000)).producer_id
+        _append_of_another_process(tmp_path, topic)
         log = api.hosted(topic, f"{topic}@broker-a").open()
 
         def hold(key: str) -> None:
@@ -386,20 +389,28 @@ def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic)
             return client.send(ProduceRequest(None, -1, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])]))
 
         frames = [sent(0)]
-        until(lambda: log.end_offset == 1)
+        until(lambda: log.end_offset == 2)
         store.before["put_if_absent"] = hold
         growing = threading.Thread(target=api.put_topic, args=(topic,), kwargs={"partitions": 2})
         growing.start()
         until(lambda: log.fences.get(ROUTE_FENCE))
         tries = len(store.calls)
         frames += [sent(1), sent(2)]
-        # A try looks for commits of others: the fence has refused both together, or the first while the second comes.
+        # Who has met another writer looks for its commits at each try: the fence has refused both together, or the
+        # first while the second comes.
         until(lambda: any(name == "exists" and topic in key for name, key in store.calls[tries:]))
         held.set()
         frames += [sent(3), sent(4)]
         answers = [client.receive(frame).topics[0].partitions[0] for frame in frames]
         growing.join(TIMEOUT_S)
-    assert [(one.error_code, one.base_offset) for one in answers] == [(0, at) for at in range(5)]
+    assert [(one.error_code, one.base_offset) for one in answers] == [(0, at) for at in range(1, 6)]
+
+
+def _append_of_another_process(folder, topic) -> None:
+    other = Warehouse.open(str(folder))
+    log = other.open_partition(PartitionRef(Space.TOPICS, topic, f"{topic}@broker-a"))
+    log.append_rows(pa.RecordBatch.from_pydict({"body": [b"theirs"]}), [RowsPart(1)])
+    other.close()
 
 
 def _records(values: list[bytes]) -> Records:

@@ -17,8 +17,8 @@ from api.log.parts import Pending, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
-from tables.delta.encode import ProducerStamp, RowsPart
-from tables.log.batch import Appended
+from tables.delta.stamped import ProducerStamp, RowsPart, Stamped
+from tables.log.batch import Appended, MessageIds
 from tables.settings import Flush
 from tables.turn import Turn
 
@@ -62,7 +62,8 @@ class FakeLog:
         self.flushes.append(flush)
         results = []
         for part in parts:
-            ids = pa.array([f"id{self.end + i}" for i in range(part.count)])
+            ids = pa.RecordBatch.from_pydict({"message_id": [f"id{self.end + i}" for i in range(part.count)]})
+            rows = Stamped(ids, [part], batch_id="", append_us=0, start=self.end)
             results.append(
                 Appended(
                     base_offset=self.end,
@@ -70,7 +71,7 @@ class FakeLog:
                     duplicate=False,
                     durable=flush is Flush.SYNC,
                     version=len(self.commits),
-                    message_ids=ids,
+                    message_ids=MessageIds(rows, 0, part.count),
                 )
             )
             self.end += part.count

@@ -13,7 +13,7 @@ import pytest
 
 from api.ports import Ports
 from mq.queue.delay_mark import Cancelled
-from tables.delta.encode import ProducerStamp
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.paging import pages
 from tables.log.warehouse import Warehouse

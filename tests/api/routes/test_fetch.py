@@ -15,7 +15,7 @@ import pytest
 
 from api.wire.message_json import stored_messages
 from mq.limits import WAIT_MS_MAX
-from tables.delta.encode import RowsPart
+from tables.delta.stamped import RowsPart
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA

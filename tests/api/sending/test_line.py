@@ -15,10 +15,9 @@ from api.log import RecordRows, RequestPart
 from api.sending.line import InLine, LineRequest, Lines, Stored, Target
 from mq.errors import Fenced, Unavailable
 from mq.sequences import OutOfSequence
-from tables.log import Appended
+from tables.log import Appended, MessageIds
 from tables.settings import Flush
 
-_NO_IDS = pa.array([], pa.string())
 #: Turns of the loop after which all that can go on has gone on.
 _TURNS = 20
 
@@ -49,7 +48,7 @@ class Log:
                 part.error = Fenced("", extra={"fence": "route", "epoch": self.world.fence})
             else:
                 part.appended = Appended(
-                    base_offset=len(stored), count=1, duplicate=False, durable=True, version=1, message_ids=_NO_IDS
+                    base_offset=len(stored), count=1, duplicate=False, durable=True, version=1, message_ids=MessageIds()
                 )
                 stored.append((number, self.name))
         self.delivering += self.waiting

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from api.kafka.records import Records, batches_of, decode_batches, encode_records
 from api.kafka.rows import native_decoder, records_of, rows_of
-from tables.delta import RowsPart, numbered, stamp
+from tables.delta import RowsPart, Stamped
 from tests.api.kafka.door import free_port
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
@@ -65,8 +65,8 @@ def codec(session: Session) -> Iterator[Figure]:
         def decode(data: bytes = data, together: int = together) -> pa.RecordBatch:
             return rows_of(decode_batches([one for _ in range(together) for one in batches_of(data)], native_decoder()))
 
-        columns = stamp(decode(), [RowsPart(count * together)], batch_id="0" * 32, append_us=_TIME_MS * 1_000)
-        rows = numbered(columns, 0)
+        parts = [RowsPart(count * together)]
+        rows = Stamped(decode(), parts, batch_id="0" * 32, append_us=_TIME_MS * 1_000, start=0).table()
 
         def encode(rows: pa.Table = rows) -> bytes:
             return encode_records(records_of(rows), base_offset=0)

@@ -19,7 +19,7 @@ from jobs.flights.data.events import events_of
 from jobs.flights.data.source import read_airports, read_flights
 from mq.partitioners import logical_partitions
 from mq.routing import new_route
-from tables.delta.encode import ProducerStamp
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tests.bench.figure import Figure

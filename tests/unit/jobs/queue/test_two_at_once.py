@@ -16,7 +16,7 @@ from mq.queue.checkpoint import Checkpoint
 from mq.queue.revive import Due
 from mq.queue_limits import ACK_SETTLE_MS
 from tables import failpoints
-from tables.delta.encode import ProducerStamp, RowsPart
+from tables.delta.stamped import ProducerStamp, RowsPart
 from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse
 from tables.queue.metadata import MetaLog

@@ -67,6 +67,37 @@ def test_rely_2_a_state_that_is_behind_is_no_reason_to_lose(open_log: OpenLog) -
     assert one.append([batch(b"mine")])[0].base_offset == 10
 
 
+def test_rely_2_a_writer_looks_for_others_until_it_commits_again_and_again_and_meets_none(
+    store: FaultyStore, open_log: OpenLog, clock: SetClock
+) -> None:
+    one, two = open_log(store), open_log()
+
+    def looks() -> bool:
+        store.calls.clear()
+        one.append([batch(b"mine")])
+        return bool(store.keys("exists"))
+
+    assert [looks(), looks(), looks()] == [True, False, False]
+    clock.advance_ms(1_500)
+    assert [looks(), looks()] == [True, False], "a writer that was idle looks once"
+    two.append([batch(b"other")])
+    assert one.append([batch(b"mine")])[0].base_offset == 6, "it has lost a race, and goes on behind the other"
+    assert [looks(), looks()] == [True, True], "others may commit again"
+    clock.advance_ms(9_500)
+    assert looks()
+    clock.advance_ms(900)
+    assert not looks()
+
+
+def test_rely_2_an_append_that_names_its_offset_knows_what_others_have_stored(
+    store: FaultyStore, open_log: OpenLog
+) -> None:
+    one, two = open_log(store), open_log()
+    one.append([batch(b"mine")])
+    two.append([batch(b"other")])
+    assert one.append([batch(b"mine")], expected_offset=2)[0].base_offset == 2
+
+
 def test_rely_2_a_race_lost_to_a_roll_up_takes_the_next_version_at_the_same_offset(
     store: FaultyStore, open_log: OpenLog
 ) -> None:

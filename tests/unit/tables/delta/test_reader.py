@@ -13,8 +13,9 @@ import pytest
 from mq.errors import Corrupt
 from mq.producer import Part
 from tables.delta.actions import DataFile
-from tables.delta.encode import Encoded, RowsPart, encode_file, numbered, stamp
+from tables.delta.encode import Encoded, encode_file
 from tables.delta.reader import FileReader, RowCache
+from tables.delta.stamped import RowsPart, Stamped
 from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import numbered_bodies, rows
@@ -26,8 +27,9 @@ PARTS = (Part(producer_id="p", seq=3, base_offset=100, count=20, total=20, time_
 def encoded(count: int, *, row_group_rows: int = 1_000, start: int = 100, padding: int = 0) -> Encoded:
     drawn = random.Random(0)
     batch = rows([body + drawn.randbytes(padding) for body in numbered_bodies("b" * 50, count)])
-    stamped = stamp(batch, [RowsPart(count)], batch_id="0123456789abcdef" * 2, append_us=1_700_000_000_000_000)
-    return encode_file(numbered(stamped, start), PARTS, batch_id="b" * 32, now_ms=1, row_group_rows=row_group_rows)
+    batch_id, append_us = "0123456789abcdef" * 2, 1_700_000_000_000_000
+    stamped = Stamped(batch, [RowsPart(count)], batch_id=batch_id, append_us=append_us, start=start)
+    return encode_file(stamped.table(), PARTS, batch_id="b" * 32, now_ms=1, row_group_rows=row_group_rows)
 
 
 def reader_of(found: Encoded, data: bytes | None = None, cache_bytes: int = 1 << 20) -> tuple[FileReader, FaultyStore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from jobs.setup.native import find_compiler
 from mq.producer import Part
-from tables.delta.encode import PARTS_KEY, ProducerStamp, RowsPart, encode_file, numbered, stamp
-from tables.delta.native_parquet import WrittenFile, native_writer
-from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_in_pieces, native_shape
+from tables.delta.encode import PARTS_KEY, encode_file, encode_stamped
+from tables.delta.native_parquet import Leaves, WrittenFile, native_writer
+from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_in_pieces, leaves_of, native_shape
+from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, table_of
 from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 
 _APPEND_US = 1_700_000_000_123_000
@@ -26,8 +28,11 @@ _TIMES = st.integers(0, 4_000_000_000_000_000)
 
 
 def _rows(batch: pa.RecordBatch, base: int = 0, producer: ProducerStamp | None = None) -> pa.Table:
-    columns = stamp(batch, [RowsPart(batch.num_rows, producer)], batch_id="0123456789abcdef" * 2, append_us=_APPEND_US)
-    return numbered(columns, base)
+    return _stamped(batch, [RowsPart(batch.num_rows, producer)], base).table()
+
+
+def _stamped(batch: pa.RecordBatch, parts: Sequence[RowsPart], base: int = 0) -> Stamped:
+    return Stamped(batch, parts, batch_id="0123456789abcdef" * 2, append_us=_APPEND_US, start=base)
 
 
 def _batch(**columns: list[object]) -> pa.RecordBatch:
@@ -160,6 +165,93 @@ def test_the_compiled_function_writes_the_same_bytes_for_any_slice(
     assert encode_few_rows(rows, key_values, _BYTES_MAX) == _in_pieces(rows, key_values)
 
 
+_PRODUCERS = st.builds(
+    ProducerStamp, st.text(max_size=9), st.integers(-(2**63), 2**63 - 1), st.none(), st.integers(1, 9)
+)
+
+
+@st.composite
+def _appends(draw: st.DrawFn) -> Stamped:
+    batch, parts = draw(_batches()), []
+    while (left := batch.num_rows - sum(part.count for part in parts)) > 0:
+        parts.append(RowsPart(draw(st.integers(1, left)), draw(st.none() | _PRODUCERS)))
+    whole = [RowsPart(part.count, part.producer or ProducerStamp("", 7, None, 1)) for part in parts]
+    return _stamped(batch, whole if draw(st.booleans()) else parts, draw(st.integers(0, 2**62)))
+
+
+@settings(max_examples=settings.default.max_examples * 2)
+@given(_appends(), st.sampled_from([1_000, 150]))
+def test_the_file_of_an_append_is_that_of_its_columns(rows: Stamped, row_group_rows: int) -> None:
+    parts = [Part(producer_id="p", seq=1, base_offset=rows.start, count=rows.count, total=rows.count, time_ms=1)]
+    found = encode_stamped(rows, parts, now_ms=5, row_group_rows=row_group_rows)
+    made = encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=5, row_group_rows=row_group_rows)
+    assert found == made if isinstance(made.data, bytes) else found.file == made.file
+
+
+def test_columns_of_an_append_are_not_made_to_write_its_file() -> None:
+    rows = _stamped(_batch(body=[b"a", b"b"]), [RowsPart(2, ProducerStamp("p", 7, None, 2))])
+    encode_stamped(rows, [], now_ms=5, row_group_rows=1_000)
+    assert rows.is_made == (native_writer() is None)
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(st.lists(_appends(), min_size=1, max_size=4))
+def test_columns_of_several_appends_are_made_as_those_of_each(appends: list[Stamped]) -> None:
+    start, adjacent = 5, []
+    for one in appends:
+        adjacent.append(_stamped(one.rows, one.parts, start))
+        start += one.count
+    whole = table_of(adjacent)
+    assert whole.equals(pa.concat_tables([one.table() for one in adjacent]))
+    assert table_of(adjacent, ["offset", "key", "body"]).equals(whole.select(["offset", "key", "body"]))
+    assert [one.message_ids().to_pylist() for one in adjacent] == [
+        one.table().column("message_id").to_pylist() for one in adjacent
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [([1, 2], [1, 2]), ([1, 2], [3, -1]), ([1], [1, 1]), ([1, 2], [2**63 - 1, 3])],
+    ids=["too many", "negative", "no value", "overflow"],
+)
+def test_the_compiled_function_refuses_counts_that_are_not_those_of_the_rows(
+    values: list[int], counts: list[int]
+) -> None:
+    writer = native_writer()
+    if writer is None:
+        pytest.skip("there is no C compiler here")
+    shape = native_shape(2)
+    leaves = Leaves(shape)
+    leaves.repeated(_leaf("append_time"), array("q", values), array("q", counts))
+    assert writer.write(shape, leaves, 2, b"", _BYTES_MAX) is None
+
+
+@pytest.mark.parametrize("ends", [[0, 9], [0, 2, 1], [-1, 2], [0]])
+def test_the_compiled_function_reads_nothing_behind_repeated_texts(ends: list[int]) -> None:
+    writer = native_writer()
+    if writer is None:
+        pytest.skip("there is no C compiler here")
+    counts = array("q", [1] * max(len(ends) - 1, 1))
+    shape = native_shape(len(counts))
+    leaves = Leaves(shape)
+    leaves.repeated_texts(_leaf("producer_id"), array("i", ends), b"abc", counts)
+    assert writer.write(shape, leaves, len(counts), b"", _BYTES_MAX) is None
+
+
+def test_the_compiled_function_refuses_a_prefix_of_another_length() -> None:
+    writer = native_writer()
+    if writer is None:
+        pytest.skip("there is no C compiler here")
+    shape = native_shape(2)
+    leaves = Leaves(shape)
+    leaves.numbered(_leaf("message_id"), b"short")
+    assert writer.write(shape, leaves, 2, b"", _BYTES_MAX) is None
+
+
+def _leaf(name: str) -> int:
+    return native_shape(1).columns.index(MESSAGE_SCHEMA.get_field_index(name))
+
+
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 4_095, 65_536, 200_000])
 def test_the_compiled_function_computes_the_checksums_of_bodies_of_all_sizes(size: int) -> None:
     rows = _rows(_batch(body=[bytes(at * 7 % 251 for at in range(size))]))
@@ -176,4 +268,5 @@ def test_the_compiled_function_reads_nothing_behind_a_column(middle: int) -> Non
     buffers = [None, pa.py_buffer(np.array([0, middle, 5], np.int32)), pa.py_buffer(b"abcde")]
     body = pa.Array.from_buffers(pa.binary(), 2, buffers, null_count=0)
     columns[MESSAGE_SCHEMA.get_field_index("body")] = body
-    assert writer.write(native_shape(2), columns, 2, b"", _BYTES_MAX) is None
+    shape = native_shape(2)
+    assert writer.write(shape, leaves_of(columns, shape), 2, b"", _BYTES_MAX) is None

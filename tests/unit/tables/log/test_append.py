@@ -9,8 +9,8 @@ import pytest
 
 from mq.errors import OffsetMismatch, StorageFull, Unavailable
 from mq.limits import OFFSET_MAX, PRODUCER_REQUESTS_KEPT
-from tables.delta.encode import ProducerStamp
 from tables.delta.snapshot import PartitionNotFound
+from tables.delta.stamped import ProducerStamp
 from tables.log.batch import Appended, Batch
 from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse

@@ -8,22 +8,20 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tables.delta.stamped import RowsPart, Stamped
 from tables.log.fetch import weight_of
 from tables.log.tail import Tail, TailBudget
 
 
-def rows(start: int, count: int, size: int = 8) -> pa.Table:
-    return pa.table(
-        {
-            "offset": pa.array(range(start, start + count), pa.int64()),
-            "body": pa.array([b"%d" % i + b"x" * size for i in range(start, start + count)], pa.binary()),
-        }
-    )
+def rows(start: int, count: int, size: int = 8) -> Stamped:
+    bodies = pa.array([b"%d" % i + b"x" * size for i in range(start, start + count)], pa.binary())
+    batch = pa.RecordBatch.from_arrays([bodies], names=["body"])
+    return Stamped(batch, [RowsPart(count)], batch_id=f"{start:032x}", append_us=start, start=start)
 
 
 def add(tail: Tail, start: int, count: int, size: int = 8) -> None:
     added = rows(start, count, size)
-    tail.add(start, added, added.nbytes)
+    tail.add(added, added.rows.nbytes)
 
 
 def offsets(found: pa.Table | None) -> list[int] | None:
@@ -84,7 +82,7 @@ def test_one_piece_over_the_bound_is_kept_while_it_is_the_newest() -> None:
 def test_a_roll_up_replaces_the_pieces_that_it_covers() -> None:
     tail = filled(1 << 20, [2, 2, 2, 2])
     before = tail.bytes
-    tail.merge(2, rows(2, 4))
+    tail.merge(2, rows(2, 4).table())
     assert [p.start for p in tail.pieces] == [0, 2, 6]
     assert offsets(tail.rows(0, 8)) == list(range(8))
     assert tail.bytes < before
@@ -94,14 +92,14 @@ def test_a_roll_up_of_pieces_that_are_partly_gone_changes_nothing() -> None:
     tail = filled(1 << 20, [2, 2, 2])
     pieces = tail.pieces
     for start, count in ((1, 3), (0, 3), (4, 4), (9, 2)):
-        tail.merge(start, rows(start, count))
+        tail.merge(start, rows(start, count).table())
         assert tail.pieces is pieces
 
 
 def test_readers_keep_what_they_took() -> None:
     tail = filled(1 << 20, [2, 2])
     taken = tail.pieces
-    tail.merge(0, rows(0, 4))
+    tail.merge(0, rows(0, 4).table())
     tail.clear()
     assert [p.start for p in taken] == [0, 2]
     assert tail.bytes == 0
@@ -122,7 +120,7 @@ def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, 
             tail.clear()
         elif step == "merge" and len(tail.pieces) >= count:
             covered = tail.pieces[-count:]
-            tail.merge(covered[0].start, rows(covered[0].start, covered[-1].end - covered[0].start, size))
+            tail.merge(covered[0].start, rows(covered[0].start, covered[-1].end - covered[0].start, size).table())
         else:
             end += count if step == "gap" else 0
             add(tail, end, count, size)
@@ -180,7 +178,7 @@ def test_tails_of_many_threads_stay_within_their_budget() -> None:
         for i in range(300):
             add(tail, i, 1, size=2_000)
             if i % 50 == 49:
-                tail.merge(i - 9, rows(i - 9, 10, 2_000))
+                tail.merge(i - 9, rows(i - 9, 10, 2_000).table())
 
     with ThreadPoolExecutor(len(tails)) as pool:
         list(pool.map(work, tails))
@@ -207,17 +205,38 @@ def test_rows_that_retention_removed_are_forgotten() -> None:
     assert offsets(tail.rows(12, 13)) == [12]
 
 
-def messages(start: int, count: int) -> pa.Table:
-    offsets, bodies = pa.array(range(start, start + count)), pa.array([b"body"] * count)
-    return pa.table({"offset": offsets, "body": bodies, "key": pa.nulls(count, pa.string())})
-
-
 def test_rows_end_with_the_piece_that_makes_them_heavier_than_wanted() -> None:
     tail = Tail(1 << 30, TailBudget(1 << 30))
     for start in range(0, 30, 3):
-        tail.add(start, messages(start, 3), 100)
+        add(tail, start, 3)
     assert offsets(tail.rows(1, 30)) == list(range(1, 30))
-    one = weight_of(messages(0, 1))
+    one = weight_of(rows(0, 1).table())
     assert offsets(tail.rows(1, 30, 0)) == [1, 2]
     assert offsets(tail.rows(1, 30, 2 * one)) == [1, 2, 3, 4, 5]
     assert offsets(tail.rows(1, 4, 100 * one)) == [1, 2, 3]
+
+
+# Columns that are made when they are read.
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.data())
+def test_rows_whose_columns_were_not_made_are_read_as_if_they_were(counts: list[int], data: st.DataObject) -> None:
+    tail, end = filled(1 << 20, counts), sum(counts)
+    whole = pa.concat_tables([rows(piece.start, piece.end - piece.start).table() for piece in tail.pieces])
+    for _ in range(4):
+        start = data.draw(st.integers(0, end - 1))
+        stop = data.draw(st.integers(start + 1, end))
+        columns = data.draw(st.sampled_from([None, ["offset", "key", "body"], ["offset", "body", "append_time"]]))
+        found = tail.rows(start, stop, columns=columns)
+        expected = whole if columns is None else whole.select(columns)
+        assert found is not None and found.equals(expected.slice(start, stop - start))
+
+
+def test_the_columns_of_one_append_are_kept_and_of_several_made_together() -> None:
+    tail = filled(1 << 20, [2, 2, 2])
+    first = tail.rows(0, 2)
+    again = tail.rows(0, 2)
+    assert first is not None and again is not None
+    assert first.column("offset").chunk(0).buffers()[1].address == again.column("offset").chunk(0).buffers()[1].address
+    several = tail.rows(2, 6)
+    assert several is not None and several.column("offset").num_chunks == 1
