@@ -17,6 +17,7 @@ from tables.delta.creation import create_table
 from tables.delta.encode import Encoded, encode_file, encode_stamped
 from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.head import can_put_back, head_key, put_back, read_head
+from tables.delta.joined_file import join_files
 from tables.delta.large_file import encode_large_file
 from tables.delta.reader import FileReader, RowCache
 from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
@@ -66,6 +67,7 @@ __all__ = [
     "head_key",
     "hint_key",
     "hint_version",
+    "join_files",
     "load",
     "log_versions",
     "one_batch",

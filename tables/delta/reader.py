@@ -11,6 +11,7 @@ import itertools
 import json
 import threading
 import zlib
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -122,6 +123,11 @@ class FileReader:
         _check_offsets(rows, start, stop, file)
         return rows
 
+    def group_end(self, file: DataFile, offset: int) -> int:
+        """Return the offset behind the row group that holds `offset`; raises as `rows` does."""
+        starts = self._footer(file).starts
+        return file.start + starts[bisect_right(starts, offset - file.start)]
+
     def groups(
         self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None, *, by_page: bool = False
     ) -> Iterator[pa.Table]:
@@ -176,6 +182,23 @@ class FileReader:
         if at != file.end:
             raise Corrupt(f"{self._key(file)}: holds {at - file.start} rows, the log says {file.count}")
 
+    def whole(self, file: DataFile) -> pa.Buffer:
+        """Return the bytes of the file, whose checksums are right.
+
+        Raises
+        ------
+        Corrupt
+            The file is missing, cut or altered.
+        """
+        data = self._read(file, [(0, file.size)])
+        footer_at = footer_start(memoryview(data))
+        if not 0 < footer_at < file.size:
+            raise Corrupt(f"{self._key(file)}: has no parquet footer")
+        footer = self._footer_of(file, data, footer_at)
+        for low, high, crc in zip(footer.edges, footer.edges[1:], footer.checksums, strict=False):
+            self._check(file, data, low, high, crc)
+        return data
+
     def forget(self, paths: Iterable[str]) -> None:
         """Drop what is cached of files that are no longer in the table."""
         for path in paths:
@@ -204,6 +227,10 @@ class FileReader:
             raise Corrupt(f"{self._key(file)}: has no parquet footer")
         if footer_at < guess:
             data = self._read(file, [(footer_at, file.size)])
+        return self._footer_of(file, data, footer_at)
+
+    def _footer_of(self, file: DataFile, data: pa.Buffer, footer_at: int) -> _Footer:
+        """Return the footer, checked; of `data`, which is as long as the file, only what begins there was read."""
         *groups, footer_crc = (int(crc, 16) for crc in file.crc.split(","))
         self._check(file, data, footer_at, file.size, footer_crc)
         try:

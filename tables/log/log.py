@@ -100,7 +100,7 @@ class PartitionLog:
         )
         #: The newest known state of the log, which the parts of an open partition share.
         self.state = LogState(ref, self._log, self.turn, self._stop)
-        self._reader = LogReader(self.state, self._files, self._tail, row_group_rows=settings.row_group_rows)
+        self._reader = LogReader(self.state, self._files, self._tail)
         orphan_keep_ms = min(settings.orphan_keep_ms, self.state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._publisher = Publisher(
             store,
@@ -401,6 +401,10 @@ class PartitionLog:
             The file is damaged or no longer there; `are_live`, after a `refresh`, tells which of the two.
         """
         return self._reader.file_columns(file, columns)
+
+    def file_bytes(self, file: DataFile) -> pa.Buffer:
+        """Return the bytes of a live file, whose checksums are right; raises as `file_columns` does."""
+        return self._files.whole(file)
 
     def rewrite(
         self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None

@@ -29,11 +29,10 @@ T = TypeVar("T")
 class LogReader:
     """Reads one open partition. Safe for threads."""
 
-    def __init__(self, state: LogState, files: FileReader, tail: Tail, *, row_group_rows: int) -> None:
+    def __init__(self, state: LogState, files: FileReader, tail: Tail) -> None:
         self._state = state
         self._files = files
         self._tail = tail
-        self._row_group_rows = row_group_rows
 
     def in_memory(self, offset: int) -> bool:
         """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
@@ -113,10 +112,9 @@ class LogReader:
         """Read rows from `start` on from the file that holds it, up to the end of the row group at most."""
         at = bisect_left(files, start + 1, key=lambda f: f.end)
         file = files[at]
-        step = start - (start - file.start) % self._row_group_rows + self._row_group_rows
         pieces = self._tail.pieces
         edge = pieces[0].start if pieces and pieces[0].start > start else stop
-        return self._files.rows(file, start, min(stop, file.end, max(step, start + 1), edge), columns)
+        return self._files.rows(file, start, min(stop, self._files.group_end(file, start), edge), columns)
 
     def offset_at(self, time_us: int) -> int:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""

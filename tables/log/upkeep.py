@@ -33,6 +33,7 @@ from tables.delta import (
     checkpoint_name,
     commit_name,
     encode_file,
+    join_files,
     log_versions,
     write_checkpoint,
 )
@@ -56,6 +57,9 @@ class KeptLog(Protocol):
 
     def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
         """Return all rows of adjacent live files."""
+
+    def file_bytes(self, file: DataFile) -> pa.Buffer:
+        """Return the bytes of a live file, whose checksums are right."""
 
     def parts_of(self, file: DataFile) -> list[Part]:
         """Return the producers' requests in a live file that are still remembered."""
@@ -158,24 +162,41 @@ class Upkeep:
         if not files:
             return False
         try:
-            rows = self._log.rows_of(files)
+            encoded, rows = self._rolled_up(files)
         except Corrupt:
             self._state.refresh()
             if self._state.are_live(files):
                 raise
             # Another process rolled them up, and deleted them before this process refreshed.
             return False
+        return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
+
+    def _rolled_up(self, files: Sequence[DataFile]) -> tuple[Encoded, pa.Table | None]:
+        """Return the file that takes the place of others, and its rows for the tail if they are not many bytes."""
+        parts = [part for file in files for part in self._log.parts_of(file)]
+        batch_id, now_ms = f"r{uuid.uuid4().hex[1:]}", self._clock.wall_us() // 1000
+        row_group_rows = self._settings.row_group_rows
+        joined = join_files(
+            files,
+            self._log.file_bytes,
+            self._encoded,
+            parts,
+            batch_id=batch_id,
+            now_ms=now_ms,
+            row_group_rows=row_group_rows,
+        )
+        if joined is not None:
+            return joined, None
+        rows = self._log.rows_of(files)
         are_small = rows.nbytes < _JOINED_BYTES_MAX * len(files)
         rows = rows.combine_chunks() if are_small else rows
-        parts = [p for f in files for p in self._log.parts_of(f)]
-        encoded = encode_file(
-            rows,
-            parts,
-            batch_id=f"r{uuid.uuid4().hex[1:]}",
-            now_ms=self._clock.wall_us() // 1000,
-            row_group_rows=self._settings.row_group_rows,
-        )
-        return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows if are_small else None)
+        encoded = encode_file(rows, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
+        return encoded, rows if are_small else None
+
+    def _encoded(self, files: Sequence[DataFile]) -> Encoded:
+        """Return the rows of adjacent files as one file without requests."""
+        rows = self._log.rows_of(files)
+        return encode_file(rows, [], batch_id="", now_ms=0, row_group_rows=self._settings.row_group_rows)
 
     def _planned_rollup(self) -> Sequence[DataFile]:
         files, bytes_max = self._state.files[-WINDOW_FILES:], self._settings.rollup_bytes_max

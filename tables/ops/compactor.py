@@ -20,8 +20,9 @@ from typing import Final
 import pyarrow as pa
 
 from mq.errors import Corrupt
+from mq.producer import Part
 from tables.clock import Clock
-from tables.delta import DataFile, FileReader, RowCache, encode_large_file
+from tables.delta import DataFile, Encoded, FileReader, RowCache, encode_large_file, join_files
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
 from tables.ops.compaction_plan import TAIL_FILES_MAX
@@ -80,13 +81,7 @@ class Compactor:
             return Compacted()
         parts = [part for file in files for part in self._log.parts_of(file)]
         try:
-            encoded = encode_large_file(
-                self._rows(files),
-                parts,
-                batch_id=_BATCH_PREFIX + uuid.uuid4().hex[1:],
-                now_ms=self._clock.wall_us() // 1000,
-                row_group_rows=self._settings.row_group_rows,
-            )
+            encoded = self._compacted(files, parts)
         except Corrupt:
             self._log.refresh()
             if self._log.are_live(files):
@@ -104,6 +99,19 @@ class Compactor:
             bytes_before=sum(file.size for file in files),
             bytes_after=encoded.file.size,
         )
+
+    def _compacted(self, files: Sequence[DataFile], parts: Sequence[Part]) -> Encoded:
+        batch_id = _BATCH_PREFIX + uuid.uuid4().hex[1:]
+        now_ms, row_group_rows = self._clock.wall_us() // 1000, self._settings.row_group_rows
+
+        def encode(some: Sequence[DataFile], parts: Sequence[Part] = ()) -> Encoded:
+            rows = self._rows(some)
+            return encode_large_file(rows, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
+
+        joined = join_files(
+            files, self._files.whole, encode, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows
+        )
+        return joined or encode(files, parts)
 
     def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
         for file in files:

@@ -102,6 +102,17 @@ def test_spark_1_both_ways_of_encoding_say_the_same(warehouse: Warehouse, log: P
     assert comparable(read_by_deltalake(log)) == comparable(all_rows(reopened)) == comparable(all_rows(log))
 
 
+def test_spark_1_deltalake_reads_row_groups_that_were_copied(warehouse: Warehouse, log: PartitionLog) -> None:
+    for _ in range(4):
+        log.append([Batch(full_rows(40))])
+    before = read_by_deltalake(log)
+    assert log.maintain() and [file.crc.count(",") for file in log.files] == [12], "three groups of each file"
+    assert comparable(read_by_deltalake(log)) == comparable(before) == comparable(all_rows(log))
+    dataset = deltalake.DeltaTable(log.location).to_pyarrow_dataset()
+    found = dataset.to_table(filter=(pc.field("offset") >= 95) & (pc.field("offset") < 130))
+    assert sorted(found.column("offset").to_pylist()) == list(range(95, 130)), "by the statistics of the groups"
+
+
 def test_spark_1_types_are_those_of_the_message_row(log: PartitionLog) -> None:
     log.append([Batch(full_rows(3))])
     fields = {f.name: f for f in deltalake.DeltaTable(log.location).schema().fields}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,9 @@ from jobs.tasks.warehouses import close_warehouses
 from jobs.upkeep.compact import compact
 from mq.errors import Corrupt
 from tables.config import Config
+from tables.log import Warehouse
 from tables.ops.verification import Gravity, verify
+from tables.settings import LogSettings
 from tests.queue_tables import with_spark_engine
 from tests.rows import all_bodies, batch
 from tests.unit.jobs.upkeep.test_compact import A, B, conf_of, fill
@@ -62,6 +65,28 @@ def test_spark_08_tasks_compact_what_the_local_engine_would_and_readers_see_the_
         assert all_bodies(log) == [*sent[ref], b"goes on"]
     assert [one for one in verify(filled.warehouse) if one.gravity is not Gravity.NOTE] == []
     assert compact(spark, conf(filled), NOW)["files"] == 0
+
+
+def test_spark_08_row_groups_that_were_copied_are_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    settings = LogSettings(rollup_files=3, row_group_rows=1_024)
+    warehouse = Warehouse.open(str(tmp_path), settings=settings)
+    log = warehouse.create(A)
+    sent = [b"%d" % i for i in range(5_700)]
+    for start, end in ((0, 1_600), (1_600, 3_600), (3_600, 5_700)):
+        log.append([batch(*sent[start:end])])
+    table = spark.read.format("delta").load(str(tmp_path / A.folder))
+    before = table.orderBy("offset").toArrow()
+    assert log.maintain()
+    (file,) = log.files
+    footer = pq.read_metadata(tmp_path / A.folder / file.path)
+    groups = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
+    assert groups == [1_024, 576, 1_024, 976, 1_024, 1_024, 52]
+    after = spark.read.format("delta").load(str(tmp_path / A.folder))
+    assert after.orderBy("offset").toArrow().equals(before)
+    assert [row.body for row in after.where("offset >= 3590 and offset < 3610").orderBy("offset").collect()] == [
+        bytearray(one) for one in sent[3_590:3_610]
+    ]
+    warehouse.close()
 
 
 @pytest.mark.long

@@ -94,6 +94,32 @@ def test_spark_08_row_groups_are_full_and_carry_statistics(
     assert (file.append_min_us, file.append_max_us) == (times[0].value, times[-1].value)
 
 
+def test_spark_08_large_row_groups_are_copied_and_small_files_encoded(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    log = open_log()
+    sent = fill(log, 30)
+    for start, end in ((0, 30), (36, 90)):
+        compactor(log, files, clock).compact(start, end)
+    bytes_of = [bytes(memoryview(files.read(f"{REF.folder}/{file.path}"))) for file in log.files]
+    first = pq.read_metadata(pa.BufferReader(bytes_of[0]))
+    pages = bytes_of[0][4 : first.row_group(1).column(0).data_page_offset]
+    before = all_rows(log)
+    compactor(log, files, clock).compact(0, 90)
+    (file,) = log.files
+    data = bytes(memoryview(files.read(f"{REF.folder}/{file.path}")))
+    footer = pq.read_metadata(pa.BufferReader(data))
+    assert [footer.row_group(at).num_rows for at in range(footer.num_row_groups)] == [16, 14, 6, 16, 16, 16, 6]
+    assert data[4:].startswith(pages) and all_rows(log).combine_chunks().equals(before.combine_chunks())
+    fresh = open_log(cache_bytes_max=1)
+    assert all_bodies(fresh, step=5) == sent
+    fresh.verify()
+    assert fresh.append([batch(*[b"other"] * 3, producer="p", seq=29)])[0].duplicate
+
+
 def test_i6_the_service_deletes_the_files_that_a_task_let_go(
     open_log: OpenLog, files: MemoryStore, clock: SetClock
 ) -> None:

@@ -1,0 +1,165 @@
+"""Files as one file: the bytes of their row groups are copied, and only the footer is written anew.
+
+A row group that has many rows is as good in a larger file as in a small one, and to decode and encode its rows again
+takes many times as long as to copy it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.limits import MIB
+from mq.producer import Part
+from tables.delta.actions import DataFile
+from tables.delta.encode import Encoded, footer_start, group_edges, key_values_of
+from tables.delta.file_stats import decoded_stats, time_ms
+from tables.delta.moved_groups import Footer, joined_footer, read_footer
+from tables.paths import data_file_name
+
+__all__ = ["join_files"]
+
+_MAGIC: Final = b"PAR1"
+#: Row groups with so many bytes are large, whatever the number of their rows.
+_LARGE_BYTES: Final = 4 * MIB
+
+
+def join_files(
+    files: Sequence[DataFile],
+    read: Callable[[DataFile], pa.Buffer],
+    encode: Callable[[Sequence[DataFile]], Encoded],
+    parts: Sequence[Part],
+    *,
+    batch_id: str,
+    now_ms: int,
+    row_group_rows: int,
+) -> Encoded | None:
+    """Return adjacent files as one, with the row groups of those that have large ones; None if that is none of them.
+
+    `read` returns the checked bytes of a file, and `encode` the rows of the others, run by run, as a file each. `parts`
+    are the producers' requests that the file carries.
+    """
+    if not any(_has_large_groups(file, row_group_rows) for file in files):
+        return None
+    joiner = _Joiner()
+    try:
+        for is_copied, run in groupby(files, key=lambda file: _has_large_groups(file, row_group_rows)):
+            if is_copied:
+                for file in run:
+                    joiner.add(file, read(file))
+            else:
+                encoded = encode(list(run))
+                joiner.add(encoded.file, encoded.data)
+        return joiner.finish(parts, batch_id=batch_id, now_ms=now_ms)
+    except ValueError:
+        return None  # a file of a writer that we do not know
+
+
+def _has_large_groups(file: DataFile, row_group_rows: int) -> bool:
+    """Whether a file's row groups are worth to be copied: half full on average, or of many bytes."""
+    groups = file.crc.count(",")
+    return file.count * 2 >= groups * row_group_rows or file.size >= groups * _LARGE_BYTES
+
+
+class _Joiner:
+    """Makes one file of adjacent files, which are added in offset order."""
+
+    def __init__(self) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._sink.write(_MAGIC)
+        self._at = len(_MAGIC)
+        self._files: list[DataFile] = []
+        self._first: Footer | None = None
+        self._orders: bytes | None = None
+        self._groups: list[bytes] = []
+        self._checksums: list[str] = []
+
+    def add(self, file: DataFile, data: pa.Buffer | bytes) -> None:
+        """Add a file, of whose bytes `data` the checksums were checked.
+
+        Raises
+        ------
+        ValueError
+            It cannot be joined with those before it; the joiner is of no use any more.
+        """
+        assert not self._files or self._files[-1].end == file.start, "files are adjacent"
+        view = memoryview(data)
+        footer_at = footer_start(view)
+        footer = read_footer(bytes(view[footer_at:-8]))
+        self._first = self._first or footer
+        if footer.schema != self._first.schema or footer.rows != file.count:
+            raise ValueError(f"{file.path} has another schema, or other rows than the log says")
+        *checksums, _ = file.crc.split(",")
+        if self._files:
+            # The first one covers the mark at the file's beginning, too.
+            metadata = pq.read_metadata(pa.BufferReader(data))
+            end = group_edges(metadata, footer_at)[1]
+            checksums[0] = f"{zlib.crc32(view[len(_MAGIC) : end]):08x}"
+        self._groups += footer.moved(self._at - len(_MAGIC), len(self._groups))
+        self._orders = self._orders or footer.orders
+        self._checksums += checksums
+        self._sink.write(pa.py_buffer(view[len(_MAGIC) : footer_at]))
+        self._at += footer_at - len(_MAGIC)
+        self._files.append(file)
+
+    def finish(self, parts: Sequence[Part], *, batch_id: str, now_ms: int) -> Encoded:
+        """Return the file, whose footer carries the producers' requests `parts`.
+
+        Raises
+        ------
+        ValueError
+            The statistics of a file cannot be read.
+        """
+        assert self._first is not None, "there are files"
+        start, count = self._files[0].start, sum(file.count for file in self._files)
+        footer = joined_footer(self._first, self._orders, self._groups, count, key_values_of(parts))
+        end = b"".join((footer, len(footer).to_bytes(4, "little"), _MAGIC))
+        self._sink.write(end)
+        data = self._sink.getvalue()
+        file = DataFile(
+            path=data_file_name(start, batch_id),
+            size=data.size,
+            start=start,
+            count=count,
+            modified_ms=now_ms,
+            append_min_us=min(one.append_min_us for one in self._files),
+            append_max_us=max(one.append_max_us for one in self._files),
+            stats=_joined_stats([one.stats for one in self._files]),
+            crc=",".join((*self._checksums, f"{zlib.crc32(end):08x}")),
+        )
+        return Encoded(data, file, data.size)
+
+
+def _joined_stats(stats: Sequence[str]) -> str:
+    """Return Delta's statistics of several files as those of one; bounds that one of them lacks are left out."""
+    found = [decoded_stats(one) for one in stats]
+    first = found[0]
+    nulls = [
+        name
+        for name in first.nullCount
+        if all(name in one.nullCount and name in one.minValues and name in one.maxValues for one in found)
+    ]
+    if "offset" not in nulls:
+        raise ValueError("statistics of a file cannot be read")
+    return msgspec.json.encode(
+        {
+            "numRecords": sum(one.numRecords for one in found),
+            "minValues": {name: min((one.minValues[name] for one in found), key=_order) for name in nulls},
+            "maxValues": {name: max((one.maxValues[name] for one in found), key=_order) for name in nulls},
+            "nullCount": dict.fromkeys(nulls, 0),
+        }
+    ).decode()
+
+
+def _order(value: object) -> int:
+    """Return a number by which offsets, or times, are compared."""
+    number = value if isinstance(value, int) else time_ms(value)
+    if number is None:
+        raise ValueError(f"{value!r} is no offset and no time")
+    return number

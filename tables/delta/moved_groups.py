@@ -1,0 +1,238 @@
+"""Row groups of parquet files as groups of another file: their bytes stay as they are, and their places move.
+
+A file's footer is one structure of Thrift's compact protocol. What it says of a row group is copied byte by byte, but
+for the positions in the file and the group's number:
+
+    FileMetaData   1 version  2 schema  3 rows  4 [RowGroup]  5 key values  6 who made it  7 column orders
+    RowGroup       1 [ColumnChunk]  5 position  7 number
+    ColumnChunk    2 position  3 ColumnMetaData  (4 and 6: positions of page indexes, which our files do not have)
+    ColumnMetaData 9, 10, 11 positions of pages  14 position of a Bloom filter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+__all__ = ["Footer", "joined_footer", "read_footer"]
+
+_STOP: Final = 0
+_BOOLS: Final = (1, 2)
+_BYTE: Final = 3
+_INTS: Final = (4, 5, 6)
+_DOUBLE: Final = 7
+_BINARY: Final = 8
+_LISTS: Final = (9, 10)
+_MAP: Final = 11
+_STRUCT: Final = 12
+_I64: Final = 6
+_LONG_LIST: Final = 15
+#: The fields of FileMetaData.
+_SCHEMA: Final = 2
+_ROWS: Final = 3
+_GROUPS: Final = 4
+_KEY_VALUES: Final = 5
+_MAKER: Final = 6
+_ORDERS: Final = 7
+
+#: What becomes of a structure's fields, by id: of a number, or of the structures in it.
+_Edits: TypeAlias = Mapping[int, Any]
+
+
+class Footer(NamedTuple):
+    """The parts of a file's footer that another file's is made of."""
+
+    #: The schema, the version, who made the file, and the column orders if there are any: each as it is written.
+    schema: bytes
+    version: bytes
+    maker: bytes
+    orders: bytes | None
+    rows: int
+    #: What is written of each row group.
+    groups: tuple[bytes, ...]
+
+    def moved(self, by: int, number: int) -> list[bytes]:
+        """Return what is written of the groups when they lie `by` bytes further on, and the first has this number."""
+        return [_moved(group, by, number + at) for at, group in enumerate(self.groups)]
+
+
+def read_footer(data: bytes) -> Footer:
+    """Return the parts of a footer.
+
+    Raises
+    ------
+    ValueError
+        It is no footer, or has something that cannot be moved.
+    """
+    try:
+        found = {field: (kind, begin, end) for field, kind, begin, end in _fields(data, 0)}
+        if not {1, _SCHEMA, _ROWS, _GROUPS, _MAKER} <= set(found) <= {1, 2, 3, 4, 5, 6, 7}:
+            raise ValueError(f"the footer has fields {sorted(found)}")
+
+        def raw(field: int) -> bytes:
+            _, begin, end = found[field]
+            return data[begin:end]
+
+        rows, _ = _zigzag_at(data, found[_ROWS][1])
+        groups, at = [], found[_GROUPS][1]
+        count, kind, at = _list_at(data, at)
+        for _ in range(count):
+            end = _skip(data, at, kind)
+            groups.append(data[at:end])
+            at = end
+    except IndexError as error:
+        raise ValueError("the footer is cut off") from error
+    orders = raw(_ORDERS) if _ORDERS in found else None
+    return Footer(raw(_SCHEMA), raw(1), raw(_MAKER), orders, rows, tuple(groups))
+
+
+def joined_footer(
+    like: Footer, orders: bytes | None, groups: Sequence[bytes], rows: int, key_values: Sequence[tuple[bytes, bytes]]
+) -> bytes:
+    """Return the footer of a file with these row groups; its schema and its maker are those of `like`."""
+    pieces = [b"\x15", like.version, b"\x19", like.schema, b"\x16", _zigzag(rows), b"\x19", _list(groups)]
+    if key_values:
+        pairs = [b"\x18" + _text(key) + b"\x18" + _text(value) + b"\0" for key, value in key_values]
+        pieces += [b"\x19", _list(pairs)]
+    pieces += [b"\x18" if key_values else b"\x28", like.maker]
+    if orders is not None:
+        pieces += [b"\x19", orders]
+    return b"".join((*pieces, b"\0"))
+
+
+def _moved(group: bytes, by: int, number: int) -> bytes:
+    def position(at: int) -> int:
+        return at + by if at else 0  # 0 for none
+
+    def refused(_: int) -> int:
+        raise ValueError("a page index cannot be moved")
+
+    chunk = {9: position, 10: position, 11: position, 14: position}
+    edits = {1: {2: position, 3: chunk, 4: refused, 6: refused}, 5: position, 7: lambda _: number}
+    out: list[bytes] = []
+    _copy(group, 0, edits, out)
+    return b"".join(out)
+
+
+def _copy(data: bytes, at: int, edits: _Edits, out: list[bytes]) -> int:
+    """Append the structure at a position to `out`, edited, and return where it ends."""
+    kept = at
+    for field, kind, begin, end in _fields(data, at):
+        at = end
+        edit = edits.get(field)
+        if edit is None:
+            continue
+        if callable(edit) != (kind in _INTS):
+            raise ValueError(f"field {field} is of kind {kind}")
+        out.append(data[kept:begin])
+        kept = end
+        if kind == _STRUCT:
+            _copy(data, begin, edit, out)
+        elif kind in _LISTS:
+            count, _, place = _list_at(data, begin)
+            out.append(data[begin:place])
+            for _ in range(count):
+                place = _copy(data, place, edit, out)
+        else:
+            out.append(_zigzag(edit(_zigzag_at(data, begin)[0])))
+    out.append(data[kept : at + 1])
+    return at + 1
+
+
+def _fields(data: bytes, at: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield id and kind of each field of a structure, and where its value begins and ends."""
+    field = 0
+    while (head := data[at]) != _STOP:
+        at += 1
+        kind, step = head & 15, head >> 4
+        if step:
+            field += step
+        else:
+            field, at = _zigzag_at(data, at)
+        end = _skip(data, at, kind)
+        yield field, kind, at, end
+        at = end
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    """Return where the value of a kind ends that begins at a position."""
+    if kind in _INTS:
+        return _varint_at(data, at)[1]
+    if kind == _BINARY:
+        size, at = _varint_at(data, at)
+        return _within(data, at + size)
+    if kind == _STRUCT:
+        for *_, end in _fields(data, at):
+            at = end
+        return at + 1
+    if kind in _LISTS:
+        count, of, at = _list_at(data, at)
+        for _ in range(count):
+            at = at + 1 if of in _BOOLS else _skip(data, at, of)
+        return at
+    if kind in _BOOLS:
+        return at
+    if kind == _BYTE:
+        return _within(data, at + 1)
+    if kind == _DOUBLE:
+        return _within(data, at + 8)
+    raise ValueError(f"a value of kind {kind}")
+
+
+def _within(data: bytes, at: int) -> int:
+    if at > len(data):
+        raise IndexError(at)
+    return at
+
+
+def _list_at(data: bytes, at: int) -> tuple[int, int, int]:
+    """Return the length of a list, the kind of its elements, and where they begin."""
+    head = data[at]
+    count, at = head >> 4, at + 1
+    if count == _LONG_LIST:
+        count, at = _varint_at(data, at)
+    if count > len(data) - at:
+        raise IndexError(at)
+    return count, head & 15, at
+
+
+def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def _zigzag_at(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint_at(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _text(raw: bytes) -> bytes:
+    return _varint(len(raw)) + raw
+
+
+def _list(structs: Sequence[bytes]) -> bytes:
+    """Return a list of structures."""
+    count = len(structs)
+    head = (
+        bytes((count << 4 | _STRUCT,)) if count < _LONG_LIST else bytes((_LONG_LIST << 4 | _STRUCT,)) + _varint(count)
+    )
+    return head + b"".join(structs)
