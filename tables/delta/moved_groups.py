@@ -11,29 +11,29 @@ for the positions in the file and the group's number:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = ["Footer", "joined_footer", "read_footer"]
 
 _STOP: Final = 0
 _BOOLS: Final = (1, 2)
-_BYTE: Final = 3
+#: Bytes and doubles, with their bytes.
+_WIDTHS: Final = {3: 1, 7: 8}
 _INTS: Final = (4, 5, 6)
-_DOUBLE: Final = 7
 _BINARY: Final = 8
 _LISTS: Final = (9, 10)
-_MAP: Final = 11
 _STRUCT: Final = 12
-_I64: Final = 6
 _LONG_LIST: Final = 15
 #: The fields of FileMetaData.
+_VERSION: Final = 1
 _SCHEMA: Final = 2
 _ROWS: Final = 3
 _GROUPS: Final = 4
 _KEY_VALUES: Final = 5
 _MAKER: Final = 6
 _ORDERS: Final = 7
+_KNOWN: Final = {_VERSION, _SCHEMA, _ROWS, _KEY_VALUES, _MAKER, _ORDERS}
 
 #: What becomes of a structure's fields, by id: of a number, or of the structures in it.
 _Edits: TypeAlias = Mapping[int, Any]
@@ -52,8 +52,17 @@ class Footer(NamedTuple):
     groups: tuple[bytes, ...]
 
     def moved(self, by: int, number: int) -> list[bytes]:
-        """Return what is written of the groups when they lie `by` bytes further on, and the first has this number."""
-        return [_moved(group, by, number + at) for at, group in enumerate(self.groups)]
+        """Return what is written of the groups when they lie `by` bytes further on, and the first has this number.
+
+        Raises
+        ------
+        ValueError
+            One of them has something that cannot be moved.
+        """
+        try:
+            return [_moved(group, by, number + at) for at, group in enumerate(self.groups)]
+        except IndexError as error:
+            raise ValueError("what is written of a row group is cut off") from error
 
 
 def read_footer(data: bytes) -> Footer:
@@ -64,26 +73,29 @@ def read_footer(data: bytes) -> Footer:
     ValueError
         It is no footer, or has something that cannot be moved.
     """
+    raw: dict[int, bytes] = {}
+    groups: list[bytes] = []
+    field = at = 0
     try:
-        found = {field: (kind, begin, end) for field, kind, begin, end in _fields(data, 0)}
-        if not {1, _SCHEMA, _ROWS, _GROUPS, _MAKER} <= set(found) <= {1, 2, 3, 4, 5, 6, 7}:
-            raise ValueError(f"the footer has fields {sorted(found)}")
-
-        def raw(field: int) -> bytes:
-            _, begin, end = found[field]
-            return data[begin:end]
-
-        rows, _ = _zigzag_at(data, found[_ROWS][1])
-        groups, at = [], found[_GROUPS][1]
-        count, kind, at = _list_at(data, at)
-        for _ in range(count):
+        while (head := data[at]) != _STOP:
+            field, at = _field_at(data, at, field)
+            kind = head & 15
+            if field == _GROUPS and kind in _LISTS:
+                count, of, at = _list_at(data, at)
+                for _ in range(count):
+                    end = _skip(data, at, of)
+                    groups.append(data[at:end])
+                    at = end
+                continue
             end = _skip(data, at, kind)
-            groups.append(data[at:end])
+            raw[field] = data[at:end]
             at = end
+        rows, _ = _zigzag_at(raw.get(_ROWS, b""), 0)
     except IndexError as error:
         raise ValueError("the footer is cut off") from error
-    orders = raw(_ORDERS) if _ORDERS in found else None
-    return Footer(raw(_SCHEMA), raw(1), raw(_MAKER), orders, rows, tuple(groups))
+    if not {_VERSION, _SCHEMA, _ROWS, _MAKER} <= raw.keys() <= _KNOWN:
+        raise ValueError(f"the footer has fields {sorted(raw)}")
+    return Footer(raw[_SCHEMA], raw[_VERSION], raw[_MAKER], raw.get(_ORDERS), rows, tuple(groups))
 
 
 def joined_footer(
@@ -116,54 +128,52 @@ def _moved(group: bytes, by: int, number: int) -> bytes:
 
 def _copy(data: bytes, at: int, edits: _Edits, out: list[bytes]) -> int:
     """Append the structure at a position to `out`, edited, and return where it ends."""
-    kept = at
-    for field, kind, begin, end in _fields(data, at):
-        at = end
+    kept, field = at, 0
+    while (head := data[at]) != _STOP:
+        field, at = _field_at(data, at, field)
+        kind = head & 15
         edit = edits.get(field)
         if edit is None:
+            at = _skip(data, at, kind)
             continue
         if callable(edit) != (kind in _INTS):
             raise ValueError(f"field {field} is of kind {kind}")
-        out.append(data[kept:begin])
-        kept = end
-        if kind == _STRUCT:
-            _copy(data, begin, edit, out)
-        elif kind in _LISTS:
-            count, _, place = _list_at(data, begin)
-            out.append(data[begin:place])
-            for _ in range(count):
-                place = _copy(data, place, edit, out)
+        if kind in _INTS:
+            out.append(data[kept:at])
+            value, at = _zigzag_at(data, at)
+            out.append(_zigzag(edit(value)))
+        elif kind == _STRUCT:
+            out.append(data[kept:at])
+            at = _copy(data, at, edit, out)
         else:
-            out.append(_zigzag(edit(_zigzag_at(data, begin)[0])))
+            count, _, place = _list_at(data, at)
+            out.append(data[kept:place])
+            at = place
+            for _ in range(count):
+                at = _copy(data, at, edit, out)
+        kept = at
     out.append(data[kept : at + 1])
     return at + 1
 
 
-def _fields(data: bytes, at: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield id and kind of each field of a structure, and where its value begins and ends."""
-    field = 0
-    while (head := data[at]) != _STOP:
-        at += 1
-        kind, step = head & 15, head >> 4
-        if step:
-            field += step
-        else:
-            field, at = _zigzag_at(data, at)
-        end = _skip(data, at, kind)
-        yield field, kind, at, end
-        at = end
+def _field_at(data: bytes, at: int, before: int) -> tuple[int, int]:
+    """Return the id of the field whose head is at a position, and where its value begins; `before` is the last id."""
+    step = data[at] >> 4
+    return (before + step, at + 1) if step else _zigzag_at(data, at + 1)
 
 
 def _skip(data: bytes, at: int, kind: int) -> int:
     """Return where the value of a kind ends that begins at a position."""
     if kind in _INTS:
-        return _varint_at(data, at)[1]
+        while data[at] > 127:
+            at += 1
+        return at + 1
     if kind == _BINARY:
         size, at = _varint_at(data, at)
         return _within(data, at + size)
     if kind == _STRUCT:
-        for *_, end in _fields(data, at):
-            at = end
+        while (head := data[at]) != _STOP:
+            at = _skip(data, at + 1 if head >> 4 else _zigzag_at(data, at + 1)[1], head & 15)
         return at + 1
     if kind in _LISTS:
         count, of, at = _list_at(data, at)
@@ -172,10 +182,8 @@ def _skip(data: bytes, at: int, kind: int) -> int:
         return at
     if kind in _BOOLS:
         return at
-    if kind == _BYTE:
-        return _within(data, at + 1)
-    if kind == _DOUBLE:
-        return _within(data, at + 8)
+    if kind in _WIDTHS:
+        return _within(data, at + _WIDTHS[kind])
     raise ValueError(f"a value of kind {kind}")
 
 
@@ -197,6 +205,8 @@ def _list_at(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    if data[at] < 128:
+        return data[at], at + 1
     value = shift = 0
     while True:
         byte = data[at]
