@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 
 def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen | None:
     """Return at most `most` messages of the offsets `[start, limit)` from memory; None if a thread must read them."""
-    if request.whole.filter is not None or not request.log.in_memory(start):
+    if request.whole.filter is not None or not request.log.in_memory(start, most):
         return None
     return _plain(request, start, limit, most)
 

@@ -106,7 +106,7 @@ class PartitionReader:
         work = partial(
             log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes, columns=query.columns
         )
-        return work() if log.in_memory(offset) else await self._partitions.run(work)
+        return work() if log.in_memory(offset, query.max_messages) else await self._partitions.run(work)
 
     async def _brought_up(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> None:
         """See other processes' commits before the answer says where the log ends.

@@ -64,7 +64,7 @@ class RowsPart:
 
 
 class Stamped:
-    """The rows of one append, from offset `start` on. Safe for threads: nothing of it changes.
+    """The rows of one append, from offset `start` on. Safe for threads.
 
     `rows` has any of INTERNAL_SCHEMA's columns. What is null in them is filled: the id of a message with one of its
     append's, the born time with the append time, and the number of failed deliveries with 0.
@@ -94,9 +94,14 @@ class Stamped:
             self._made = table_of([self])
         return self._made
 
-    def message_ids(self) -> pa.Array:
-        """Return the ids of all messages."""
-        return _Columns([self]).message_ids()
+    def message_ids(self, at: int, count: int) -> list[str]:
+        """Return the ids of rows `[at, at + count)`."""
+        made = [f"{self.batch_id[:ID_PREFIX]}{row:08x}" for row in range(at, at + count)]
+        index = self.rows.schema.get_field_index("message_id")
+        if index < 0:
+            return made
+        given: list[str | None] = self.rows.column(index).slice(at, count).to_pylist()
+        return [new if one is None else one for one, new in zip(given, made, strict=True)]
 
 
 def table_of(appends: Sequence[Stamped], columns: Sequence[str] | None = None) -> pa.Table:
@@ -127,7 +132,7 @@ class _Columns:
             case "offset":
                 return self._offsets()
             case "message_id":
-                return self.message_ids()
+                return self._filled(name, self._ids)
             case "born_time":
                 return self._filled(name, self._append_times)
             case "append_time":
@@ -141,8 +146,8 @@ class _Columns:
         given = self._given.get(name)
         return _nulls(self._count)[name] if given is None else given
 
-    def message_ids(self) -> pa.Array:
-        return self._filled("message_id", lambda: _made_ids([one.batch_id for one in self._appends], self._counts))
+    def _ids(self) -> pa.Array:
+        return _made_ids([one.batch_id for one in self._appends], self._counts)
 
     def _offsets(self) -> pa.Array:
         start = self._appends[0].start

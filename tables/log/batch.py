@@ -39,10 +39,7 @@ class MessageIds:
         return MessageIds(self._rows, self._at + at, count)
 
     def to_pylist(self) -> list[str]:
-        if self._rows is None or not self._count:
-            return []
-        ids: list[str] = self._rows.message_ids().slice(self._at, self._count).to_pylist()
-        return ids
+        return [] if self._rows is None else self._rows.message_ids(self._at, self._count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,9 +175,9 @@ class PartitionLog:
         """The error for which the partition refuses all calls; None while it serves."""
         return self._stop.error
 
-    def in_memory(self, offset: int) -> bool:
-        """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
-        return self._reader.in_memory(offset)
+    def in_memory(self, offset: int, rows_max: int) -> bool:
+        """Return whether a read of at most `rows_max` rows at `offset` is cheap enough for an event loop."""
+        return self._reader.in_memory(offset, rows_max)
 
     def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.

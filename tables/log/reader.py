@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,8 @@ from tables.schema import MESSAGE_SCHEMA
 __all__ = ["LogReader", "offset_at"]
 
 T = TypeVar("T")
+#: Most rows whose columns are made on an event loop.
+_MADE_ROWS_MAX: Final = 8_192
 
 
 class LogReader:
@@ -34,15 +36,12 @@ class LogReader:
         self._files = files
         self._tail = tail
 
-    def in_memory(self, offset: int) -> bool:
-        """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
+    def in_memory(self, offset: int, rows_max: int) -> bool:
+        """Return whether a read at `offset` is cheap enough for an event loop: no store, and few columns to be made."""
+        if offset >= self._state.end_offset or offset < self._state.min_offset:
+            return True  # offsets that retention removed are refused without a read
         pieces = self._tail.pieces
-        # Offsets that retention removed are refused without a read.
-        return (
-            offset >= self._state.end_offset
-            or offset < self._state.min_offset
-            or bool(pieces and offset >= pieces[0].start)
-        )
+        return bool(pieces and offset >= pieces[0].start) and self._tail.unmade(offset, rows_max) <= _MADE_ROWS_MAX
 
     def read(self, offset: int, *, max_messages: int, max_bytes: int, columns: Sequence[str] | None = None) -> Fetched:
         """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.

@@ -174,6 +174,16 @@ class Tail:
             self._bytes -= sum(p.bytes for p in self.pieces[:count])
             self.pieces = self.pieces[count:]
 
+    def unmade(self, offset: int, rows_max: int) -> int:
+        """Return how many rows have columns that are made by a read of at most `rows_max` rows from `offset` on."""
+        pieces, stop, unmade = self.pieces, offset + rows_max, 0
+        for piece in pieces[bisect_right(pieces, offset, key=lambda p: p.end) :]:
+            if piece.start >= stop:
+                break
+            if isinstance(piece.rows, Stamped) and not piece.rows.is_made:
+                unmade += piece.rows.count
+        return unmade
+
     def rows(
         self, start: int, stop: int, bytes_max: int | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table | None:

@@ -118,7 +118,7 @@ def test_a_partition_that_nobody_uses_gives_its_memory_back_and_is_left_alone(tm
         ref = PartitionRef(Space.TOPICS, "orders", "orders@broker-a")
         partition = next(p for p in api.service.partitions if p.ref == ref)
         assert partition.log is not None
-        until(lambda: not partition.log.in_memory(0))
+        until(lambda: not partition.log.in_memory(0, 1))
         until(lambda: partition.tended_at_s - api.service.loop.time() > 600)
         api.service.partitions.tending.every_s = 30.0
         assert [m["body"] for m in api.fetch("orders", ref.name).json["messages"]] == ["a", "b"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mq.errors import Corrupt, Unavailable
+from tables.delta.native_parquet import native_writer
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.schema import MESSAGE_SCHEMA
@@ -119,8 +120,8 @@ def test_the_tail_is_bounded_and_older_rows_come_from_files(open_log: OpenLog) -
     sent = [f"{i:04d}".encode() * 2_000 for i in range(30)]
     for body in sent:
         log.append([batch(body)])
-    assert not log.in_memory(0)
-    assert log.in_memory(29) and log.in_memory(30)
+    assert not log.in_memory(0, 1)
+    assert log.in_memory(29, 1) and log.in_memory(30, 1)
     assert all_bodies(log, step=4) == sent
 
 
@@ -236,3 +237,14 @@ def test_a_row_group_read_in_small_steps_is_decoded_once_and_one_read_whole_is_n
     assert decoded - footer == 2, "the footer, which opening did not keep, and one row group"
     assert [bodies(reader, 4), bodies(reader, 4)] == [sent[4:], sent[4:]]
     assert len(store.keys("read_parts")) - decoded == 4
+
+
+def test_a_read_that_makes_many_columns_is_none_for_an_event_loop(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(9):
+        log.append([batch(*[b"m"] * 1_000)])
+    assert log.in_memory(0, 8_000)
+    assert log.in_memory(0, 9_000) == (native_writer() is None), "without the compiled writer appends make them"
+    for offset in range(0, 9_000, 500):
+        log.read(offset, max_messages=500, max_bytes=1 << 20)
+    assert log.in_memory(0, 9_000), "they are kept"

@@ -240,3 +240,11 @@ def test_the_columns_of_one_append_are_kept_and_of_several_made_together() -> No
     assert first.column("offset").chunk(0).buffers()[1].address == again.column("offset").chunk(0).buffers()[1].address
     several = tail.rows(2, 6)
     assert several is not None and several.column("offset").num_chunks == 1
+
+
+def test_the_rows_whose_columns_a_read_makes_are_counted() -> None:
+    tail = filled(1 << 20, [3, 4, 5])
+    assert [tail.unmade(0, rows_max) for rows_max in (1, 3, 4, 8, 99)] == [3, 3, 7, 12, 12]
+    assert [tail.unmade(offset, 1) for offset in (2, 3, 11)] == [3, 4, 5]
+    tail.rows(4, 5)
+    assert tail.unmade(0, 99) == 8

@@ -405,8 +405,8 @@ def test_a_rested_partition_reads_the_same_from_its_files(open_log: OpenLog) -> 
     sent = fill(log, 5)
     assert not log.rest(), "it was just used"
     assert log.rest()
-    assert not log.in_memory(0)
+    assert not log.in_memory(0, 1)
     assert all_bodies(log) == sent
     assert not log.rest(), "reading is using"
     log.append([batch(b"on")])
-    assert log.in_memory(5)
+    assert log.in_memory(5, 1)
