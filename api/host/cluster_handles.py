@@ -34,7 +34,7 @@ class ClusterHandles:
         A call that another process or another cluster has sent on stays here, and so does a cluster that is not known.
         """
         ours, theirs = list[str](), dict[str, list[str]]()
-        others = frozenset(self._clusters.names[1:])
+        others = self._clusters.others
         if not others or from_cluster(call.headers) or is_forwarded(call.headers):
             return list(handles), theirs
         for handle in handles:

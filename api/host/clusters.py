@@ -15,7 +15,7 @@ clusters then, in either direction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, KeysView, Sequence
 from typing import Final
 
 import msgspec
@@ -112,6 +112,11 @@ class Clusters:
     def names(self) -> tuple[str, ...]:
         """All clusters that this process knows, its own first."""
         return (self.here, *self._urls)
+
+    @property
+    def others(self) -> KeysView[str]:
+        """All of them but its own."""
+        return self._urls.keys()
 
     def refuse_guarded(self, topic: str) -> None:
         """Refuse a call on a global topic while requests need keys and clusters share no secret."""

@@ -18,6 +18,7 @@ __all__ = [
     "one_record_batch",
     "status_of",
     "weight_of",
+    "weight_of_batch",
     "weights_of",
 ]
 
@@ -61,20 +62,29 @@ def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
     return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
 
 
-def weight_of(rows: pa.Table | pa.RecordBatch) -> int:
-    """Return the approximate size of rows in an answer, in bytes: Arrow's own count takes longer than slicing them.
+def weight_of(rows: pa.Table) -> int:
+    """Return the approximate size of rows in an answer, in bytes: Arrow's own count takes longer than slicing them."""
+    weight = _ROW_BYTES * int(rows.num_rows)
+    for name in ("body", "key"):
+        for chunk in rows.column(name).chunks:
+            weight += _text_bytes(chunk)
+    return weight
 
-    A batch may be without keys.
-    """
+
+def weight_of_batch(rows: pa.RecordBatch) -> int:
+    """Return what `weight_of` does of a batch, which may be without keys."""
     weight = _ROW_BYTES * int(rows.num_rows)
     for name in ("body", "key"):
         at = rows.schema.get_field_index(name)
-        column = None if at < 0 else rows.column(at)
-        for chunk in () if column is None else column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
-            if len(chunk):
-                ends = memoryview(chunk.buffers()[1]).cast("i")
-                weight += ends[chunk.offset + len(chunk)] - ends[chunk.offset]
+        weight += _text_bytes(rows.column(at)) if at >= 0 else 0
     return weight
+
+
+def _text_bytes(column: pa.Array) -> int:
+    if not len(column):
+        return 0
+    ends = memoryview(column.buffers()[1]).cast("i")
+    return int(ends[column.offset + len(column)] - ends[column.offset])
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from tables.delta import Stamped, table_of
-from tables.log.fetch import weight_of
+from tables.log.fetch import weight_of, weight_of_batch
 
 __all__ = ["Tail", "TailBudget"]
 
@@ -37,8 +37,10 @@ class _Piece:
 
     def weight(self, start: int) -> int:
         """Return the approximate size of the rows from offset `start` on in an answer."""
-        rows = self.rows.rows if isinstance(self.rows, Stamped) else self.rows
-        return weight_of(rows if start <= self.start else rows.slice(start - self.start))
+        skipped = max(start - self.start, 0)
+        if isinstance(self.rows, Stamped):
+            return weight_of_batch(self.rows.rows.slice(skipped))
+        return weight_of(self.rows.slice(skipped))
 
 
 class TailBudget:
@@ -197,9 +199,12 @@ class Tail:
         at = bisect_right(pieces, start, key=lambda p: p.start) - 1
         wanted: list[_Piece] = []
         weight = 0
-        while at < len(pieces) and pieces[at].start < stop and (bytes_max is None or weight <= bytes_max):
+        while at < len(pieces) and pieces[at].start < stop:
+            if bytes_max is not None and wanted:
+                weight += wanted[-1].weight(start)
+                if weight > bytes_max:
+                    break
             wanted.append(pieces[at])
-            weight += 0 if bytes_max is None else pieces[at].weight(start)
             at += 1
         found = _tables(wanted, start, stop, columns)
         return found[0] if len(found) == 1 else pa.concat_tables(found)
