@@ -407,17 +407,17 @@ class PartitionLog:
         return self._files.whole(file)
 
     def rewrite(
-        self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
+        self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: Sequence[pa.Table] = ()
     ) -> bool:
         """Commit a rearrangement of files; return False if one of `removes` is no longer live. Offsets do not change.
 
-        `rows`, if given, are the rows of the one added file, for the tail.
+        `rows` are adjacent rows that are one piece from now on, if the tail holds them.
         """
         wanted = Rewrite(self.state, self._publisher, self._clock, adds, removes, operation=operation)
         with self.turn, self._stop:
             done = blocking(self._races.win(wanted.attempt))
-            if done and rows is not None:
-                self._tail.merge(adds[0].file.start, rows)
+            for merged in rows if done else ():
+                self._tail.merge(merged)
             return done
 
     def delete_below(self, offset: int) -> Removed:

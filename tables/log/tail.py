@@ -138,8 +138,9 @@ class Tail:
             self._drop(bisect_right(self.pieces, offset, key=lambda p: p.end))
         self._budget.shrank(self)
 
-    def merge(self, start: int, rows: pa.Table) -> None:
+    def merge(self, rows: pa.Table) -> None:
         """Replace the pieces that `rows` covers by this one piece, if the tail holds all of them."""
+        start = int(rows.column("offset")[0].as_py())
         end = start + rows.num_rows
         with self._lock:
             low = bisect_left(self.pieces, start, key=lambda p: p.start)

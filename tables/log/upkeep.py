@@ -65,7 +65,7 @@ class KeptLog(Protocol):
         """Return the producers' requests in a live file that are still remembered."""
 
     def rewrite(
-        self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
+        self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: Sequence[pa.Table] = ()
     ) -> bool:
         """Commit a rearrangement of files; return False if one of `removes` is no longer live."""
 
@@ -171,32 +171,33 @@ class Upkeep:
             return False
         return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
 
-    def _rolled_up(self, files: Sequence[DataFile]) -> tuple[Encoded, pa.Table | None]:
-        """Return the file that takes the place of others, and its rows for the tail if they are not many bytes."""
+    def _rolled_up(self, files: Sequence[DataFile]) -> tuple[Encoded, Sequence[pa.Table]]:
+        """Return the file that takes the place of others, and those of its rows that become one piece in memory."""
+        encoded_rows: list[pa.Table] = []
+
+        def encode(some: Sequence[DataFile], parts: Sequence[Part] = ()) -> Encoded:
+            rows = self._log.rows_of(some)
+            if rows.nbytes < _JOINED_BYTES_MAX * len(some):
+                rows = rows.combine_chunks()
+                encoded_rows.append(rows)
+            return encode_file(rows, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
+
         parts = [part for file in files for part in self._log.parts_of(file)]
         batch_id, now_ms = f"r{uuid.uuid4().hex[1:]}", self._clock.wall_us() // 1000
         row_group_rows = self._settings.row_group_rows
         joined = join_files(
             files,
             self._log.file_bytes,
-            self._encoded,
+            encode,
             parts,
             batch_id=batch_id,
             now_ms=now_ms,
             row_group_rows=row_group_rows,
         )
-        if joined is not None:
-            return joined, None
-        rows = self._log.rows_of(files)
-        are_small = rows.nbytes < _JOINED_BYTES_MAX * len(files)
-        rows = rows.combine_chunks() if are_small else rows
-        encoded = encode_file(rows, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
-        return encoded, rows if are_small else None
-
-    def _encoded(self, files: Sequence[DataFile]) -> Encoded:
-        """Return the rows of adjacent files as one file without requests."""
-        rows = self._log.rows_of(files)
-        return encode_file(rows, [], batch_id="", now_ms=0, row_group_rows=self._settings.row_group_rows)
+        if joined is None:
+            encoded_rows.clear()
+            joined = encode(files, parts)
+        return joined, encoded_rows
 
     def _planned_rollup(self) -> Sequence[DataFile]:
         files, bytes_max = self._state.files[-WINDOW_FILES:], self._settings.rollup_bytes_max

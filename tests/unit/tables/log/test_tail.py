@@ -82,7 +82,7 @@ def test_one_piece_over_the_bound_is_kept_while_it_is_the_newest() -> None:
 def test_a_roll_up_replaces_the_pieces_that_it_covers() -> None:
     tail = filled(1 << 20, [2, 2, 2, 2])
     before = tail.bytes
-    tail.merge(2, rows(2, 4).table())
+    tail.merge(rows(2, 4).table())
     assert [p.start for p in tail.pieces] == [0, 2, 6]
     assert offsets(tail.rows(0, 8)) == list(range(8))
     assert tail.bytes < before
@@ -92,14 +92,14 @@ def test_a_roll_up_of_pieces_that_are_partly_gone_changes_nothing() -> None:
     tail = filled(1 << 20, [2, 2, 2])
     pieces = tail.pieces
     for start, count in ((1, 3), (0, 3), (4, 4), (9, 2)):
-        tail.merge(start, rows(start, count).table())
+        tail.merge(rows(start, count).table())
         assert tail.pieces is pieces
 
 
 def test_readers_keep_what_they_took() -> None:
     tail = filled(1 << 20, [2, 2])
     taken = tail.pieces
-    tail.merge(0, rows(0, 4).table())
+    tail.merge(rows(0, 4).table())
     tail.clear()
     assert [p.start for p in taken] == [0, 2]
     assert tail.bytes == 0
@@ -120,7 +120,7 @@ def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, 
             tail.clear()
         elif step == "merge" and len(tail.pieces) >= count:
             covered = tail.pieces[-count:]
-            tail.merge(covered[0].start, rows(covered[0].start, covered[-1].end - covered[0].start, size).table())
+            tail.merge(rows(covered[0].start, covered[-1].end - covered[0].start, size).table())
         else:
             end += count if step == "gap" else 0
             add(tail, end, count, size)
@@ -178,7 +178,7 @@ def test_tails_of_many_threads_stay_within_their_budget() -> None:
         for i in range(300):
             add(tail, i, 1, size=2_000)
             if i % 50 == 49:
-                tail.merge(i - 9, rows(i - 9, 10, 2_000).table())
+                tail.merge(rows(i - 9, 10, 2_000).table())
 
     with ThreadPoolExecutor(len(tails)) as pool:
         list(pool.map(work, tails))
