@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.paths import PartitionRef, Space
 
-__all__ = ["REF", "all_bodies", "all_rows", "batch", "numbered_bodies", "rows"]
+__all__ = ["REF", "all_bodies", "all_rows", "batch", "next_millisecond", "numbered_bodies", "rows"]
 
 REF = PartitionRef(Space.TOPICS, "orders", "orders@broker-a")
 _BODY = pa.schema([("body", pa.binary())])
@@ -32,6 +33,13 @@ def batch(*bodies: bytes, producer: str | None = None, seq: int = 0) -> Batch:
 def numbered_bodies(prefix: str, count: int) -> list[bytes]:
     """Return `count` bodies of prefix and number."""
     return [f"{prefix}-{i}".encode() for i in range(count)]
+
+
+def next_millisecond() -> None:
+    """Return in a later millisecond: what is appended from now on has a later time than what is there."""
+    began = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= began:
+        pass
 
 
 def all_rows(log: PartitionLog, *, step: int = 1_000_000) -> pa.Table:

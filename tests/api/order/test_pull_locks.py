@@ -14,6 +14,7 @@ from mq.limits import WAIT_MS_MAX
 from mq.order_limits import PULL_LOCK_MS
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply, config_for, running, until
+from tests.rows import next_millisecond
 from tests.set_clock import SetClock
 
 pytestmark = pytest.mark.static_too
@@ -272,6 +273,7 @@ def test_cons_02_a_group_begins_where_its_settings_say(api: Api, topic: str, con
     api.put_topic(topic, partitions=1)
     partition = f"{topic}@broker-a"
     fill(api, partition, 3)
+    next_millisecond()
     start = datetime.now(UTC).isoformat().replace("+00:00", "Z") if consume_from == "time" else consume_from
     exclusive_group(api, topic, consume_from=start)
     client = member(api, topic, "c0")

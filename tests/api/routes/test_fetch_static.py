@@ -12,6 +12,7 @@ import pytest
 from mq.meta.static_topics import decide_drop_segments
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
+from tests.rows import next_millisecond
 
 A, B = "broker-a", "broker-b"
 
@@ -268,6 +269,7 @@ def test_static_15_offsets_by_time_are_logical_and_look_at_all_segments(api: Api
     two.remap(B, mode="available", queues=[0])
     two.remap(A, mode="available", queues=[0])
     two.send(0, "c0")
+    next_millisecond()
     two.send(0, "c1")
     times = [two.fetch(offset)["messages"][0]["append_time"] for offset in (0, 20_000, 20_001)]
 

@@ -14,6 +14,7 @@ from mq.errors import Refused
 from mq.limits import RETENTION_MS_MAX, RETENTION_MS_MIN
 from tables.paths import Space
 from tests.api.running import Api, config_for, running
+from tests.rows import next_millisecond
 
 
 def test_put_creates_then_changes_nothing_then_updates(api: Api, topic: str) -> None:
@@ -88,8 +89,7 @@ def test_offsets_by_time_are_the_first_at_or_after_it(api: Api, topic: str) -> N
     a, b = f"{topic}@broker-a", f"{topic}@broker-b"
     api.send(topic, {"body": "old", "partition": a})
     first = api.partitions(topic)[a]["last_append_time"]
-    while datetime.fromisoformat(first) >= datetime.now(UTC) - timedelta(milliseconds=1):
-        pass  # the next append must get a later millisecond
+    next_millisecond()
     api.send(topic, {"body": "new", "partition": a})
     second = api.partitions(topic)[a]["last_append_time"]
     assert first < second

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +17,7 @@ from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import decide_put_topic
 from tables.queue.metadata import MetaLog
+from tests.rows import next_millisecond
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.promise("PIPE-4")
@@ -185,9 +185,7 @@ def test_spark_04_a_topic_as_it_was_at_an_offset(orders: Filled) -> None:
 def test_spark_04_a_topic_as_it_was_at_a_time_in_all_partitions(orders: Filled) -> None:
     log = orders.append("orders", A, b"later")
     moment = log.files[-1].append_min_us
-    # Times are told in milliseconds: the next append must not come in the same one.
-    while time.time_ns() // 1_000_000 == moment // 1_000:
-        time.sleep(0.000_1)
+    next_millisecond()
     iso = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)).isoformat()
     orders.append("orders", B, b"later")
     before = {A: (0, 10), B: (0, 5), MORE: (0, 3)}

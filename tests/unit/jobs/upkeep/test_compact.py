@@ -19,7 +19,7 @@ from mq.limits import KIB
 from tables.config import Config, load
 from tables.ops.verification import Gravity, verify
 from tables.paths import PartitionRef, Space
-from tests.rows import all_bodies, batch
+from tests.rows import all_bodies, batch, next_millisecond
 from tests.unit.jobs.warehouses import Filled
 
 A, B = (PartitionRef(Space.TOPICS, "orders", f"orders@broker-{x}") for x in "ab")
@@ -41,13 +41,15 @@ def conf_of(filled: Filled, **overrides: object) -> Config:
     return load(overrides={"warehouse.uri": filled.uri, **values}, environ={})
 
 
-def fill(filled: Filled, ref: PartitionRef, requests: int) -> list[bytes]:
-    """Requests of 12 KiB as files that no encoding makes smaller."""
+def fill(filled: Filled, ref: PartitionRef, requests: int, *, apart: bool = False) -> list[bytes]:
+    """Requests of 12 KiB as files that no encoding makes smaller; with `apart`, each in a millisecond of its own."""
     log = filled.warehouse.create(ref)
     drawn = random.Random(ref.name)
     sent = [drawn.randbytes(3 * KIB) for _ in range(3 * requests)]
     for seq in range(requests):
         log.append([batch(*sent[3 * seq : 3 * seq + 3], producer="p", seq=seq)])
+        if apart:
+            next_millisecond()
     return sent
 
 
@@ -125,7 +127,7 @@ def test_spark_08_what_tasks_let_go_is_deleted_by_a_later_run(filled: Filled) ->
 
 
 def test_retry_6_files_of_a_topic_that_is_kept_shortly_stay_apart(filled: Filled) -> None:
-    fill(filled, A, 8)
+    fill(filled, A, 8, apart=True)
     conf = conf_of(filled)
     (planned,) = plan_partitions(PlanItem(conf, ((A, 0),)))
     assert all(row["end"] - row["start"] < 15 for row in planned.to_pylist())
