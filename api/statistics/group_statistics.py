@@ -34,7 +34,7 @@ _STOP_S: Final = 5.0
 #: Partitions of which it is known what was pulled; a process may see topics come and go for months.
 _PULLED_MAX: Final = 10_000
 #: Seconds until what calls told is summed, and the most calls: until then it keeps their rows in memory.
-_SUM_S: Final = 0.02
+_SUM_S: Final = 0.1
 _PENDING_MAX: Final = 256
 
 

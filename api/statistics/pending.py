@@ -98,11 +98,9 @@ def _born_us(tables: Sequence[pa.Table]) -> NDArray[np.int64]:
     """Return when each message was born, or appended if its producer did not say."""
     chunks: list[pa.Array] = []
     for rows in tables:
-        born, appended = rows.column("born_time"), rows.column("append_time")
-        if born.null_count == len(born):
-            born = appended
-        elif born.null_count:
-            born = pc.coalesce(born, appended)
+        born = rows.column("born_time")
+        if born.null_count:
+            born = pc.coalesce(born, rows.column("append_time"))
         chunks += born.chunks
     times: NDArray[np.int64] = pa.chunked_array(chunks, born.type).to_numpy().view(np.int64)
     return times

@@ -198,6 +198,8 @@ class Tail:
         if not pieces or start < pieces[0].start or stop > pieces[-1].end:
             return None
         at = bisect_right(pieces, start, key=lambda p: p.start) - 1
+        if columns is None and stop <= pieces[at].end:  # as of most pops
+            return pieces[at].table().slice(start - pieces[at].start, stop - start)
         wanted: list[_Piece] = []
         weight = 0
         while at < len(pieces) and pieces[at].start < stop:
