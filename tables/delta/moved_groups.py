@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from tables.delta.varints import varint, zigzag
+
 __all__ = ["Footer", "joined_footer", "read_footer"]
 
 _STOP: Final = 0
@@ -102,7 +104,7 @@ def joined_footer(
     like: Footer, orders: bytes | None, groups: Sequence[bytes], rows: int, key_values: Sequence[tuple[bytes, bytes]]
 ) -> bytes:
     """Return the footer of a file with these row groups; its schema and its maker are those of `like`."""
-    pieces = [b"\x15", like.version, b"\x19", like.schema, b"\x16", _zigzag(rows), b"\x19", _list(groups)]
+    pieces = [b"\x15", like.version, b"\x19", like.schema, b"\x16", zigzag(rows), b"\x19", _list(groups)]
     if key_values:
         pairs = [b"\x18" + _text(key) + b"\x18" + _text(value) + b"\0" for key, value in key_values]
         pieces += [b"\x19", _list(pairs)]
@@ -141,7 +143,7 @@ def _copy(data: bytes, at: int, edits: _Edits, out: list[bytes]) -> int:
         if kind in _INTS:
             out.append(data[kept:at])
             value, at = _zigzag_at(data, at)
-            out.append(_zigzag(edit(value)))
+            out.append(zigzag(edit(value)))
         elif kind == _STRUCT:
             out.append(data[kept:at])
             at = _copy(data, at, edit, out)
@@ -222,27 +224,12 @@ def _zigzag_at(data: bytes, at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at
 
 
-def _zigzag(value: int) -> bytes:
-    return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _text(raw: bytes) -> bytes:
-    return _varint(len(raw)) + raw
+    return varint(len(raw)) + raw
 
 
 def _list(structs: Sequence[bytes]) -> bytes:
     """Return a list of structures."""
     count = len(structs)
-    head = (
-        bytes((count << 4 | _STRUCT,)) if count < _LONG_LIST else bytes((_LONG_LIST << 4 | _STRUCT,)) + _varint(count)
-    )
+    head = bytes((count << 4 | _STRUCT,)) if count < _LONG_LIST else bytes((_LONG_LIST << 4 | _STRUCT,)) + varint(count)
     return head + b"".join(structs)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WrittenFile, native_writer
 from tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
+from tables.delta.varints import varint, zigzag
 from tables.schema import MESSAGE_SCHEMA
 
 __all__ = [
@@ -274,7 +275,7 @@ def _runs(valid: Sequence[bool]) -> bytes:
 
 
 def _run(count: int, level: int) -> bytes:
-    return _varint(count << 1) + bytes((level,))
+    return varint(count << 1) + bytes((level,))
 
 
 # Footer -------------------------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ def _footer(
 ) -> list[bytes]:
     """Return the file's metadata in Thrift's compact protocol."""
     rows, size = _zigzag(shape.rows), _zigzag(pages_bytes)
-    pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", _varint(len(_leaves())), *chunks]
+    pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", varint(len(_leaves())), *chunks]
     pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0", _tail(key_values)]
     return pieces
 
@@ -297,8 +298,8 @@ def _tail(key_values: Sequence[tuple[bytes, bytes]]) -> bytes:
         assert len(key_values) < 15, "a longer list has another header"
         pieces.append(bytes((0x19, len(key_values) << 4 | 0xC)))
         for key, value in key_values:
-            pieces += [b"\x18", _varint(len(key)), key, b"\x18", _varint(len(value)), value, b"\0"]
-    pieces += [b"\x18" if key_values else b"\x28", _varint(len(_CREATED_BY)), _CREATED_BY, b"\0"]
+            pieces += [b"\x18", varint(len(key)), key, b"\x18", varint(len(value)), value, b"\0"]
+    pieces += [b"\x18" if key_values else b"\x28", varint(len(_CREATED_BY)), _CREATED_BY, b"\0"]
     return b"".join(pieces)
 
 
@@ -394,7 +395,7 @@ def _null_page(leaf: _Leaf, count: int, page_end: bytes) -> bytes:
 
 def _chunk_start(leaf: _Leaf, count: int) -> bytes:
     """Return a column chunk's metadata up to its first size: file offset, type, encodings, path, codec, values."""
-    path = b"".join(_varint(len(part)) + part.encode() for part in leaf.path)
+    path = b"".join(varint(len(part)) + part.encode() for part in leaf.path)
     head = b"\x26\0\x1c\x15" + _zigzag(leaf.kind) + b"\x19\x25\x06\0"
     return head + bytes((0x19, len(leaf.path) << 4 | 8)) + path + b"\x15\0\x16" + _zigzag(count) + b"\x16"
 
@@ -402,21 +403,10 @@ def _chunk_start(leaf: _Leaf, count: int) -> bytes:
 # Numbers ------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=65_536)
-def _zigzag(value: int) -> bytes:
-    """Encode a non-negative number as Thrift encodes signed numbers."""
-    return _varint(value << 1)
+#: Sizes and positions of small files come again and again.
+_zigzag = functools.lru_cache(maxsize=65_536)(zigzag)
 
 
 def _zigzag_crc(crc: int) -> bytes:
     """Encode a checksum, which Parquet declares as a signed 32-bit number."""
-    return _varint(crc << 1 if crc < 1 << 31 else ((1 << 32) - crc << 1) - 1)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return zigzag(crc - (1 << 32) if crc >> 31 else crc)
