@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -76,19 +76,17 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
     few = encode_few_stamped(rows, key_values, _FEW_BYTES_MAX) if rows.count <= row_group_rows else None
     if few is None:
         return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
-    append = rows.append_us, rows.append_us
     at = rows.rows.schema.get_field_index("deliver_time")
-    deliver = None if at < 0 else deliver_bounds(rows.rows.column(at))
-    file = DataFile(
-        path=data_file_name(rows.start, rows.batch_id),
+    file = new_file(
+        rows.start,
+        rows.count,
+        born=few.bounds,
+        append=(rows.append_us, rows.append_us),
+        deliver=None if at < 0 else deliver_bounds(rows.rows.column(at)),
         size=len(few.data),
-        start=rows.start,
-        count=rows.count,
-        modified_ms=now_ms,
-        append_min_us=rows.append_us,
-        append_max_us=rows.append_us,
-        stats=stats_json(rows.start, rows.count, few.bounds, append, deliver),
         crc=_crc(few),
+        batch_id=rows.batch_id,
+        now_ms=now_ms,
     )
     return Encoded(few.data, file, len(few.data))
 
@@ -100,24 +98,16 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     key_values = key_values_of(parts)
     few = _few(rows, key_values) if count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) else None
     data, crc = few or _many(rows, key_values, row_group_rows)
-    start = int(rows.column(0)[0].as_py())
-    append_min, append_max = bounds_of(rows.column("append_time"))
-    file = DataFile(
-        path=data_file_name(start, batch_id),
+    file = new_file(
+        int(rows.column(0)[0].as_py()),
+        count,
+        born=bounds_of(rows.column("born_time")),
+        append=bounds_of(rows.column("append_time")),
+        deliver=deliver_bounds(rows.column("deliver_time")),
         size=len(data),
-        start=start,
-        count=count,
-        modified_ms=now_ms,
-        append_min_us=append_min,
-        append_max_us=append_max,
-        stats=stats_json(
-            start,
-            count,
-            bounds_of(rows.column("born_time")),
-            (append_min, append_max),
-            deliver_bounds(rows.column("deliver_time")),
-        ),
         crc=crc,
+        batch_id=batch_id,
+        now_ms=now_ms,
     )
     return Encoded(data, file, len(data) if few else rows.nbytes)
 
@@ -175,7 +165,34 @@ def message_writer(
     )
 
 
-Bounds = tuple[int, int]
+#: The least and the greatest value.
+Bounds: TypeAlias = tuple[int, int]
+
+
+def new_file(
+    start: int,
+    count: int,
+    *,
+    born: Bounds,
+    append: Bounds,
+    deliver: Bounds | None,
+    size: int,
+    crc: str,
+    batch_id: str,
+    now_ms: int,
+) -> DataFile:
+    """Describe a new file for the commit; bounds are in microseconds, None if a row has no deliver time."""
+    return DataFile(
+        path=data_file_name(start, batch_id),
+        size=size,
+        start=start,
+        count=count,
+        modified_ms=now_ms,
+        append_min_us=append[0],
+        append_max_us=append[1],
+        stats=_stats_json(start, count, born, append, deliver),
+        crc=crc,
+    )
 
 
 def bounds_of(column: pa.ChunkedArray | pa.Array) -> Bounds:
@@ -193,7 +210,7 @@ def deliver_bounds(column: pa.ChunkedArray | pa.Array) -> Bounds | None:
     return None if column.null_count else bounds_of(column)
 
 
-def stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None = None) -> str:
+def _stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None) -> str:
     """Return Delta's file statistics. They hold timestamps in milliseconds: bounds are widened, never narrowed.
 
     Deliver times are included only if every row has one: they tell in which files of a delay log messages are due.

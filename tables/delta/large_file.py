@@ -20,9 +20,8 @@ from tables.delta.encode import (
     deliver_bounds,
     key_values_of,
     message_writer,
-    stats_json,
+    new_file,
 )
-from tables.paths import data_file_name
 
 __all__ = ["encode_large_file"]
 
@@ -95,17 +94,16 @@ class _Facts:
 
     def file(self, size: int, crc: str, batch_id: str, now_ms: int) -> DataFile:
         assert self.born is not None and self.append is not None, "an empty file would have no offsets"
-        count = self.end - self.start
-        return DataFile(
-            path=data_file_name(self.start, batch_id),
+        return new_file(
+            self.start,
+            self.end - self.start,
+            born=self.born,
+            append=self.append,
+            deliver=self.deliver if self.delivered else None,
             size=size,
-            start=self.start,
-            count=count,
-            modified_ms=now_ms,
-            append_min_us=self.append[0],
-            append_max_us=self.append[1],
-            stats=stats_json(self.start, count, self.born, self.append, self.deliver if self.delivered else None),
             crc=crc,
+            batch_id=batch_id,
+            now_ms=now_ms,
         )
 
 

@@ -191,10 +191,7 @@ class FileReader:
             The file is missing, cut or altered.
         """
         data = self._read(file, [(0, file.size)])
-        footer_at = footer_start(memoryview(data))
-        if not 0 < footer_at < file.size:
-            raise Corrupt(f"{self._key(file)}: has no parquet footer")
-        footer = self._footer_of(file, data, footer_at)
+        footer = self._footer_of(file, data, self._footer_at(file, data))
         for low, high, crc in zip(footer.edges, footer.edges[1:], footer.checksums, strict=False):
             self._check(file, data, low, high, crc)
         return data
@@ -222,12 +219,17 @@ class FileReader:
     def _read_footer(self, file: DataFile) -> _Footer:
         guess = max(0, file.size - _FOOTER_GUESS)
         data = self._read(file, [(guess, file.size)])
-        footer_at = footer_start(memoryview(data))
-        if not 0 < footer_at < file.size:
-            raise Corrupt(f"{self._key(file)}: has no parquet footer")
+        footer_at = self._footer_at(file, data)
         if footer_at < guess:
             data = self._read(file, [(footer_at, file.size)])
         return self._footer_of(file, data, footer_at)
+
+    def _footer_at(self, file: DataFile, data: pa.Buffer) -> int:
+        """Return where the footer begins; of `data`, which is as long as the file, only the end must have been read."""
+        found = footer_start(memoryview(data))
+        if not 0 < found < file.size:
+            raise Corrupt(f"{self._key(file)}: has no parquet footer")
+        return found
 
     def _footer_of(self, file: DataFile, data: pa.Buffer, footer_at: int) -> _Footer:
         """Return the footer, checked; of `data`, which is as long as the file, only what begins there was read."""

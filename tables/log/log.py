@@ -384,10 +384,6 @@ class PartitionLog:
         """Return whether the newest known state still has all of these files."""
         return self.state.are_live(files)
 
-    def file_rows(self, file: DataFile) -> pa.Table:
-        """Return all rows of a live file, from memory if they are there."""
-        return self._reader.file_rows(file)
-
     def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
         """Return all rows of adjacent live files, from memory if they are there."""
         return self._reader.rows_of(files)

@@ -119,15 +119,15 @@ class LogReader:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
         return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
 
-    def file_rows(self, file: DataFile) -> pa.Table:
-        """Return all rows of a live file, from memory if they are there."""
-        rows = self._tail.rows(file.start, file.end)
-        return rows if rows is not None else self._files.rows(file, file.start, file.end)
-
     def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
         """Return all rows of adjacent live files, from memory if they are there."""
-        rows = self._tail.rows(files[0].start, files[-1].end)
-        return rows if rows is not None else pa.concat_tables([self.file_rows(file) for file in files])
+        first, last = files[0], files[-1]
+        rows = self._tail.rows(first.start, last.end)
+        if rows is not None:
+            return rows
+        if first is last:
+            return self._files.rows(first, first.start, first.end)
+        return pa.concat_tables([self.rows_of([file]) for file in files])
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
         """Return a few columns of all rows of a live file, from memory if they are there; rows read are not cached."""

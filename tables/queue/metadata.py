@@ -263,7 +263,7 @@ class MetaLog:
 
     def _rebuilt(self) -> _Folded:
         """Return the state, folded from the table alone."""
-        return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
+        return _folded(self._log.rows_of([file]).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
 def _rows(events: Sequence[AnyEvent | MetaSnapshot], act: str | None) -> pa.RecordBatch:
