@@ -1,8 +1,8 @@
 """`deltamq auth init`: the first administrator of a warehouse (SPEC SEC-7).
 
-Whoever may write the warehouse's files may make one: without a service, or beside it. The key is printed once. If the
-process is killed after storing and before printing, the key is lost: run it again with another name, and give the first
-one a new key, or remove it.
+Anyone who may write the warehouse's files may make one: without a service, or beside it. The key is printed once. If
+the process is killed after storing and before printing, the key is lost: run it again with another name, and give the
+first one a new key, or remove it.
 """
 
 from __future__ import annotations

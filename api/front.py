@@ -190,7 +190,7 @@ class Front:
         return True
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
-        """Find out who asks and whether it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
+        """Find the caller and check that it may (SPEC SEC-4); a forwarded request needs a proof, too (SPEC SEC-6).
 
         What another cluster forwarded is asked by the principal that this names; it is believed with a proof alone,
         which a process that forwards it in this cluster has checked.
@@ -211,7 +211,7 @@ class Front:
         return (receive, send) if meter is None else meter.enter(scope, receive, send)
 
     async def _admit_passed_on(self, guard: Guard, scope: Scope, receive: Receive) -> Receive | None:
-        """Find out who asks by what a process or another cluster forwarded, and whether it may.
+        """Find the caller of what a process or another cluster forwarded, and check that it may.
 
         Return the `receive` that checks what another cluster sent; None for what a process of this cluster forwarded,
         which was counted where it came from.
@@ -293,7 +293,7 @@ class Front:
 
 
 async def _admitted(gate: Gate, scope: Scope) -> Caller:
-    """Return who asks: by a credential, or as the cluster that forwarded the request has proved."""
+    """Return the caller: by a credential, or as the cluster that forwarded the request has proved it."""
     if from_cluster(scope["headers"]):
         return gate.admit_named(scope, principal_of(scope["headers"]))
     return await gate.admit_any(scope)

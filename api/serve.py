@@ -306,8 +306,8 @@ def _warn_of_open_access(config: Config) -> None:
         )
     if settings.auth and settings.clusters and not settings.clusters_shared_secret:
         log.warning(
-            "event=global_topics_refused detail='clusters cannot prove to each other who asks, and topics of several"
-            " clusters (service.clusters) are refused: set service.clusters_shared_secret, the same in all of them'"
+            "event=global_topics_refused detail='clusters cannot prove to each other which principal calls, and topics"
+            " of several clusters (service.clusters) are refused: set service.clusters_shared_secret, the same in each'"
         )
 
 

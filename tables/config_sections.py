@@ -98,7 +98,7 @@ class TlsClientAuth(enum.Enum):
 class AuditWhen(enum.Enum):
     """When the service records administrative acts and refusals."""
 
-    WITH_AUTH = "with_auth"  #: if it knows who asks
+    WITH_AUTH = "with_auth"  #: if callers are authenticated
     ALWAYS = "always"  #: without authentication with addresses alone
     NEVER = "never"
 

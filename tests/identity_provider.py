@@ -84,7 +84,7 @@ class IdentityProvider:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign] # who asks may have gone
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign] # the caller may have gone
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 

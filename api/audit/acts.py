@@ -37,7 +37,7 @@ _PRESENT: Final[ContextVar[Act | None]] = ContextVar("act", default=None)
 
 
 class Asking(NamedTuple):
-    """Who asks for what."""
+    """The caller, and what it asks for."""
 
     principal: str
     #: Host and port of the connection.

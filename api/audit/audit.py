@@ -27,7 +27,7 @@ _LOOK_S: Final = 5.0
 _SETTLE_S: Final = 30.0
 #: Seconds that a stop takes for storing at most.
 _STOP_S: Final = 5.0
-#: What is counted: who has no valid key, may not do it, or asks for too much.
+#: What is counted: callers without a valid key, those that may not do it, and those that ask for too much.
 _REFUSED: Final = frozenset((401, 403, 429))
 #: A call that the service does not have.
 _NO_CALL: Final = "(none)"
@@ -78,7 +78,7 @@ class Audit:
         self.refused(known, call, status, code_of(body), address_of(scope))
 
     def refused(self, principal: str, call: str, status: int, code: str, address: str) -> None:
-        """Count a refusal; who has shown no valid key or token has an empty `principal`."""
+        """Count a refusal; a caller without a valid key or token has an empty `principal`."""
         self._refusals.add(self._now_ms(), principal or ANONYMOUS, call, status, code, address)
 
     def watched(self, scope: Scope, send: Send) -> Send:

@@ -1,4 +1,4 @@
-"""The check in front of all paths: what each call needs, who asks, and whether it may."""
+"""The check in front of all paths: what each call needs, which principal calls, and whether it may."""
 
 from __future__ import annotations
 

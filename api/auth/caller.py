@@ -1,4 +1,4 @@
-"""Who asks, and what it may do: for names in bodies, and for lists."""
+"""The caller of a request and what it may do: for names in bodies, and for lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLER: Final = "deltamq.caller"
 
 
 class Caller(Protocol):
-    """Who sent a request."""
+    """The sender of a request."""
 
     #: The principal; empty without authentication.
     @property

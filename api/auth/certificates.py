@@ -1,4 +1,4 @@
-"""Who calls, by the certificate that the client of a TLS connection has shown (SPEC SEC-17).
+"""The caller, by the certificate that the client of a TLS connection has shown (SPEC SEC-17).
 
     common_name    CN=billing                                  ->  billing
     uri            spiffe://example.org/ns/prod/sa/billing     ->  spiffe:example.org:ns:prod:sa:billing

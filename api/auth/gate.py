@@ -1,4 +1,4 @@
-"""The check in front of all paths: who asks, and whether it may (SPEC SEC-4, SEC-5).
+"""The check in front of all paths: which principal calls, and whether it may (SPEC SEC-4, SEC-5).
 
     Authorization: Bearer ...            -> credential -> principal -> what the path needs -> 401 | 403 | a Caller
     Mq-Principal: ..., with another cluster's proof -> ^
@@ -92,7 +92,7 @@ class Gate:
         return self._decisions
 
     def admit(self, scope: Scope) -> Caller:
-        """Return who asks, by what this process knows now.
+        """Return the caller, by what this process knows now.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class Gate:
         return found
 
     async def admit_any(self, scope: Scope) -> Caller:
-        """Return who asks, also if the identity provider's keys must be read for it; raise as `admit`."""
+        """Return the caller, also if the identity provider's keys must be read for it; raise as `admit`."""
         try:
             return self.admit(scope)
         except SignerUnknown:
@@ -134,7 +134,7 @@ class Gate:
             return self.admit(scope)
 
     def admit_named(self, scope: Scope, principal: str) -> Caller:
-        """Return who asks, as another cluster has proved; an empty `principal` is that cluster itself.
+        """Return the caller, as another cluster has proved it; an empty `principal` is that cluster itself.
 
         Raises
         ------

@@ -1,12 +1,12 @@
 """The proof that another process of the cluster forwarded a request (SPEC SEC-6).
 
     Mq-Forwarded: <host id>
-    Mq-Proof: <milliseconds since 1970>.<HMAC-SHA256 of host id, method, target, metadata offset, who asks, time>
+    Mq-Proof: <milliseconds since 1970>.<HMAC-SHA256 of host id, method, target, metadata offset, caller, time>
 
-Who asks is the caller's `Authorization`; or, if another cluster forwarded the request to this one, that cluster and the
-principal that it named (`api/host/cluster_proof.py`).
+The caller is named by its `Authorization`; or, if another cluster forwarded the request to this one, by that cluster
+and the principal that it named (`api/host/cluster_proof.py`).
 
-The key is the cluster's secret, which is not in the warehouse: who can read its files must not be able to pass for a
+The key is the cluster's secret, which is not in the warehouse: a reader of its files must not be able to pass for a
 process. A proof is good for a minute. One that is seen by a third party is good for the very same request alone, with
 the same key of the caller, and what `Mq-Forwarded` gives is only that the request is not forwarded again.
 """

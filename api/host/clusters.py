@@ -63,7 +63,7 @@ def guarded(what: str, field: str = "topic") -> Unprocessable:
     """Return the error for what is between clusters, while requests need keys."""
     return Unprocessable(
         f"{what} is refused while the setting service.auth is on and service.clusters_shared_secret is empty: clusters"
-        " prove to each other with that secret who asks",
+        " prove the caller to each other with that secret",
         code="global_unsupported",
         field=field,
     )

@@ -51,12 +51,12 @@ PROOF: Final = b"mq-proof"
 _OFFSET_DIGITS: Final = 20
 #: Headers that processes add for each other.
 _BETWEEN: Final = (FORWARDED, META_OFFSET, PROOF)
-#: Who asks: by a key, or, as another cluster says that forwarded the request, by name.
+#: The caller: by a key, or by the name that the cluster which forwarded the request gives.
 CLUSTER: Final = b"mq-cluster"
 PRINCIPAL: Final = b"mq-principal"
 _AUTHORIZATION: Final = b"authorization"
 _WHO: Final = (_AUTHORIZATION, CLUSTER, PRINCIPAL)
-#: The headers that count for who asks; beside an `Authorization`, a certificate and what says whose it is do not.
+#: The headers that name the caller; beside an `Authorization`, a certificate and what says whose it is do not.
 _SAYING_WHO: Final = frozenset({_AUTHORIZATION, FORWARDED, CLUSTER})
 #: Seconds that a call without waiting may take at its owner.
 TIMEOUT_S: Final = 30.0
@@ -142,7 +142,7 @@ def is_passed_on(headers: Collection[Header]) -> bool:
 
 
 def only_authorization(headers: Collection[Header]) -> bytes | None:
-    """Return the `Authorization` of a request that says by this alone who asks; None for any other request."""
+    """Return the `Authorization` of a request that names its caller by this alone; None for any other request."""
     sent = None
     for name, value in headers:
         if name in _SAYING_WHO:

@@ -86,7 +86,7 @@ class Sealer:
         """Seal what waits in a topic, whatever process has its brokers; what fails is tried again later.
 
         With `sources`, only these partitions. Returns the longest time in seconds from the beginning of a fence to the
-        knowledge of its seal: for so long messages of one partition waited.
+        knowledge of its seal: messages of one partition waited that long.
         """
         waiting = self._meta.now.moved_keys(topic.topic.id).waiting
         if sources is not None:

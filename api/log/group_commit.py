@@ -14,7 +14,7 @@ partition, which opens its log, and those that meet a roll-up's commit.
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
 So behind parts that are not large together the next commit begins when all have come again that were answered, besides
-those that wait already, or `GATHER_S` after the first. Who comes much later, after 0.1 s, waits for nobody.
+those that wait already, or `GATHER_S` after the first. A request that comes more than 0.1 s later waits for none.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class CommitQueue:
         self._ended_s = self._loop.time()
         self._busy = bool(self._waiting)
         if self._busy:
-            # Whoever was answered comes again.
+            # Clients that were answered send again.
             together = sum(part.messages.nbytes for part in (*parts, *self._waiting))
             self._expected = len(parts) + len(self._waiting) if together <= _GATHER_BYTES_MAX else 1
 
@@ -212,7 +212,7 @@ class CommitQueue:
             return waiting[:end]
 
     def _delivered(self, parts: list[RequestPart], goes_on: bool) -> None:
-        """Tell who waits, and begin the next commit, unless a thread goes on with it."""
+        """Give the waiting requests their outcomes, and begin the next commit, unless a thread goes on with it."""
         if not goes_on:
             self._here.leave()
         try:
@@ -231,7 +231,7 @@ class CommitQueue:
 
 
 def _tell(part: RequestPart) -> None:
-    """Tell who waits for a part; whoever fails then holds up no other."""
+    """Give the outcome to the request of a part; if that fails, it holds up no other."""
     try:
         part.pending.part_done()
     except Exception:

@@ -95,7 +95,7 @@ class LoopCommits:
             work, done = self._under_way.pop(number)
             try:
                 self._step(work, done, outcome)
-            except Exception:  # of who was told: the other commits go on
+            except Exception:  # a waiting request's own: the other commits go on
                 log.exception("event=commit_not_told")
 
     def end(self) -> None:

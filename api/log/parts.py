@@ -1,4 +1,4 @@
-"""What waits for a commit: the messages of one request for one partition, and who wants to know what became of them."""
+"""What waits for a commit: the messages of one request for one partition, and the callback for their outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RecordRows(Generic[Record]):
 
 
 class Waiting(Protocol):
-    """Who waits for the outcome of a part."""
+    """The request that waits for the outcome of a part."""
 
     def part_done(self) -> None:
         """Take note that the part has its outcome; called on the event loop, in the order of the parts."""

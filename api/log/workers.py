@@ -31,7 +31,7 @@ _WIDTH_MIN: Final = 2
 _NEWEST: Final = 1 / 16
 #: What a task computes at least, in seconds: a thread's clock may be coarse.
 _COMPUTES_MIN: Final = 1e-6
-#: If no task was begun for so long while some wait, one more thread begins one, in seconds.
+#: If no task was begun for this long while some wait, one more thread begins one, in seconds.
 _STUCK_S: Final = 0.02
 
 

@@ -23,7 +23,7 @@ from mq.queue import LaneKey
 
 __all__ = ["LockAccounts"]
 
-#: Seconds for the answer: a process that is well answers in milliseconds. Who wants the lock asks again.
+#: Seconds for the answer: a process that is well answers in milliseconds. A client that wants the lock asks again.
 _WITHIN_S: Final = 1.0
 _OK: Final = 200
 _decoder: Final = msgspec.json.Decoder(LockAccount)

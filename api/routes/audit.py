@@ -1,4 +1,4 @@
-"""Who did what, and what was refused, over REST (SPEC SEC-42)."""
+"""The audit log over REST: who did what, and what was refused (SPEC SEC-42)."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ class PopEndpoint:
                 try:
                     found = await pop_at(station, 0)
                 except DeltaMQError:
-                    continue  # the others may serve; who waits asks it again
+                    continue  # the others may serve; a pop that waits asks it again
                 if _is_found(found):
                     return found
             left_ms = max(0, int((deadline - self._partitions.loop.time()) * 1000))

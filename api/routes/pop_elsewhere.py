@@ -125,7 +125,7 @@ class PopForwarder:
             return await self._way_of(queue, wanted, queues, call)
         if from_cluster(call.headers):
             return self._way_through(brokers, call)
-        # Who serves closed segments alone gives what is left there, and then what the leaders have.
+        # A process that serves closed segments alone gives what is left there, and then what the leaders have.
         leading = list(dict.fromkeys(one.leader.broker for one in queues.served.values())) or brokers
         last = self._owners.of_any(leading, call)
         is_here = last is not None and any(map(self._hosting.hosts, brokers))

@@ -1,4 +1,4 @@
-"""Waiting until this process knows why a fence refused an append: who has the broker now, or what has moved.
+"""Waiting until this process knows why a fence refused an append: the broker's new owner, or what has moved.
 
 A process puts the fence up before it stores the cause in the metadata, so the cause follows within milliseconds; or
 within a lease, by another process, if the one that fenced died in between.

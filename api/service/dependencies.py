@@ -1,4 +1,4 @@
-"""What FastAPI gives to the function of a call: the running service, and who asks."""
+"""What FastAPI gives to the function of a call: the running service, and the caller."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ async def _asking(request: Request) -> Caller:
 
 #: The running service.
 Running = Annotated[Service, Depends(_service_of)]
-#: Who sent the request.
+#: The sender of the request.
 Asking = Annotated[Caller, Depends(_asking)]

@@ -209,7 +209,7 @@ class Service:
         self.waiting = Waiting(self.partitions, self.delays, self._cluster)
 
     def _make_groups(self, ports: Ports) -> None:
-        """Make the groups with their clients and pull locks; their ends reach lanes, locks, and who waits."""
+        """Make the groups with their clients and pull locks; their ends reach lanes, locks, and waiting requests."""
         length_ms, clock = self.settings.authorization_ms, ports.lease_clock
         self.seen = SeenClients(self.now_ms, keep_ms=length_ms)
         self.online = OnlineClients(

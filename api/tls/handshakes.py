@@ -96,7 +96,7 @@ class TlsServer:
                 ssl_shutdown_timeout=self._farewell_s,
             )
         except OSError as error:
-            # Whoever is at the other end: it speaks no TLS, trusts nobody here, shows nothing, or has gone.
+            # The client speaks no TLS, does not trust this certificate, shows none, or has gone.
             log.debug("event=handshake_failed detail=%r", str(error))
             accepted.close()
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a TLS connection: the subject of the client's certificate, for the ASGI scope.
+"""The subject of the client's certificate on a TLS connection, for the ASGI scope.
 
 The scope's extension `tls` is the one that ASGI's TLS extension describes. `client_cert_name` is there if, and only if,
 the client has shown a certificate that an authority of `service.tls_client_ca` has signed.

@@ -156,7 +156,7 @@ def _end_now(unfinished: list[str]) -> None:
 @click.option("--long", is_flag=True, help="Add what each job reads and writes, and what a kill leaves.")
 @with_place
 def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
-    """Show every job: what it does, its engine and schedule, its last run, its shards and who has them."""
+    """Show every job: what it does, its engine and schedule, its last run, its shards and their owners."""
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
         store = _made(conf)

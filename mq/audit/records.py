@@ -1,6 +1,6 @@
 """The records of `sys/audit`: an act as it begins and as it ends, and refusals of one minute.
 
-    begun    who asks for what, stored before anything is done
+    begun    the caller and what it asks for, stored before anything is done
     ended    what became of it, stored before it is confirmed
     refused  how often one principal was refused one call in a minute
 
@@ -28,10 +28,10 @@ __all__ = [
     "record_to_json",
 ]
 
-#: Who asks where there is no authentication, or without a valid key; no principal can have this name.
+#: The caller where there is no authentication, or one without a valid key; no principal can have this name.
 ANONYMOUS: Final = "(anonymous)"
 
-#: Who changes a warehouse by its files, without a service: `deltamq auth init`.
+#: The principal of a change to a warehouse's files without a service: `deltamq auth init`.
 BY_FILES: Final = "(files)"
 
 #: done: it was confirmed. refused: the caller's fault, nothing was done. failed: an error of the service, and no change

@@ -46,7 +46,7 @@ class Refusals:
     def _add(self, key: RefusalKey, more: Counted) -> None:
         row = self._rows.get(key)
         if row is None and len(self._rows) >= REFUSALS_COUNTED_MAX:
-            # Who asks chooses neither statuses nor codes: of these rows there are few in a minute.
+            # The caller chooses neither statuses nor codes: of these rows there are few in a minute.
             key = key._replace(principal=OTHER, call=OTHER)
             row = self._rows.get(key)
         if row is None:

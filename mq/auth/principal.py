@@ -63,7 +63,7 @@ def check_principal(name: str) -> str:
 
 
 def is_group(name: str) -> bool:
-    """Whether this is a group: rules name it, tokens say who is in it, and it calls nothing itself."""
+    """Whether this is a group: rules name it, tokens say which principals are in it, and it calls nothing itself."""
     return name.startswith(GROUP_PREFIX)
 
 

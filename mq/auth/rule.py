@@ -32,7 +32,7 @@ VERBS: Final[Mapping[Resource, tuple[Verb, ...]]] = {
     "group": ("subscribe", "alter", "reset", "delete", "describe"),
     "cluster": ("admin", "metrics", "audit"),
 }
-#: Who may do one of these may also describe: a producer must see the route, a consumer its progress.
+#: A principal that may do one of these may also describe: a producer must see the route, a consumer its progress.
 IMPLIED: Final[Mapping[Verb, tuple[Verb, ...]]] = {
     "publish": ("describe",),
     "subscribe": ("describe",),

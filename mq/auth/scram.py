@@ -3,8 +3,8 @@
     salted key  = PBKDF2(key, salt, iterations)
     stored key  = H(HMAC(salted key, "Client Key"))        server key = HMAC(salted key, "Server Key")
 
-The key itself cannot be found from these, and who reads them cannot pass for the holder: a proof needs the client key,
-of which only the hash is kept. Who holds the server key could pass for the service, to that holder alone.
+The key itself cannot be found from these, and a reader of them cannot pass for the holder: a proof needs the client
+key, of which only the hash is kept. A thief of the server key could pass for the service, to that holder alone.
 
 The salt follows from the principal, so that all keys of one have the same: a client that gives its principal's name is
 told a salt before it is known which of the keys it has. A salt keeps passwords that many have from being guessed once

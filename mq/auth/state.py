@@ -171,7 +171,7 @@ AUTH_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(
 
 @dataclass(frozen=True, slots=True)
 class AuthState:
-    """Who there is, and who may do what. Immutable: `apply_all` returns the next one."""
+    """All principals, and what each may do. Immutable: `apply_all` returns the next one."""
 
     #: By name; never modified.
     principals: Mapping[str, Principal] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class AuthState:
     _rules_of: Mapping[str, Mapping[str, AccessRule]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Who has no state before this one, a snapshot for one, gives keys and rules alone.
+        # A caller without an earlier state, such as a snapshot, gives keys and rules alone.
         if self.keys and not self._keys_of:
             object.__setattr__(self, "_keys_of", by_principal(self.keys.values()))
         if self.rules and not self._rules_of:

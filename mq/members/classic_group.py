@@ -4,9 +4,9 @@
       ^                     ^ |                                          |                            |
       '--- nobody is left --|-'            a join, a leave, a member that is not heard of ------------'
 
-The members plan among themselves: one of them, the leader, gets what all have said and says who has what. A generation
-is one such plan; whoever acts by an older one is refused. Nothing of this is stored: if the process dies, members are
-unknown to the next one and join again.
+The members plan among themselves: one of them, the leader, gets what all have said and assigns the partitions. A
+generation is one such plan; a member that acts by an older one is refused. Nothing of this is stored: if the process
+dies, members are unknown to the next one and join again.
 
 A member with an instance id is static (KIP-345): when it comes back it takes its own place, as another member id, and
 the others go on by their plan. Its former self is fenced. A member without one may have to join with an id that it was

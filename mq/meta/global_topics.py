@@ -5,7 +5,7 @@
 
 In each cluster a global topic is a static topic of that cluster, whose settings hold the copy. A cluster closes a queue
 that leaves by a remapping of its own: the queue gets a new, empty segment, and the old one is sealed by a fence. So its
-end, where the stay ends, follows from the cluster's own log, and whoever seals there finishes it (I15).
+end, where the stay ends, follows from the cluster's own log, and any process that seals there finishes it (I15).
 """
 
 from __future__ import annotations

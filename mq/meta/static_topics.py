@@ -5,7 +5,7 @@
 
 A remapping takes two steps. The first is decided here: each moved queue gets a new segment on its new broker, without
 logical offsets. The second is the seal of its old segment (`mq.meta.moved_keys`), from which the new one's logical
-offsets follow. Any process may seal, so a remapping that was cut short is finished by whoever sees it.
+offsets follow. Any process may seal, so the next process that sees a remapping cut short finishes it.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class OrderedLane:
             raise _expired()
         if now_ms >= flight.visible_ms:
             raise _expired()
-        # Who has the handle has the answer, so nobody repeats the pop for this message.
+        # A client with the handle has had the answer, so it does not repeat the pop for this message.
         flight.attempt_id = None
         return flight
 

@@ -91,7 +91,7 @@ def _faults_of_queues(mappings: Mapping[str, QueueMapping], leaders: Mapping[int
 
 
 def _chains(mappings: Mapping[str, QueueMapping], index: int) -> Iterator[tuple[str, LogicalQueue]]:
-    """Yield who holds the queue as its host, with the queue; mappings that were copied are left out."""
+    """Yield each broker that holds a queue as its host, with the queue; mappings that were copied are left out."""
     for holder, mapping in sorted(mappings.items()):
         segments = mapping.hosted.get(index)
         if segments and mapping.broker == holder and mapping.version == MAPPING_VERSION:

@@ -116,7 +116,7 @@ class CommitLog:
         return self.snapshot.version != before
 
     def _stale(self) -> bool:
-        """Return whether our newest version was last confirmed so long ago that it may have been cleaned up."""
+        """Return whether our newest version may have been cleaned up since it was last confirmed."""
         return self._clock.boot_ms() - self._seen_ms > self._stale_ms
 
     def look_ahead(self, *, must_know: bool) -> None:

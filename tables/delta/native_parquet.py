@@ -110,7 +110,7 @@ class Leaves:
         self.numbers[at + 9] = first
 
     def repeated(self, leaf: int, values: array[int], counts: array[int]) -> None:
-        """Numbers of 64 bits or less, each so often as its count says; both arrays have 64 bits."""
+        """Numbers of 64 bits or less, each repeated as its count says; both arrays have 64 bits."""
         at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
         self._kept += (values, counts)
         numbers[at] = _REPEATED
@@ -118,7 +118,7 @@ class Leaves:
         numbers[at + 7], numbers[at + 8] = counts.buffer_info()[0], 8 * len(counts)
 
     def repeated_texts(self, leaf: int, ends: array[int], text: bytes, counts: array[int]) -> None:
-        """Texts, each so often as its count says; `ends` are 0 and where each text ends, of 32 bits."""
+        """Texts, each repeated as its count says; `ends` are 0 and where each text ends, of 32 bits."""
         at, numbers = leaf * _LEAF_NUMBERS + _COLUMN_AT, self.numbers
         kept = pa.py_buffer(text)
         self._kept += (ends, kept, counts)

@@ -12,7 +12,7 @@
 enum { POLYNOMIAL = 0xEDB88320, LANES = 8, STREAMED_BYTES_MIN = 1024 };
 enum { VARINT_BYTES_MAX = 10, PAGE_HEAD_BYTES_MAX = 64, CHUNK_BYTES_MAX = 48 };
 
-/* What a leaf column holds: nulls; what Arrow's buffers hold; numbers that grow by one; each of some values so often as
+/* What a leaf column holds: nulls; what Arrow's buffers hold; numbers that grow by one; each of some values repeated as
    its count says; a prefix and the number of the row in eight hexadecimal digits. */
 enum kind { NULLS, COLUMN, GROWING, REPEATED, NUMBERED };
 enum { PREFIX_BYTES = 16, DIGITS = 8 };

@@ -3,7 +3,7 @@
 earlier    make everything before a durable commit durable first: losing an earlier commit loses all later ones
 put        the data files
 commit     the version that names them
-put again  files that a sweep took for orphans, if this process slept so long in between
+put again  files that a sweep took for orphans, if this process was asleep long enough in between
 """
 
 from __future__ import annotations

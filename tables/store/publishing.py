@@ -1,4 +1,4 @@
-"""Commits as coroutines: whoever runs one says where its file calls are made.
+"""Commits as coroutines: the code that runs one decides where its file calls are made.
 
 coroutine --awaits a Publishing--> blocking()         makes them on this thread
                                --> NativePool.begin    has them made on a thread without Python, and goes on later
@@ -38,7 +38,7 @@ class _Awaited:
 
 
 async def awaited(publishing: Publishing) -> Failed | None:
-    """Return what failed, once whoever runs the coroutine has had the calls made."""
+    """Return what failed, once the code that runs the coroutine has had the calls made."""
     return await _Awaited(publishing)
 
 

@@ -1,7 +1,8 @@
 """How long each thread has waited for the store: what it does meanwhile is not the interpreter's.
 
-Who shares out threads wants to know it: of threads that compute in Python only one makes progress, however many there
-are, and each hand-over of the interpreter's lock costs; threads that wait for a disk or a network help each other.
+The pool of commit threads needs to know it: of threads that compute in Python only one makes progress, however many
+there are, and each hand-over of the interpreter's lock costs; threads that wait for a disk or a network help each
+other.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class StaticTopic:
 
     @contextlib.contextmanager
     def without_seals(self, *partitions: str) -> Iterator[None]:
-        """Inside, whoever would commit in these partitions waits: no fence can be put up there."""
+        """Inside, every writer that would commit in these partitions waits: no fence can be put up there."""
         gate = threading.Event()
 
         def wait(_: str) -> None:

@@ -1,4 +1,4 @@
-"""A service that is killed anywhere in calls about groups and delays: whoever repeats them ends as without a kill."""
+"""A service that is killed anywhere in calls about groups and delays: repeating them ends as without a kill."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_spark_07_until_something_is_appended_nothing_falls_due_before_the_time_
 
 @pytest.mark.promise("JOB-19")
 def test_pop_11_a_log_that_was_cut_behind_the_watermark_is_no_loss(world: World) -> None:
-    """Retention cuts what is merged, also while somebody looks who knows an older table."""
+    """Retention cuts what is merged, also while a reader knows an older table."""
     for _ in range(4):
         world.work()
         for broker in BROKERS:

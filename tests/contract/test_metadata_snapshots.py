@@ -254,7 +254,7 @@ def test_a_log_without_its_beginning_and_without_a_snapshot_is_torn(
     assert corrupt.value.code == "meta_log_torn"
     with pytest.raises(Corrupt):
         read_meta(warehouses().store)
-    assert meta.refresh() is False, "who has read it needs it no more"
+    assert meta.refresh() is False, "a process that has read it does not read it again"
 
 
 @pytest.mark.parametrize("damage", [b"{", b"[]", b"{}", b"\xff"])

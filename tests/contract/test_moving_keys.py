@@ -198,7 +198,7 @@ class MovingKeys(RuleBasedStateMachine):
 
     @rule(who=WHO, data=st.data())
     def fence(self, who: int, data: st.DataObject) -> None:
-        """The first half of a seal; whoever does it may be killed then."""
+        """The first half of a seal; the process may be killed then."""
         process = self.processes[who]
         moved = process.meta.moved_keys("id-1")
         if moved.waiting:

@@ -146,7 +146,7 @@ def test_route_06_each_key_stays_in_order_when_the_sealing_process_is_killed(dyi
             # The first process begins to seal, and is killed there: its client gets no answer.
             assert first.call("PUT", "/v1/topics/orders", {"partitions": 4}).status == 0
         until(lambda: len(group.partitions(second.url)) == 4)
-        # Under load, until keys have moved: whoever is left has sealed what was not.
+        # Under load, until keys have moved: the process that is left has sealed what was not.
         until(lambda: all(end > 0 for end in ends(second).values()), within_s=60)
         group.take(second.url)
     finally:

@@ -19,7 +19,7 @@ from tests.e2e.service_process import ServiceProcess
 
 KEYS = 24
 QUICK = Patience(first_wait_ms=20, wait_ms_max=200, timeout_s=60)
-#: A handover without a failure stops a partition for so long at most, on a machine that others use, too.
+#: The longest stop of a partition at a handover without a failure, on a machine that others use, too.
 PAUSE_S_MAX = 3.0
 
 Spawn = Callable[..., OrderlyProcess]

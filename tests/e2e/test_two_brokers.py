@@ -286,7 +286,7 @@ def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Tw
 @pytest.mark.promise("HOST-4")
 @pytest.mark.parametrize("order", [True, pytest.param("key", marks=pytest.mark.long)])
 def test_pop_16_leases_in_order_outlive_a_takeover_and_the_giving_back(two: Two, order: object) -> None:
-    """The owner is killed, and comes back: who has the messages keeps them, and renews and acknowledges at either."""
+    """The owner is killed, and comes back: a client keeps its messages, and renews and acknowledges at either."""
     assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
     ask: dict[str, Any] = {"partition": "orders@broker-b", "order": order, "max_messages": 2}
     first, second = _handles(two.b.pop("orders", "billing", invisible_ms=60_000, **ask))

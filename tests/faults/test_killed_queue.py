@@ -49,7 +49,7 @@ class _Notes:
     #: An acknowledgement was sent whose answer never came: it may be stored.
     doubted: set[str] = field(default_factory=set)
     expired: int = 0
-    #: Everything that happened to a message, for whoever looks for the reason of a failure.
+    #: Everything that happened to a message, for the reader who looks for the reason of a failure.
     history: dict[str, list[str]] = field(default_factory=dict)
 
     def tell(self, message: dict[str, object], what: str) -> None:

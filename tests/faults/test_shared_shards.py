@@ -104,7 +104,7 @@ def test_spark_07_a_stopped_application_keeps_its_shards_and_gets_no_more(crowd:
     until(lambda: crowd.owners() == {second.pid: 3, third.pid: 3}, crowd.owners)
     crowd.name_shards(*SHARDS, "broker-g", "broker-h")
     eight = (*SHARDS, "broker-g", "broker-h")
-    # Who sleeps takes nothing: nothing waits for it.
+    # A stopped process takes nothing: nothing waits for it.
     until(lambda: crowd.owners(*eight) == {second.pid: 3, third.pid: 5}, lambda: crowd.owners(*eight))
     second.send_signal(signal.SIGCONT)
     until(lambda: crowd.owners(*eight) == {second.pid: 4, third.pid: 4}, lambda: crowd.owners(*eight))

@@ -70,7 +70,7 @@ def ack_before_commit() -> None:
 
 
 def blind_append() -> None:
-    """A commit replaces the one of that version, whoever wrote it."""
+    """A commit replaces any other commit of that version."""
     put = LocalStore.put_if_absent
 
     def blind(self: LocalStore, key: str, data: bytes, *, durable: bool) -> bool:
@@ -146,7 +146,7 @@ def order_ignored() -> None:
 
 
 def leases_forgotten() -> None:
-    """Who begins to serve a lane in order counts on, but gives away at once what clients have."""
+    """A process that begins to serve a lane in order counts on, but gives away at once what clients have."""
     begin = OrderedLane.__init__
 
     def beginning(self: OrderedLane, start: Committed, *, max_attempts: int | None) -> None:

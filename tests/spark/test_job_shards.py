@@ -1,4 +1,4 @@
-"""The jobs in SQL: who has which shard, and what became of the last runs."""
+"""The jobs in SQL: which process has which shard, and what became of the last runs."""
 
 from __future__ import annotations
 

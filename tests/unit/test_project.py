@@ -180,5 +180,5 @@ def test_the_history_checker_says_what_each_anomaly_is() -> None:
 
 
 def test_nothing_cites_what_is_not_in_the_repository() -> None:
-    """Whoever reads a citation can look it up here."""
+    """The reader of a citation can look it up here."""
     assert [path for path in _citing() if ELSEWHERE.search(path.read_text(encoding="utf-8"))] == []

@@ -65,7 +65,7 @@ FOR_USERS = ("jobs.export", "mq.testing")
 #: What a room offers that another defines: users' functions answer with it, or get it.
 FOREIGN = {"mq.client.messages": {"FailedHandle", "MessageOrigin"}, "mq.client.orderly": {"Verdict"}}
 
-#: Who gets the whole service: they make what takes its parts. FastAPI gives it to the functions of its calls.
+#: The modules that get the whole service, to make what takes its parts. FastAPI gives it to the functions of its calls.
 GIVEN_THE_SERVICE = {"api.app", "api.kafka.calls.door", "api.kafka.server.server"}
 
 #: Most modules of a folder, its `__init__` among them.

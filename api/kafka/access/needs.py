@@ -80,7 +80,7 @@ _ENTRIES: Final = {call: needs_of(text) for call, text in NEEDS.items()}
 
 
 class Asker:
-    """Who sent a request, and what was allowed to it so far: if that is taken back while it waits, it ends."""
+    """The sender of a request, and what was allowed to it so far: if that is taken back while it waits, it ends."""
 
     __slots__ = ("_allowed", "_on_refused", "address", "call", "caller", "headers")
 

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, from its first call to its last (SPEC KAFKA-11).
+"""The client at the other end of a connection, from its first call to its last (SPEC KAFKA-11).
 
     ApiVersions* --SaslHandshake--> mechanism --SaslAuthenticate*--> known --any call--> ...
                                         ^                              |
@@ -63,13 +63,13 @@ class Session:
 
     @property
     def principal(self) -> str:
-        """Who it is; empty if that is not known or nobody has to be."""
+        """The client's principal; empty if it is not known, or if none is needed."""
         return "" if self._credential is None else self._credential.principal
 
     # Requests.
 
     def asker(self, request: Message) -> Asker:
-        """Return who asks.
+        """Return the caller.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """All calls of Kafka's clients, and the one place that every request passes.
 
-Each call is told who asks, and checks what it needs (`api/kafka/access/needs.py`), for each topic and group that it
+Each call gets its caller, and checks what it needs (`api/kafka/access/needs.py`), for each topic and group that it
 names.
 """
 
@@ -118,7 +118,7 @@ class Door:
     async def answer(self, frame: Frame, ticket: Ticket, host: str, asker: Asker) -> Message:
         """Answer a request that others may overtake.
 
-        The bytes that the answer takes are reserved in `ticket`; `host` is where the client is, `asker` who asks.
+        The bytes that the answer takes are reserved in `ticket`; `host` is where the client is, `asker` the caller.
         """
         match frame.request:
             case FetchRequest() as request:

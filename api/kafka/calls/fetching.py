@@ -6,7 +6,7 @@
 
 There are no fetch sessions: every answer says session 0, and clients then name all partitions each time (KIP-227).
 
-A partition's log is never cut, whoever serves it, so all of it belongs to one leader epoch, 0.
+A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch, 0.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Members:
             self._epoch = epoch
 
     def end(self) -> None:
-        """Forget all members; who waits is told to look for the coordinator."""
+        """Forget all members; those that wait are told to look for the coordinator."""
         error = Unavailable("another process knows the members of groups", code="not_coordinator")
         for hosted in self._hosted.values():
             if hosted.timer is not None:

@@ -81,7 +81,7 @@ _Topics: TypeAlias = list[tuple[str, list[_Queued | ProducedPartition]]]
 
 
 class Reply(Protocol):
-    """Who wants the answer to a request; one of the two is called, once."""
+    """The callbacks for the answer to a request; one of the two is called, once."""
 
     def ready(self, answer: Message | None) -> None:
         """Take the answer, None if the client wants none."""

@@ -54,7 +54,7 @@ Ask: TypeAlias = Callable[[], Awaitable[Message | None]]
 
 
 class Connections(Protocol):
-    """Who has the connections."""
+    """The owner of the connections."""
 
     @property
     def is_ending(self) -> bool:

@@ -4,7 +4,7 @@
            ├── Busy ───► a listener's end looks again      begin ──► listener ──► finished ──► begin ...
            └── Stop ───► the last commit, the release      nothing to begin ──► the thread is free
 
-`mq.order.keyed.KeyedRun` decides what to do. `look` never waits, so whoever wakes the partition runs it; only
+`mq.order.keyed.KeyedRun` decides what to do. `look` never waits, so the thread that wakes the partition runs it; only
 listeners, and the calls that follow from their verdicts, need threads. Whatever may make more messages ready starts
 more of them: a fetch, a listener's end, and the end of a suspension.
 """

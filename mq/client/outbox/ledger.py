@@ -3,14 +3,15 @@
     claim                    send                     settle
     lane: [4, 5, 9]  ──►  request (id, seq)  ──►  rows 4, 5, 9 deleted, claim closed, seq + 1      one commit each
          committed             │
-                               └── a crash here: the claim is still open, and whoever takes the lane next sends the
-                                   same rows under the same id and seq, so the service stores them once
+                               └── a crash here: the claim is still open, and the next relay of the lane sends the same
+                                   rows under the same id and seq, so the service stores them once
 
 A lane has one request under way, so its rows are stored in the order of their numbers. A claim lists numbers of rows:
 rows of a transaction that commits later, even with lower numbers, are in a later claim. Nothing is ever skipped.
 
-A lease says who has a lane until when. It only keeps relays from doing the same work twice: when a lease ends too early
-(a process slept), two relays send the same request, and only the one that still has the lane may settle it.
+A lease names the relay that has a lane, and until when. It only keeps relays from doing the same work twice: when a
+lease ends too early (a process slept), two relays send the same request, and only the one that still has the lane may
+settle it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two tables of an outbox, and the statements on them.
 
 messages (TABLE)         one row for each message that is not acknowledged; `lane` is null once it is set aside
-lanes    (TABLE_lanes)   one row for each lane: who sends it until when, and the request that is under way (its claim)
+lanes    (TABLE_lanes)   one row for each lane: its relay, until when, and the request that is under way (its claim)
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Tables:
 
     @property
     def claim(self) -> str:
-        """Note a lane's request and who sends it: producer id, sequence, claim, times, relay; then the lane."""
+        """Note a lane's request and its relay: producer id, sequence, claim, times, relay; then the lane."""
         return (
             f"UPDATE {self.lanes} SET producer_id = ?, producer_seq = ?, claim = ?, claimed_ms = ?, holder = ?, "
             "lease_until_ms = ? WHERE lane = ?"

@@ -67,7 +67,7 @@ class GroupOffsets:
         places = self._places.setdefault(admin, {})
         loaded = places.get(topic, GroupPlace(offsets={}))
         now = admin.commit_place(self.group, topic, replace(loaded, offsets=dict(offsets)))
-        # A partition in which the group had not begun had no epoch at the load; it gets the one of this answer.
+        # A partition in which the group had not begun had no epoch at the load; it gets this answer's.
         places[topic] = replace(
             now,
             epochs=now.epochs | loaded.epochs,

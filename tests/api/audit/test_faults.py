@@ -116,7 +116,7 @@ def test_sec_40_two_administrators_at_two_processes_leave_one_history(tmp_path: 
         found = [act for act in acts(other) if act["call"] == "POST /v1/auth/acls"]
     assert [act["outcome"] for act in found] == ["done"] * 2 * each
     assert {act["process"] for act in found} == {one.service.hosting.id, other.service.hosting.id}
-    # Each act saw what the one before it in the metadata left, whoever made that.
+    # Each act saw what the one before it in the metadata left.
     rules = {
         tuple(sorted(rule["pattern"] for rule in act["before"]["auth/shared"]["acls"])): tuple(
             sorted(rule["pattern"] for rule in act["after"]["auth/shared"]["acls"])

@@ -165,7 +165,7 @@ class Place:
 
     @contextlib.contextmanager
     def serving(self, *, token: str | None = None, **more: Any) -> Iterator[Secured]:
-        """The service as its administrator sees it, who has a key and no certificate unless one is required."""
+        """The service for its administrator, with a key, and a certificate only if one is required."""
         server = self.authority.server()
         settings = {
             "tls_cert": server.cert,

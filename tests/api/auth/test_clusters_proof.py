@@ -1,4 +1,4 @@
-"""Global topics between clusters with authentication: who asks is proved, and judged by each cluster (SPEC SEC-6)."""
+"""Global topics between clusters with authentication: the caller is proved, and judged by each cluster (SPEC SEC-6)."""
 
 from __future__ import annotations
 

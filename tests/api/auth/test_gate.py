@@ -109,7 +109,9 @@ def test_sec_09_a_quota_counts_also_for_requests_that_are_remembered(world: Worl
     before = world.state
     for state, is_metered in ((before, False), (before.apply_all([QUOTA]), True), (before, False)):
         world.state = state
-        assert world.gate.remembered(sent, scope) is None, "who has a quota is part of what the check knows"
+        assert world.gate.remembered(sent, scope) is None, (
+            "whether a caller has a quota is part of what the check knows"
+        )
         assert world.ask() == "reports"
         found = world.gate.remembered(sent, scope)
         assert found is not None and found.is_metered == is_metered

@@ -1,4 +1,4 @@
-"""Who is slow holds nothing that others need: headers, bodies, answers (SPEC SEC-30)."""
+"""A slow client holds nothing that others need: headers, bodies, answers (SPEC SEC-30)."""
 
 from __future__ import annotations
 

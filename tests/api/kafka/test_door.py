@@ -396,7 +396,7 @@ def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic)
         until(lambda: log.fences.get(ROUTE_FENCE))
         tries = len(store.calls)
         frames += [sent(1), sent(2)]
-        # Who has met another writer looks for its commits at each try: the fence has refused both together, or the
+        # A writer that has met another looks for its commits at each try: the fence has refused both together, or the
         # first while the second comes.
         until(lambda: any(name == "exists" and topic in key for name, key in store.calls[tries:]))
         held.set()

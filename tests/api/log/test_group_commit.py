@@ -119,7 +119,7 @@ class Bench:
 
 
 def on_a_queue(test: Any = None, *, gather_s: float = GATHER_S) -> Any:
-    """Run a test with a queue that gathers parts for so long."""
+    """Run a test with a queue that gathers parts for `gather_s`."""
     if test is None:
         return partial(on_a_queue, gather_s=gather_s)
 

@@ -56,7 +56,7 @@ def test_retry_6_a_consumer_below_the_minimum_offset_is_told_the_new_one(ten: Ap
 
 def test_retry_6_a_topic_whose_messages_are_all_gone_goes_on_at_its_end(ten: Api, other: PartitionLog) -> None:
     other.delete_below(10)
-    # Whoever asks at the end makes the service look, at most every `refresh_ms`.
+    # A read at the end makes the service look, at most every `refresh_ms`.
     until(lambda: told(ten, 10) == ("no_new_message", 10, 10))
     assert told(ten, 0) == ("offset_too_small", 10, 10)
     placed = ten.send(TOPIC, "10").json

@@ -297,7 +297,7 @@ def test_meta_01_the_owner_of_the_meta_role_answers_for_all(tmp_path: Path) -> N
 
 @pytest.mark.promise("LOCK-4")
 def test_order_02_online_clients_survive_the_meta_role(tmp_path: Path) -> None:
-    """Whoever takes the role over knows the clients, and authorizes them."""
+    """A process that takes the role over knows the clients, and authorizes them."""
     with ExitStack() as first_life, ExitStack() as second_life:
         one = first_life.enter_context(running(config_for(tmp_path, brokers=("broker-a",))))
         other = second_life.enter_context(running(config_for(tmp_path, brokers=("broker-b",))))

@@ -37,7 +37,7 @@ class SlowLog:
 
 
 def join(name: str) -> Callable[[Meta], Sequence[AnyEvent]]:
-    """A client comes, whoever has come before."""
+    """A client comes, whichever came before."""
 
     def decide(meta: Meta) -> Sequence[AnyEvent]:
         joined = meta.online.epoch + 1

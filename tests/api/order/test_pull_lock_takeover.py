@@ -1,4 +1,4 @@
-"""Pull locks when their broker goes to another process: claims, and who has to wait (SPEC ORDER-4, META-1)."""
+"""Pull locks when their broker goes to another process: claims, and which clients wait (SPEC ORDER-4, META-1)."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_order_04_only_the_holder_of_the_lock_pulls_and_commits(api: Api, group:
     unsigned = api.call("PUT", path, {"offsets": {partition: 3}})
     assert refused(unsigned) == NOT_HOLDER and unsigned.json["field"] == "client_id"
     assert api.call("GET", path).json["offsets"] == {partition: 2}
-    assert api.fetch(group, partition).status == 200, "who reads for no group needs no lock"
+    assert api.fetch(group, partition).status == 200, "a read for no group needs no lock"
 
 
 @pytest.mark.promise("LOCK-5")
@@ -195,7 +195,7 @@ def test_order_05_a_release_that_comes_late_takes_nothing_back(api: Api, group: 
     partition = f"{group}@broker-a"
     first = client.take(partition)["locks"][partition]
     second = client.take(partition)["locks"][partition]
-    assert second > first, "who asks anew gets another number"
+    assert second > first, "a client that asks anew gets another number"
     assert refused(client.commit(partition, 0, locks={partition: first})) == NOT_HOLDER
     assert client.release(partition, locks={partition: first}) == []
     assert client.take(partition, held=[partition])["locks"] == {partition: second}, "a renewal changes nothing"
@@ -281,7 +281,7 @@ def test_cons_02_a_group_begins_where_its_settings_say(api: Api, topic: str, con
     assert client.take(partition)["offsets"] == {partition: expected}
     fill(api, partition, 3)
     client.release(partition)
-    assert client.take(partition)["offsets"] == {partition: expected}, "whoever comes next begins there, too"
+    assert client.take(partition)["offsets"] == {partition: expected}, "the next client begins there, too"
 
 
 def test_cons_01_a_shared_group_has_no_locks(api: Api, topic: str) -> None:

@@ -129,7 +129,7 @@ def test_pop_07_a_new_group_begins_where_its_settings_say(queue: Queue) -> None:
 
 @pytest.mark.promise("GROUP-2")
 def test_pop_07_a_start_at_the_end_is_durable_before_the_answer(tmp_path: Path) -> None:
-    """Who is killed behind the answer and asked again must not begin at what has become the end."""
+    """A service that is killed behind the answer and asked again must not begin at what has become the end."""
     # What is not stored before the answer is not stored by the crash.
     with queue_in(tmp_path, commit_every_ms=60_000) as queue:
         queue.topic(1)

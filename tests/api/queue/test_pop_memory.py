@@ -250,7 +250,7 @@ def test_pop_09_a_changed_handle_survives_a_crash(queue: Queue) -> None:
 def test_pop_08_an_ack_is_told_the_truth_after_a_crash_that_set_the_clock_back(
     queue: Queue, order: bool | str, popped_first: bool
 ) -> None:
-    """So it is for whoever takes the broker over, by a clock that is behind."""
+    """So it is for a process that takes the broker over with a clock that is behind."""
     billing = queue.group("billing", order=order)
     queue.send("a", "b")
     old = billing.pop(1).handles

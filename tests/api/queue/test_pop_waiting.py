@@ -1,4 +1,4 @@
-"""Pops that wait: woken by what arrives, whoever made it arrive (SPEC POP-15)."""
+"""Pops that wait: woken by what arrives, by whichever way (SPEC POP-15)."""
 
 from __future__ import annotations
 

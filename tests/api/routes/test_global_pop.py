@@ -87,7 +87,7 @@ def test_static_19_pops_through_either_cluster_get_all_queues_and_are_acknowledg
     handles = {one["body"]: one["handle"] for one in messages}
     assert [handles[body].partition("~")[0] for body in "abcd"] == ["east", "east", "west", "west"]
     for api in (clusters.east, clusters.west):
-        assert pop(api, topic.name).json["messages"] == [], "they are hidden, whoever asks"
+        assert pop(api, topic.name).json["messages"] == [], "they are hidden from all"
     first = call(clusters.east, "ack", [handles["a"], handles["c"]])
     assert (first.status, first.json) == (200, {"acked": 2, "failed": []})
     carried = pop(clusters.west, topic.name, ack=[handles["b"], handles["d"]])

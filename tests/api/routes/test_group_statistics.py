@@ -61,7 +61,7 @@ def test_cons_06_what_becomes_of_popped_messages_is_counted(api: Api, topic: str
     assert changed.status == 200
     found = statistics(api, topic)[topic]
     wanted = {"delivered": 6, "redelivered": 0, "succeeded": 3, "failed": 1, "dead": 1, "success_rate": 0.6}
-    assert found.items() >= wanted.items(), "who asks for more time has no outcome yet"
+    assert found.items() >= wanted.items(), "a message whose time is prolonged has no outcome yet"
     assert 0 <= found["age_mean_ms"] <= found["age_max_ms"] < 60_000
     assert 0 <= found["handling_mean_ms"] <= found["handling_max_ms"] < 60_000
 

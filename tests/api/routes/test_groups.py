@@ -29,7 +29,7 @@ from tests.set_clock import SetClock
 
 pytestmark = pytest.mark.static_too
 
-#: What a retried or dead message is stored with, whoever stored it.
+#: What a retried or dead message is stored with, whether a job or the service stored it.
 ROW = {"body": b"again", "message_id": "m", "reconsume_times": 1}
 
 

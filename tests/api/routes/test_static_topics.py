@@ -374,7 +374,7 @@ def test_static_10_until_the_old_leader_is_sealed_sends_succeed_without_offsets(
     (old,) = [segment.partition for segment in orders.chains()[0].segments]
     named = {"body": "d", "partition": name_of(0)}
     answers: list[Reply] = []
-    # A commit that hangs would hold the old leader's log, and with it whoever looks at the topic.
+    # A commit that hangs would hold the old leader's log, and with it every reader of the topic.
     with orders.failing(old, StorageFull()):
         orders.change(lambda meta: decide_remap(meta, orders.name, [B], "available", 2_000_000_000_000, [0]))
         assert orders.send_to(0, "b", "c") == [-1, -1]

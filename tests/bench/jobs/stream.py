@@ -39,7 +39,7 @@ _PARTITIONS: Final = 4
 _APPEND: Final = 100_000
 _MANY_PARTITIONS: Final = 100
 WARMUP_QUERIES: Final = 3
-#: A row so often, and how many of them are measured.
+#: The interval of rows, and how many of them are measured.
 _ROW_EVERY_S: Final = 0.15
 _ROWS: Final = 200
 _WARMUP_BATCHES: Final = 50

@@ -60,7 +60,7 @@ class Heard:
         return hear
 
     def last(self) -> dict[str, str]:
-        """Who heard the last message of each partition."""
+        """The consumer that heard the last message of each partition."""
         with self._lock:
             return {partition: events[-1].client for partition, events in self._by_partition.items()}
 

@@ -22,7 +22,7 @@ RETRY: Final = "%RETRY%"
 class Log:
     """What all witnesses together say of all partitions."""
 
-    #: Who sent a message.
+    #: The sender of a message.
     writer: dict[str, Send] = field(default_factory=dict)
     #: Which ids were seen at an offset, by readers or in answers to producers.
     at: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))

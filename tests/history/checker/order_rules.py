@@ -82,7 +82,7 @@ def _owners(handled: Sequence[Handled], excuses: _Excuses, found: Findings) -> N
 
 
 def _once(handled: Sequence[Handled], excuses: _Excuses, found: Findings) -> None:
-    """`processed-twice`: done, and begun again, though whoever did it was well and had not lost its right."""
+    """`processed-twice`: done, and begun again, though its client was well and had not lost its right."""
     by_id: dict[str, list[Handled]] = defaultdict(list)
     for one in handled:
         by_id[one.id].append(one)

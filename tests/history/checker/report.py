@@ -43,7 +43,7 @@ def to_json(history: History, checked: Checked, **facts: object) -> dict[str, An
 
 
 def in_words(history: History, checked: Checked) -> str:
-    """A page for whoever looks for the reason."""
+    """A page for the reader who looks for the reason."""
     lines = [f"verdict: {checked.verdict}"]
     lines += [f"  not reached: {missed}" for missed in checked.missed]
     for kind, by_outcome in counts(history).items():

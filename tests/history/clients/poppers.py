@@ -33,7 +33,7 @@ class PopSettings:
     renew: float = 0.05
     late: float = 0.02
     give_up: float = 0.005
-    #: A pop waits so long for the first message.
+    #: How long a pop waits for the first message.
     wait_ms: int = 50
     #: How often acknowledgements travel with the next pop.
     with_pop: float = 0.3

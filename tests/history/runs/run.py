@@ -75,7 +75,7 @@ class Plan:
     strict: bool = False
     #: The clients of an exclusive group, each in a process of its own.
     orderlies: int = 0
-    #: At most so long they work on a message.
+    #: The longest time that they work on a message.
     orderly_ms: int = 4
     jobs: tuple[str, ...] = ("revive", "delay")
     #: The jobs of another driver, which keep the tables small; `merge` starts Spark.
@@ -86,7 +86,7 @@ class Plan:
     loss: float = 0.0
     strikes: int = 0
     rest_s: tuple[float, float] = (0.3, 1.2)
-    #: The loads go on until the nemesis is through, and at least so long.
+    #: The loads go on until the nemesis is through, and for at least this long.
     seconds: float = 3.0
     drain_s: float = 60.0
     #: Whether the topic is static; its partitions are logical queues then.

@@ -1,4 +1,4 @@
-"""Who a client of Kafka is: by key, and by token (SPEC KAFKA-11)."""
+"""The principal of a Kafka client: by key, and by token (SPEC KAFKA-11)."""
 
 from __future__ import annotations
 

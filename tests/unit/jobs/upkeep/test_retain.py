@@ -1,4 +1,4 @@
-"""The job `retain` over real tables: what goes, what stays, and who holds it back (SPEC RETRY-6, POP-11, POP-12)."""
+"""The job `retain` over real tables: what goes, what stays, which groups hold back (SPEC RETRY-6, POP-11, POP-12)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Bench(QueueTables):
     in_tasks = False
 
     def run(self, *, after_ms: int = KEPT_MS, wait_for_groups: bool = False) -> Facts:
-        """The job as it runs so long after now."""
+        """The job as it runs `after_ms` from now."""
         conf = replace(self.conf, retention=replace(self.conf.retention, wait_for_groups=wait_for_groups))
         now = datetime.now(UTC) + timedelta(milliseconds=after_ms)
         return retain_in_tasks(in_this_process, conf, now) if self.in_tasks else retain(None, conf, now)

@@ -38,7 +38,7 @@ class Bench(QueueTables):
     orders: StaticTables
 
     def run(self, *, after_ms: int = KEPT_MS) -> Facts:
-        """The job as it runs so long after now."""
+        """The job as it runs `after_ms` from now."""
         now = datetime.now(UTC) + timedelta(milliseconds=after_ms)
         return retain_in_tasks(in_this_process, self.conf, now) if self.in_tasks else retain(None, self.conf, now)
 

@@ -135,7 +135,7 @@ def test_sec_19_the_last_administrator_is_neither_disabled_nor_removed(decide: A
     assert is_last(two, "root") and not is_last(two, "second")
     group = applied(alone, decide_put_principal(alone, "group:operators", "", 5))
     granted = rule_of(principal="group:operators", effect="allow", resource="cluster", pattern="*", verbs=["admin"])
-    assert not is_last(applied(group, decide_put_rule(group, granted)), "root"), "whoever is in it may"
+    assert not is_last(applied(group, decide_put_rule(group, granted)), "root"), "every principal in it may"
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "a/b", "\n", "ä", "a" * 128])

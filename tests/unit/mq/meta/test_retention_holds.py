@@ -91,7 +91,7 @@ def test_retry_6_what_goes_is_old_enough_whole_and_held_by_nobody(
     gone = [file for file in files if file.end <= verdict.below]
     assert all(file.time_us + keep_ms * 1_000 <= now_us for file in gone)
     assert all(hold.offset >= verdict.below for hold in holds)
-    # Nothing else could have gone: the next file is too young, or somebody is named who holds it.
+    # Nothing else could have gone: the next file is too young, or a group is named that holds it.
     rest = files[len(gone) :]
     if rest and rest[0].time_us + keep_ms * 1_000 <= now_us:
         assert verdict.held_by and any(hold.offset < rest[0].end for hold in holds)

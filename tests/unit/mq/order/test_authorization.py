@@ -36,7 +36,7 @@ def test_order_03_who_takes_the_meta_role_over_gives_everybody_a_whole_length() 
     meta = Authorizations(LEASE, {A}, 500, length_ms=100)
     assert meta.over({A, B}, 599) == set()
     assert meta.over({A, B}, 600) == {A}
-    assert meta.over({B}, 699) == {B}, "who is found in the log later has it from then on"
+    assert meta.over({B}, 699) == {B}, "a client that is found in the log later has it from then on"
 
 
 def test_order_03_a_leaving_client_is_not_authorized_anew() -> None:

@@ -304,7 +304,7 @@ class Unsealed(MemoryHost):
 
 
 class Unlocked(MemoryHost):
-    """Gives the lock to whoever the allocation names."""
+    """Gives the lock to the client that the allocation names."""
 
     def take_lock(self, partition: str, client: str, *, held: bool) -> int | None:
         now_ms, locks = self._locks(partition)

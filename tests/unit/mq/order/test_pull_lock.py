@@ -228,7 +228,7 @@ def test_pop_18_a_void_lock_cannot_be_claimed_from_a_broker_that_was_taken_over(
     locks = PullLocks(0, epoch=3, online_epoch=2)
     locks.void(LANE, 0)
     assert locks.take(LANE, "a", B, 1, held=True) is None
-    assert locks.take(LANE, "b", B, 1) is None, "but whoever had it may still be at work"
+    assert locks.take(LANE, "b", B, 1) is None, "but the client that had it may still be at work"
     assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is not None
     assert locks.take(OTHER, "a", B, 1, held=True) is not None
 

@@ -183,7 +183,7 @@ def test_pop_16_leases_are_no_longer_when_the_clock_is_set_back() -> None:
     after = lane(start=one.progress())
     assert after.turn(0, 32) == Turn(wait_until_ms=hour + MINUTE), "as long as it was said"
     renewed = after.change(first[0], 5, MINUTE)
-    assert renewed.pop_time_ms > first[0].pop_time_ms, "whoever folds what is stored takes the newer one"
+    assert renewed.pop_time_ms > first[0].pop_time_ms, "a fold of what is stored takes the newer one"
     acked(after, [renewed, first[1]], 6)
     assert [d.pop_time_ms for d in popped(after, 2, now_ms=7)] == [7, 7]
     assert after.turn(8, 32) == Turn(wait_until_ms=7 + MINUTE)

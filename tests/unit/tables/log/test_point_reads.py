@@ -57,7 +57,7 @@ def test_one_that_cannot_be_read_is_named_and_the_others_are_found() -> None:
     for at in range(100):
         writer.create(REF).append([batch(b"m%d" % at)])
     writer.close()
-    # Who opens the log now has none of its rows in memory.
+    # A process that opens the log now has none of its rows in memory.
     store = FaultyStore(files)
     reader = Warehouse.open("", store=store)
     log = reader.open_partition(REF)

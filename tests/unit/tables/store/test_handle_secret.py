@@ -1,4 +1,4 @@
-"""The secret of handles: made once for a warehouse, whoever starts first; or the operator's (SPEC POP-5)."""
+"""The secret of handles: made once for a warehouse, whichever process starts first; or the operator's (SPEC POP-5)."""
 
 from __future__ import annotations
 

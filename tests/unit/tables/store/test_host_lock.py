@@ -1,4 +1,4 @@
-"""Who can take the lock of a host of its own machine knows that it is dead (SPEC META-1)."""
+"""A process that can take the lock of a host of its own machine knows that the host is dead (SPEC META-1)."""
 
 from __future__ import annotations
 

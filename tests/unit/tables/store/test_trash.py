@@ -1,4 +1,4 @@
-"""A folder that is deleted is out of sight at once, and its files go in the background, whoever is killed."""
+"""A folder that is deleted is out of sight at once, and its files go in the background, whichever process is killed."""
 
 from __future__ import annotations
 
