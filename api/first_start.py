@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from api.audit import Act
-from mq.audit import BY_FILES, ActBegun, AuditRecord, Change, bounded
+from mq.audit import BY_FILES, ActBegun, AuditRecord, MetadataChange, bounded
 from mq.audit_limits import ACT_ID_BYTES
 from mq.auth import AuthEvent, Key, decide_first_administrator, new_key
 from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
@@ -91,11 +91,11 @@ def _make(meta: MetaLog, audit: PartitionLog | None, key: Key) -> None:
     )
     act = Act(begun)
     _store(audit, begun)
-    changes: list[Change] = []
+    changes: list[MetadataChange] = []
 
     def decide(meta: Meta) -> Sequence[AuthEvent]:
         events = decide_first_administrator(meta.auth, key)
-        changes[:] = [Change(meta, events)]
+        changes[:] = [MetadataChange(meta, events)]
         return events
 
     try:

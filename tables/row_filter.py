@@ -28,7 +28,6 @@ from mq.filters import (
     Header,
     In,
     IsNull,
-    Kind,
     Like,
     Not,
     Operator,
@@ -37,6 +36,7 @@ from mq.filters import (
     Sign,
     Truth,
     Value,
+    ValueKind,
     Wildcard,
     evaluate,
     fields_of,
@@ -51,7 +51,7 @@ _Datum: TypeAlias = pa.ChunkedArray | pa.Array | pa.Scalar
 
 _NO_FIELDS: Final = Fields()
 _NULL: Final = pa.scalar(None, pa.bool_())
-_ARROW_TYPES: Final = {Kind.TEXT: pa.string(), Kind.NUMBER: pa.float64(), Kind.BOOLEAN: pa.bool_()}
+_ARROW_TYPES: Final = {ValueKind.TEXT: pa.string(), ValueKind.NUMBER: pa.float64(), ValueKind.BOOLEAN: pa.bool_()}
 _COMPARE: Final[Mapping[Operator, Callable[[_Datum, _Datum], _Datum]]] = {
     Operator.EQUAL: pc.equal,
     Operator.NOT_EQUAL: pc.not_equal,
@@ -94,7 +94,7 @@ class _Columns:
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
-        self._made: dict[tuple[Field, Kind], pa.ChunkedArray] = {}
+        self._made: dict[tuple[Field, ValueKind], pa.ChunkedArray] = {}
 
     # Conditions.
 
@@ -122,12 +122,12 @@ class _Columns:
             case In():
                 return self._in(condition)
             case Like(value, pattern):
-                return _like(self._value(value, Kind.TEXT), pattern)
+                return _like(self._value(value, ValueKind.TEXT), pattern)
             case Truth(value):
                 return pa.scalar(value, pa.bool_())
 
     def _in(self, condition: In) -> _Datum:
-        items: dict[Kind, list[str | float | bool]] = {}
+        items: dict[ValueKind, list[str | float | bool]] = {}
         has_null = False
         for item in condition.items:
             kind = kind_of(condition.value, item)
@@ -141,26 +141,26 @@ class _Columns:
 
     # Values.
 
-    def _value(self, value: Value, kind: Kind) -> _Datum:
+    def _value(self, value: Value, kind: ValueKind) -> _Datum:
         if isinstance(value, Arithmetic):
-            left, right = self._value(value.left, Kind.NUMBER), self._value(value.right, Kind.NUMBER)
+            left, right = self._value(value.left, ValueKind.NUMBER), self._value(value.right, ValueKind.NUMBER)
             return _finite(_CALCULATE[value.sign](left, right))
         field = next(fields_of(value), None)
         if field is None:
             return pa.scalar(value_of(value, kind, _NO_FIELDS), _ARROW_TYPES[kind])
         return self._column(field, kind)
 
-    def _column(self, field: Field, kind: Kind) -> pa.ChunkedArray:
+    def _column(self, field: Field, kind: ValueKind) -> pa.ChunkedArray:
         made = self._made.get((field, kind))
         if made is None:
             made = self._made[field, kind] = self._make(field, kind)
         return made
 
-    def _make(self, field: Field, kind: Kind) -> pa.ChunkedArray:
-        if kind is Kind.NUMBER:
-            return _numbers(self._column(field, Kind.TEXT))
-        if kind is Kind.BOOLEAN:
-            return _truths(self._column(field, Kind.TEXT))
+    def _make(self, field: Field, kind: ValueKind) -> pa.ChunkedArray:
+        if kind is ValueKind.NUMBER:
+            return _numbers(self._column(field, ValueKind.TEXT))
+        if kind is ValueKind.BOOLEAN:
+            return _truths(self._column(field, ValueKind.TEXT))
         if not isinstance(field, Header):
             return self._rows.column(field.value)
         # A name that stands twice has its last value, as in JSON.
@@ -188,9 +188,9 @@ def _truths(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(lower, "true"), pa.scalar(True), is_false)
 
 
-def _is_in(values: _Datum, kind: Kind, items: list[str | float | bool]) -> _Datum:
+def _is_in(values: _Datum, kind: ValueKind, items: list[str | float | bool]) -> _Datum:
     """Return for each value whether it is among the items; null for null, which Arrow's kernel would say False of."""
-    if kind is Kind.NUMBER:
+    if kind is ValueKind.NUMBER:
         # -0.0 becomes 0.0: they are equal, but not to a hash table.
         values = pc.add(values, 0.0)
     found = pc.is_in(values, value_set=pa.array(items, _ARROW_TYPES[kind]))

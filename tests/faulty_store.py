@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tables.store.file_pool import PoolingFiles
 from tables.store.local import LocalStore
-from tables.store.store import Entry, Store, put_in_turn
+from tables.store.store import ListedFile, Store, put_in_turn
 
 __all__ = ["FaultyStore", "HeldReads", "failing", "faulty_disk"]
 
@@ -96,7 +96,7 @@ class FaultyStore:
     def sync(self, keys: list[str]) -> None:
         self._around("sync", ",".join(keys), lambda: self._store.sync(keys))
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         return self._around("entries", folder, lambda: self._store.entries(folder))
 
     def names(self, folder: str) -> list[str]:

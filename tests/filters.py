@@ -18,7 +18,6 @@ from mq.filters.condition import (
     Header,
     In,
     IsNull,
-    Kind,
     Like,
     Literal,
     Not,
@@ -29,6 +28,7 @@ from mq.filters.condition import (
     Text,
     Truth,
     Value,
+    ValueKind,
     all_of,
     any_of,
     is_boolean,
@@ -155,23 +155,23 @@ class _FilterText:
         return f"({text})" if isinstance(node, And | Or) else text
 
     def is_in(self, node: In, word: str) -> str:
-        return f"{self.value(node.value, Kind.TEXT)} {word} ({', '.join(map(self.literal, node.items))})"
+        return f"{self.value(node.value, ValueKind.TEXT)} {word} ({', '.join(map(self.literal, node.items))})"
 
     def like(self, node: Like, word: str) -> str:
         text, escape = like_text(node.pattern)
         tail = "" if escape is None else f" ESCAPE {_quoted(escape)}"
-        return f"{self.value(node.value, Kind.TEXT)} {word} {_quoted(text)}{tail}"
+        return f"{self.value(node.value, ValueKind.TEXT)} {word} {_quoted(text)}{tail}"
 
-    def value(self, node: Value, kind: Kind) -> str:
+    def value(self, node: Value, kind: ValueKind) -> str:
         match node:
             case Arithmetic(sign, left, right):
-                return f"({self.value(left, Kind.NUMBER)} {sign.value} {self.value(right, Kind.NUMBER)})"
+                return f"({self.value(left, ValueKind.NUMBER)} {sign.value} {self.value(right, ValueKind.NUMBER)})"
             case Column() | Header():
                 return self.field(node, kind)
             case _:
                 return self.literal(node)
 
-    def field(self, node: Field, kind: Kind) -> str:
+    def field(self, node: Field, kind: ValueKind) -> str:
         if isinstance(node, Column):
             return node.value
         if node.name == "a":
@@ -225,17 +225,17 @@ class Witness(_FilterText):
             yield value
             yield value
 
-    def field(self, node: Field | Text, kind: Kind) -> str:
+    def field(self, node: Field | Text, kind: ValueKind) -> str:
         name = self._columns.setdefault(node, str(len(self._columns)))
         match kind:
-            case Kind.TEXT:
+            case ValueKind.TEXT:
                 return f"t{name}"
-            case Kind.BOOLEAN:
+            case ValueKind.BOOLEAN:
                 return f"CASE lower(t{name}) WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
-            case Kind.NUMBER:
+            case ValueKind.NUMBER:
                 return f"CASE WHEN typeof(n{name}) = 'real' AND abs(n{name}) < 9e999 THEN n{name} END"
 
-    def value(self, node: Value, kind: Kind) -> str:
+    def value(self, node: Value, kind: ValueKind) -> str:
         if isinstance(node, Arithmetic):
             text = super().value(node, kind)
             return f"CASE WHEN abs({text}) < 9e999 THEN {text} END"
@@ -245,7 +245,7 @@ class Witness(_FilterText):
 
     def is_in(self, node: In, word: str) -> str:
         """SQLite compares by the types of the columns, so items of one kind have an IN of their own."""
-        by_kind: dict[Kind, list[Literal]] = {}
+        by_kind: dict[ValueKind, list[Literal]] = {}
         for item in node.items:
             by_kind.setdefault(kind_of(node.value, item), []).append(item)
         parts = [

@@ -13,9 +13,9 @@ from mq.names import broker_of
 from mq.queue.checkpoint import CheckpointKey
 from mq.queue.checkpoint_state import CheckpointState, fold
 from tables.log.warehouse import Warehouse
-from tables.queue.merge_plan import Plan, PlannedRange, app_id, put_plan
+from tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
 from tables.queue.records import records_of
-from tables.queue.recovery import Cursor
+from tables.queue.recovery import LogCursor
 from tables.queue.refs import revive_refs
 from tables.schema import delta_schema
 from tables.state.schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
@@ -48,13 +48,13 @@ class MergedCheckpoints:
         states: dict[CheckpointKey, CheckpointState] = {}
         spans = {}
         for ref in self._refs:
-            cursor = Cursor(self._warehouse, ref)
+            cursor = LogCursor(self._warehouse, ref)
             for rows in cursor.new_rows():
                 states = fold(states, records_of(rows))
             spans[ref] = PlannedRange(0, cursor.offset)
         self._version += 1
         store = self._warehouse.store
-        put_plan(store, POP_CHECKPOINTS, Plan(batch=self._version, logs=spans))
+        put_plan(store, POP_CHECKPOINTS, MergePlan(batch=self._version, logs=spans))
         table = _table(states, due_time=due_time)
         lines: list[object] = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},

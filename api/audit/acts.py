@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, TypeVar
 
-from mq.audit import ActBegun, ActEnded, AuditRecord, Change, bounded, outcome_of, states_of
+from mq.audit import ActBegun, ActEnded, AuditRecord, MetadataChange, bounded, outcome_of, states_of
 from mq.audit_limits import DETAIL_LENGTH_MAX, ENDS_WAITING_MAX
 from mq.errors import DeltaMQError, Unavailable, Unknown
 from mq.meta import AnyEvent, Meta
@@ -56,7 +56,7 @@ class Act:
 
     def __init__(self, begun: ActBegun) -> None:
         self.begun = begun
-        self.changes: list[Change] = []
+        self.changes: list[MetadataChange] = []
         #: Whether a change may be stored without its process knowing.
         self.is_unsure = False
         #: Whether it is over: what tasks do that it left behind is not part of it.
@@ -91,11 +91,11 @@ def noting(decide: Callable[[Meta], Sequence[E]]) -> Iterator[tuple[Callable[[Me
     if act is None or act.is_over:
         yield decide, None
         return
-    last: list[Change] = []
+    last: list[MetadataChange] = []
 
     def noted(meta: Meta) -> Sequence[E]:
         events = decide(meta)
-        last[:] = [Change(meta, events)]
+        last[:] = [MetadataChange(meta, events)]
         return events
 
     try:

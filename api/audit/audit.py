@@ -13,7 +13,7 @@ from api.audit.settling import Settling
 from api.auth import CALLER, call_of
 from api.log import Partition, Partitions, RecordLog
 from api.wire import Scope, Send
-from mq.audit import ANONYMOUS, AuditRecord, Refusals, Refused
+from mq.audit import ANONYMOUS, AuditRecord, RefusalCount, Refusals
 from mq.errors import DeltaMQError
 from mq.meta import Meta
 from tables.queue import AUDIT, MetaLog, rows_of_audit
@@ -100,7 +100,7 @@ class Audit:
         """Store the minutes that are over, or all with `whole`; what cannot be stored is stored later."""
         taken = self._refusals.take(self._now_ms(), whole=whole)
         records = [
-            Refused(
+            RefusalCount(
                 id=self._new_id(),
                 minute_ms=key.minute_ms,
                 process=self._process(),

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from api.audit.acts import Act, Acts, Asking
 from api.audit.asked import asked_of, resource_of
-from api.auth import Found, call_of, caller_of
+from api.auth import FoundCall, call_of, caller_of
 from api.wire import ClientDisconnected, Receive, Scope, Send, answer_of, send_answer
 from mq.audit import ANONYMOUS
 from mq.errors import DeltaMQError
@@ -47,7 +47,7 @@ class AuditedCalls:
             return
         await self._carry_out(act, scope, _again(body, receive), send, app)
 
-    async def _begin(self, scope: Scope, found: Found, body: bytes) -> Act:
+    async def _begin(self, scope: Scope, found: FoundCall, body: bytes) -> Act:
         asked = asked_of(found.values, scope["query_string"], body)
         resource, name = resource_of(found.values, asked)
         principal = caller_of(scope).name or ANONYMOUS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from mq.audit import ActBegun, ActEnded, AuditRecord, Refused
+from mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
 from mq.audit_limits import ENDS_LOOKED_MAX
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import audit_records_of
@@ -52,12 +52,12 @@ def read_acts(
 
 
 def read_refusals(
-    log: PartitionLog, start: int, *, wanted: Callable[[Refused], bool], limit: int
-) -> tuple[list[Refused], int | None]:
+    log: PartitionLog, start: int, *, wanted: Callable[[RefusalCount], bool], limit: int
+) -> tuple[list[RefusalCount], int | None]:
     """Return up to `limit` rows of refusals from an offset on, and where the next page begins; None behind the last."""
-    found: dict[str, Refused] = {}
+    found: dict[str, RefusalCount] = {}
     for offset, record in _records(log, start):
-        if isinstance(record, Refused) and wanted(record):
+        if isinstance(record, RefusalCount) and wanted(record):
             if len(found) == limit:
                 return list(found.values()), offset
             found[record.id] = record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.auth.caller import CALLER, EVERYBODY, Caller, caller_of, permit_put, require_also
-from api.auth.calls import CALLS, OPEN, Found, access_of, call_of, check_complete, is_audited, named_by, needs_of
+from api.auth.calls import CALLS, OPEN, FoundCall, access_of, call_of, check_complete, is_audited, named_by, needs_of
 from api.auth.certificates import Certificates
 from api.auth.credentials import Credentials, SignerUnknown, not_valid
 from api.auth.forwarded_caller import CALLED_BY, called_by, caller_header
@@ -22,7 +22,7 @@ __all__ = [
     "Caller",
     "Certificates",
     "Credentials",
-    "Found",
+    "FoundCall",
     "Gate",
     "KeyTimes",
     "Meter",

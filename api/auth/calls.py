@@ -28,9 +28,9 @@ __all__ = [
     "BY_CLUSTERS",
     "CALLS",
     "OPEN",
+    "CallNeeds",
     "CallsDisagree",
-    "Entry",
-    "Found",
+    "FoundCall",
     "Need",
     "Required",
     "access_of",
@@ -144,7 +144,7 @@ class Need(NamedTuple):
     verbs: tuple[Verb, ...]
 
 
-class Entry(NamedTuple):
+class CallNeeds(NamedTuple):
     """What one call needs. Without `needs` it needs any grant, unless it is `is_open`.
 
     Other clusters may send it in their own name if it `is_clusters`.
@@ -155,12 +155,12 @@ class Entry(NamedTuple):
     is_clusters: bool = False
 
 
-class Found(NamedTuple):
+class FoundCall(NamedTuple):
     """The call that a path and method are for, with the names in the path."""
 
     #: Method and path template.
     name: str
-    entry: Entry
+    entry: CallNeeds
     values: Mapping[str, str]
 
     @property
@@ -172,12 +172,12 @@ class Found(NamedTuple):
 class Required(NamedTuple):
     """What one request needs: the call, and the name for each of its needs."""
 
-    call: Entry
+    call: CallNeeds
     names: tuple[str, ...] = ()
 
 
 #: What a request needs that no entry is about.
-_UNKNOWN: Final = Required(Entry((Need("cluster", ("admin",)),)), (CLUSTER,))
+_UNKNOWN: Final = Required(CallNeeds((Need("cluster", ("admin",)),)), (CLUSTER,))
 
 
 def access_of(name: str) -> str:
@@ -190,20 +190,22 @@ def is_audited(name: str) -> bool:
     return CALLS[name].partition("; ")[2] == _AUDITED
 
 
-def needs_of(text: str) -> Entry:
+def needs_of(text: str) -> CallNeeds:
     """Return what an entry of the table says that the call needs."""
     text = text.partition("; ")[0]
     if text in (OPEN, _ANY):
-        return Entry(is_open=text == OPEN)
+        return CallNeeds(is_open=text == OPEN)
     parts = [part.split(" ") for part in text.split(", ")]
-    return Entry(tuple(Need(cast(Resource, what), tuple(cast(list[Verb], verbs.split("|")))) for what, verbs in parts))
+    return CallNeeds(
+        tuple(Need(cast(Resource, what), tuple(cast(list[Verb], verbs.split("|")))) for what, verbs in parts)
+    )
 
 
 class _Call(NamedTuple):
     """One call of the table."""
 
     name: str
-    entry: Entry
+    entry: CallNeeds
 
 
 @dataclass(slots=True)
@@ -259,7 +261,7 @@ def required_by(method: str, raw_path: bytes) -> Required:
     return _UNKNOWN if found is None else _named(found.entry, found.values)
 
 
-def call_of(method: str, raw_path: bytes) -> Found | None:
+def call_of(method: str, raw_path: bytes) -> FoundCall | None:
     """Return the call that a request is for; None if the table has none."""
     try:
         segments = _segments(raw_path)
@@ -269,7 +271,7 @@ def call_of(method: str, raw_path: bytes) -> Found | None:
     for at, segment in enumerate(segments):
         if node.rest and at < len(segments):
             call = node.rest.get(method)
-            return None if call is None else Found(*call, values)
+            return None if call is None else FoundCall(*call, values)
         if "/" in segment:  # it would be routed as two
             return None
         if segment in node.literal:
@@ -280,7 +282,7 @@ def call_of(method: str, raw_path: bytes) -> Found | None:
         else:
             return None
     call = node.calls.get(method)
-    return None if call is None else Found(*call, values)
+    return None if call is None else FoundCall(*call, values)
 
 
 def _segments(raw_path: bytes) -> list[str]:
@@ -289,7 +291,7 @@ def _segments(raw_path: bytes) -> list[str]:
     return [unquote_to_bytes(one).decode() for one in raw_path.split(b"/")[1:]]
 
 
-def _named(call: Entry, values: Mapping[str, str]) -> Required:
+def _named(call: CallNeeds, values: Mapping[str, str]) -> Required:
     return Required(call, tuple([_name(need.resource, values) for need in call.needs]))
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
-from api.auth.calls import Entry, Required, required_by
+from api.auth.calls import CallNeeds, Required, required_by
 from api.auth.credentials import Credentials, SignerUnknown, disabled, not_valid
 from api.auth.forwarded_caller import caller_header
 from api.wire import WATCH, Client, Header, Scope
@@ -52,7 +52,7 @@ class Admitted:
     is_metered: bool = False
 
 
-_OPEN: Final = Admitted(EVERYBODY, None, Required(Entry(is_open=True)))
+_OPEN: Final = Admitted(EVERYBODY, None, Required(CallNeeds(is_open=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from api.log.fence_epochs import fence_not_known
 from api.log.filter_scan import scan_filtered
 from api.log.metrics import Gauge, Metrics, QueueGauges, of_partitions, of_queues, rendered
 from api.log.partition import Partition, Partitions
-from api.log.parts import Pending, RecordRows, RequestPart
+from api.log.parts import PendingRequest, RecordRows, RequestPart
 from api.log.record_log import RecordLog
 from api.log.workers import Threads
 
@@ -15,7 +15,7 @@ __all__ = [
     "Metrics",
     "Partition",
     "Partitions",
-    "Pending",
+    "PendingRequest",
     "QueueGauges",
     "RecordLog",
     "RecordRows",

@@ -14,7 +14,7 @@ from tables.delta import ProducerStamp
 from tables.log import Appended
 from tables.settings import Flush
 
-__all__ = ["Pending", "RecordRows", "RequestPart", "Waiting"]
+__all__ = ["PartWaiter", "PendingRequest", "RecordRows", "RequestPart"]
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.
@@ -45,14 +45,14 @@ class RecordRows(Generic[Record]):
         self.nbytes = self.count * _RECORD_BYTES if nbytes is None else nbytes
 
 
-class Waiting(Protocol):
+class PartWaiter(Protocol):
     """The request that waits for the outcome of a part."""
 
     def part_done(self) -> None:
         """Take note that the part has its outcome; called on the event loop, in the order of the parts."""
 
 
-class Pending:
+class PendingRequest:
     """One request that waits for the commits of its parts; used on the event loop only."""
 
     __slots__ = ("_done", "_left")
@@ -89,7 +89,7 @@ class RequestPart:
     def __init__(
         self,
         messages: Rows | ArrowRows | RecordRows[Any],
-        pending: Waiting,
+        pending: PartWaiter,
         flush: Flush,
         *,
         indexes: Indexes | None = None,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from api.log.fence_epochs import fence_not_known
 from api.log.partition import Partition
-from api.log.parts import Pending, RecordRows, RequestPart
+from api.log.parts import PendingRequest, RecordRows, RequestPart
 from mq.backoff import Backoff
 from mq.errors import Fenced, Unavailable, Unknown
 from tables.delta import ProducerStamp
@@ -80,7 +80,7 @@ class RecordLog(Generic[Record]):
     async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[RequestPart, bool]:
         """Append once; return the outcome, and whether this process appended as the broker's owner."""
         self.appends += 1
-        pending = Pending(1, self._loop)
+        pending = PendingRequest(1, self._loop)
         fencing, name = self._partition.fencing, self._partition.name
         fence_epochs = None if fencing is None else fencing.epochs(name)
         is_ours = fencing is not None and fencing.is_ours(name)

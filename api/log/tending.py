@@ -22,14 +22,14 @@ _REST_S_MAX: Final = 3_600.0
 _TURN_MAX: Final = 32
 
 
-class Tended(Hashable, Protocol):
+class TendedPartition(Hashable, Protocol):
     """What `Tending` needs of a partition."""
 
     #: When it comes up next, by the event loop's clock; `Tending` sets it, infinity at first.
     tended_at_s: float
 
 
-T = TypeVar("T", bound=Tended)
+T = TypeVar("T", bound=TendedPartition)
 
 
 class Tending(Generic[T]):

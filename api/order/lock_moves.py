@@ -12,7 +12,7 @@ from mq.static import queue_name
 __all__ = ["reallocated", "remapped"]
 
 
-class Remapped(NamedTuple):
+class LeaderChange(NamedTuple):
     """A logical queue with another leader."""
 
     topic: Topic
@@ -22,7 +22,7 @@ class Remapped(NamedTuple):
     previous: str | None
 
 
-def remapped(before: Meta, after: Meta) -> Iterator[Remapped]:
+def remapped(before: Meta, after: Meta) -> Iterator[LeaderChange]:
     """Yield the logical queues whose leader changed, or may have changed before this process knew of the topic."""
     for topic in after.topics.topics.values():
         present = before.topics.topics.get(topic.name)
@@ -35,7 +35,7 @@ def remapped(before: Meta, after: Meta) -> Iterator[Remapped]:
             if was.get(index) != leader and (index in was or source is not None):
                 # Of several remappings at once, the brokers between are not known.
                 previous = broker_of(source) if source is not None and source == was.get(index) else None
-                yield Remapped(topic, queue_name(index), broker_of(leader), previous)
+                yield LeaderChange(topic, queue_name(index), broker_of(leader), previous)
 
 
 def reallocated(before: Meta, after: Meta) -> Iterator[tuple[str, str]]:

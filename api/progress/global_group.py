@@ -45,7 +45,7 @@ _NOT_DONE: Final = 300
 Json = dict[str, Any]
 
 
-class Lane(msgspec.Struct, kw_only=True):
+class GlobalLane(msgspec.Struct, kw_only=True):
     """A queue as a group sees it: a cluster's, as that tells it, or a global one."""
 
     partition: str
@@ -100,11 +100,11 @@ class GlobalGroup:
 
     async def _agreed(
         self, clusters: Callable[[GlobalQueues], Collection[str]]
-    ) -> tuple[GlobalQueues, dict[str, dict[str, Lane]]]:
+    ) -> tuple[GlobalQueues, dict[str, dict[str, GlobalLane]]]:
         """Return a copy, and by it the lanes of the group in clusters, by their own names."""
 
-        async def tried() -> tuple[GlobalQueues, dict[str, dict[str, Lane]]] | Unavailable:
-            world, told = self._copies.world(self._hosted), dict[str, dict[str, Lane]]()
+        async def tried() -> tuple[GlobalQueues, dict[str, dict[str, GlobalLane]]] | Unavailable:
+            world, told = self._copies.world(self._hosted), dict[str, dict[str, GlobalLane]]()
             for cluster in sorted(clusters(world)):
                 try:
                     shown = await self._ask(cluster, "GET", None)
@@ -332,11 +332,11 @@ class GlobalGroup:
         return {"group": self._group, "topic": self._hosted.name, "topic_id": world.id}
 
 
-Told = Mapping[str, Mapping[str, Lane]]
+Told = Mapping[str, Mapping[str, GlobalLane]]
 
 
-def _as_lane(told: object) -> Lane:
-    return msgspec.convert(told, Lane, from_attributes=True)
+def _as_lane(told: object) -> GlobalLane:
+    return msgspec.convert(told, GlobalLane, from_attributes=True)
 
 
 def _at_the_edge(world: GlobalQueues, cluster: str, told: Mapping[str, int], *, is_first: bool) -> dict[str, int]:
@@ -349,12 +349,12 @@ def _at_the_edge(world: GlobalQueues, cluster: str, told: Mapping[str, int], *, 
     return found
 
 
-def _view(world: GlobalQueues, queue: int, told: Told) -> Lane:
+def _view(world: GlobalQueues, queue: int, told: Told) -> GlobalLane:
     """Return a queue as the group sees it; what a cluster without the group would have to tell is null."""
     lanes = {cluster: told[cluster].get(queue_name(queue)) for cluster in world.clusters_of(queue)}
     known = [lane for lane in lanes.values() if lane is not None]
     committed = {cluster: lane.committed_offset for cluster, lane in lanes.items() if lane is not None}
-    shown = Lane(
+    shown = GlobalLane(
         partition=global_queue_name(queue),
         retry=False,
         committed_offset=None,

@@ -19,9 +19,9 @@ from mq.errors import Unprocessable
 from mq.meta import Group, Topic
 from mq.queue import Bounds, Committed, LaneKey, Start, StartKind, reset_position
 from mq.static import (
-    Found,
     LogicalQueue,
     Segment,
+    SegmentOffsets,
     commit_steps,
     committed_at,
     offset_at_time,
@@ -111,11 +111,11 @@ class QueueProgress:
 
     async def offset_at(self, topic: Topic, queue: LogicalQueue, time_us: int) -> int:
         """Return the smallest logical offset whose append time is at or after a time; the end if there is none."""
-        found: dict[str, Found] = {}
+        found: dict[str, SegmentOffsets] = {}
         for segment in queue.readable:
             log = await self._log(topic, segment)
             offset = await self._lanes.logs.run(partial(log.offset_at, time_us))
-            found[segment.partition] = Found(offset, log.end_offset)
+            found[segment.partition] = SegmentOffsets(offset, log.end_offset)
         return offset_at_time(queue, found)
 
     async def _log(self, topic: Topic, segment: Segment) -> PartitionLog:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from api.log import Partition, Partitions
-from api.wire import ArrowRows, Rows, Share, check_same_request, to_record_batch
+from api.wire import ArrowRows, PartitionShare, Rows, check_same_request, to_record_batch
 from mq.errors import Corrupt
 from mq.meta import Topic
 from mq.names import broker_of
@@ -91,14 +91,14 @@ class Delays:
 def split_shares(
     topic: Topic,
     messages: Rows | ArrowRows,
-    shares: Sequence[Share],
+    shares: Sequence[PartitionShare],
     times: Times,
     *,
     now_ms: int,
     delays: Mapping[str, str],
     stored: Mapping[str, Sequence[Part]] = {},
     queues: TopicQueues | None = None,
-) -> list[Share]:
+) -> list[PartitionShare]:
     """Move the messages of a request that must wait into shares of their own, and return all shares.
 
     `delays` are the delay partitions by broker (see `Delays.names`); `stored` is what topic and delay partitions
@@ -122,7 +122,7 @@ def split_shares(
         indexes = np.flatnonzero(waits == code)
         rows = _waiting_rows(topic, messages, indexes, aims, np.maximum(times[indexes], 0))
         whole = None if len(indexes) == count else indexes
-        found.append(Share(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
+        found.append(PartitionShare(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
     return found
 
 
@@ -133,7 +133,7 @@ class _Targets(NamedTuple):
     codes: Codes
 
 
-def _targets(count: int, shares: Sequence[Share]) -> _Targets:
+def _targets(count: int, shares: Sequence[PartitionShare]) -> _Targets:
     names = list(dict.fromkeys(share.partition for share in shares))
     codes = np.empty(count, dtype=np.int32)
     for share in shares:
@@ -166,7 +166,7 @@ def _waiting(
     return waits
 
 
-def _without(share: Share, waits: Codes, count: int) -> Share | None:
+def _without(share: PartitionShare, waits: Codes, count: int) -> PartitionShare | None:
     """Return the messages of a share that go to its partition now; None if there are none."""
     indexes = np.arange(count) if share.indexes is None else np.asarray(share.indexes)
     now = waits[indexes] < 0
@@ -174,7 +174,7 @@ def _without(share: Share, waits: Codes, count: int) -> Share | None:
         return share
     if not now.any():
         return None
-    return Share(share.partition, share.messages.take(np.flatnonzero(now)), indexes[now])
+    return PartitionShare(share.partition, share.messages.take(np.flatnonzero(now)), indexes[now])
 
 
 def _waiting_rows(

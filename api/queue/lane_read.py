@@ -19,10 +19,10 @@ from mq.queue import Attempts
 from tables.log import FetchStatus
 from tables.row_filter import MessageFilter
 
-__all__ = ["Seen", "allowed", "attempts_of", "look", "look_now"]
+__all__ = ["ReadRows", "allowed", "attempts_of", "look", "look_now"]
 
 
-class Seen(NamedTuple):
+class ReadRows(NamedTuple):
     """Rows that pass the filter, their offsets, and the offset up to which all rows were looked at."""
 
     rows: pa.Table
@@ -30,47 +30,47 @@ class Seen(NamedTuple):
     next_offset: int
 
 
-def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen | None:
+def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows | None:
     """Return at most `most` messages of the offsets `[start, limit)` from memory; None if a thread must read them."""
     if request.whole.filter is not None or not request.log.in_memory(start, most):
         return None
     return _plain(request, start, limit, most)
 
 
-def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
+def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows:
     """Return at most `most` messages of the offsets `[start, limit)` that pass the filter; blocking."""
     if request.whole.filter is None:
         return _plain(request, start, limit, most)
     return _filtered(request, start, limit, most, request.whole.filter)
 
 
-def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
+def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows:
     if limit is not None:
         most = min(most, limit - start)
     found = request.log.read(start, max_messages=most, max_bytes=request.max_bytes)
     if found.status is not FetchStatus.FOUND:
-        return Seen(found.rows, (), start)
-    return Seen(found.rows, range(start, found.next_offset), found.next_offset)
+        return ReadRows(found.rows, (), start)
+    return ReadRows(found.rows, range(start, found.next_offset), found.next_offset)
 
 
-def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter) -> Seen:
+def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter) -> ReadRows:
     """Return messages that pass the filter; messages that are passed over count as consumed (SPEC CONS-3, CONS-9)."""
     log = request.log
     scanned = scan_filtered(log, start, wanted, max_messages=most, max_bytes=request.max_bytes, limit=limit)
     if scanned.kept is None:
-        return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), scanned.reached)
+        return ReadRows(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), scanned.reached)
     offsets: list[int] = scanned.kept.column("offset").to_pylist()
-    return Seen(scanned.kept, offsets, scanned.reached if scanned.rest is None else offsets[-1] + 1)
+    return ReadRows(scanned.kept, offsets, scanned.reached if scanned.rest is None else offsets[-1] + 1)
 
 
-def allowed(seen: Seen, blocked: Blocked | None) -> Seen:
+def allowed(seen: ReadRows, blocked: Blocked | None) -> ReadRows:
     """Cut `seen` before the first message of a key that must wait (SPEC ROUTE-6)."""
     if blocked is None or not seen.offsets:
         return seen
     count = first_held_back(blocked, seen.rows)
     if count == len(seen.offsets):
         return seen
-    return Seen(seen.rows.slice(0, count), seen.offsets[:count], seen.offsets[count])
+    return ReadRows(seen.rows.slice(0, count), seen.offsets[:count], seen.offsets[count])
 
 
 def attempts_of(rows: pa.Table) -> Attempts:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from api.queue.lane_read import Seen, allowed, look, look_now
+from api.queue.lane_read import ReadRows, allowed, look, look_now
 from api.queue.logs import Dying, QueueLogs
 from api.queue.pop_requests import Empty, LanePopRequest, Taken
 from mq.errors import Unavailable
@@ -199,7 +199,7 @@ class OrderedLanes:
             keyed.offer(zip(seen.offsets, keys, strict=True), seen.next_offset, weights)
         return await self._delivered(keyed, sorted(deliveries), request)
 
-    async def _look(self, request: LanePopRequest, start: int, most: int, blocked: Blocked | None) -> Seen:
+    async def _look(self, request: LanePopRequest, start: int, most: int, blocked: Blocked | None) -> ReadRows:
         seen = look_now(request, start, None, most)
         if seen is None:
             seen = await self._logs.run(partial(look, request, start, None, most))

@@ -23,7 +23,7 @@ from api.queue import HELD_BACK_S
 from api.reading.partition_reader import FetchQuery, PartitionReader, later, more
 from api.wire import Client
 from mq.meta import Meta
-from mq.static import LogicalQueue, Place, Segment, next_after, place_of
+from mq.static import LogicalQueue, ReadPlace, Segment, next_after, place_of
 from tables.log import ROUTE_FENCE, Fetched, FetchStatus, PartitionLog
 from tables.schema import MESSAGE_SCHEMA
 
@@ -155,7 +155,7 @@ class QueueReader:
             end = segment.logical(found.max_offset) if segment is newest else await self._end(topic, newest)
             return _shown(found, queue, segment, low, end)
 
-    async def _place(self, topic: HostedTopic, queue: LogicalQueue, offset: int) -> tuple[Place, PartitionLog]:
+    async def _place(self, topic: HostedTopic, queue: LogicalQueue, offset: int) -> tuple[ReadPlace, PartitionLog]:
         """Return where to read, behind what retention has removed of a segment, and the segment's log."""
         place = place_of(queue, offset)
         while True:
@@ -164,8 +164,8 @@ class QueueReader:
             at = max(place.offset, log.min_offset)
             following = queue.after(segment) if segment.is_sealed and at >= segment.end_offset else None
             if following is None:
-                return Place(segment, at), log
-            place = Place(following, following.start_offset)
+                return ReadPlace(segment, at), log
+            place = ReadPlace(following, following.start_offset)
 
     async def _opened(self, topic: HostedTopic, segment: Segment) -> PartitionLog:
         """Return the segment's log; of a sealed one all messages."""

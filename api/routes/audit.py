@@ -14,7 +14,7 @@ from api.audit import ActView, Audit, read_acts, read_refusals
 from api.log import Partitions
 from api.service import Running
 from api.wire import parse_time, problems, rfc3339
-from mq.audit import ActBegun, Refused
+from mq.audit import ActBegun, RefusalCount
 from mq.audit_limits import ACTS_DEFAULT, ACTS_MAX
 from mq.errors import Conflict
 from mq.limits import OFFSET_MAX
@@ -120,7 +120,7 @@ async def list_refusals(
     limit: _Limit = ACTS_DEFAULT,
     after: _After = None,
 ) -> Any:
-    def wanted(one: Refused) -> bool:
+    def wanted(one: RefusalCount) -> bool:
         return principal in (None, one.principal)
 
     found, following = await _read(
@@ -180,7 +180,7 @@ def _json(text: str) -> Any:
     return msgspec.json.decode(text) if text else None
 
 
-def _refusal(one: Refused) -> dict[str, Any]:
+def _refusal(one: RefusalCount) -> dict[str, Any]:
     return {
         "minute": rfc3339(one.minute_ms * 1_000),
         "principal": one.principal,

@@ -32,7 +32,7 @@ from tables.delta import ProducerStamp
 from tables.queue import FenceEpochs
 from tables.settings import Flush
 
-__all__ = ["InLine", "LineRequest", "LineRows", "Lines", "Placing", "Queue", "Stored", "Target"]
+__all__ = ["InLine", "LineRequest", "LineRows", "Lines", "Placing", "Queue", "StoredPlace", "Target"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -50,7 +50,7 @@ class LineRequest(NamedTuple):
     now_ms: int = 0
 
 
-class Stored(NamedTuple):
+class StoredPlace(NamedTuple):
     """Where a request is: the physical partition and offset."""
 
     partition: str
@@ -85,7 +85,7 @@ class Placing(Protocol):
     def target(self, request: LineRequest) -> Target | None:
         """Return where it goes; None if that has to be looked for. Raises `DeltaMQError` if it can go nowhere."""
 
-    async def looked(self, request: LineRequest, until: float) -> Target | Stored:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
         """Look where it goes, or where it is stored; raises `DeltaMQError` if it can go nowhere, or not in time.
 
         There must be no `await` between what it looked at and its return.
@@ -105,7 +105,7 @@ class InLine:
         self._waiter: asyncio.Future[None] | None = None
         self.request = request
         #: What became of it; None until that is known.
-        self.outcome: Stored | DeltaMQError | None = None
+        self.outcome: StoredPlace | DeltaMQError | None = None
         #: Called when the outcome is known.
         self.settled: Callable[[], None] | None = None
         #: Where it is under way, and as what; None while it waits.
@@ -116,7 +116,7 @@ class InLine:
         #: Until when it is looked where it goes, on the loop's clock; 0 for a request that was never refused.
         self.until = 0.0
 
-    async def stored(self) -> Stored:
+    async def stored(self) -> StoredPlace:
         """Return where the request is; raise the error for which it is not stored, or `Unknown`.
 
         Who waits may be cancelled; the request is stored all the same.
@@ -133,7 +133,7 @@ class InLine:
         """Take the outcome of the commit."""
         self._line.delivered(self)
 
-    def settle(self, outcome: Stored | DeltaMQError) -> None:
+    def settle(self, outcome: StoredPlace | DeltaMQError) -> None:
         self.outcome = outcome
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -179,7 +179,7 @@ class _Line:
         error = part.error
         if error is None:
             assert part.appended is not None, "a part without an error has its place"
-            self._settle(one, Stored(target.partition, part.appended.base_offset))
+            self._settle(one, StoredPlace(target.partition, part.appended.base_offset))
         elif isinstance(error, Fenced | OutOfSequence) and self._is_looked_again(one, error):
             one.until = one.until or self.loop.time() + FENCED_S
             one.part = one.target = None
@@ -205,7 +205,7 @@ class _Line:
     def _is_under_way(self) -> bool:
         return any(one.target is not None for one in self.requests)
 
-    def _settle(self, one: InLine, outcome: Stored | DeltaMQError) -> None:
+    def _settle(self, one: InLine, outcome: StoredPlace | DeltaMQError) -> None:
         self.requests.remove(one)  # it is the first, nearly always
         one.settle(outcome)
         if not self.requests and self.again is None:
@@ -236,7 +236,7 @@ class _Line:
             await self.placing.caught_up(*one.refused, one.until)
             one.refused = None
         found = await self.placing.looked(one.request, one.until)
-        if isinstance(found, Stored):
+        if isinstance(found, StoredPlace):
             self._settle(one, found)
         elif self._follows(one, found):
             _queue(one, found)

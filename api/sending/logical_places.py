@@ -13,7 +13,7 @@ from typing import Self
 
 from api.host import HostedTopic
 from api.log import RequestPart
-from api.wire import Share
+from api.wire import PartitionShare
 from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
 from mq.meta import not_writable
 from mq.producer import Part
@@ -52,8 +52,8 @@ class LedElsewhere(Unavailable):
 
 
 def served(
-    topic: HostedTopic, places: Placement, shares: list[Share], stored: Mapping[str, Sequence[Part]] = {}
-) -> list[Share]:
+    topic: HostedTopic, places: Placement, shares: list[PartitionShare], stored: Mapping[str, Sequence[Part]] = {}
+) -> list[PartitionShare]:
     """Return the shares; refuse those for partitions that nothing is sent to: their messages never go elsewhere.
 
     `stored` are the parts of the request that are stored already: a closed partition still tells where they are.
@@ -87,7 +87,7 @@ def served(
 
 
 def _check_here(
-    topic: HostedTopic, places: Placement, shares: Sequence[Share], stored: Mapping[str, Sequence[Part]]
+    topic: HostedTopic, places: Placement, shares: Sequence[PartitionShare], stored: Mapping[str, Sequence[Part]]
 ) -> None:
     """Raise `LedElsewhere` if messages go to other clusters: with the cluster if it is one for all of them.
 
@@ -118,7 +118,7 @@ def sealed_parts(queues: TopicQueues, stored: Mapping[str, Sequence[Part]]) -> d
     return {name: stored[name] for name, place in places.items() if place is not None and place.segment.is_sealed}
 
 
-def unsealed_before(queues: TopicQueues, shares: Sequence[Share]) -> set[str]:
+def unsealed_before(queues: TopicQueues, shares: Sequence[PartitionShare]) -> set[str]:
     """Return the old leaders whose ends decide the logical offsets of shares, as far as these are not known."""
     found = set()
     for share in shares:
@@ -142,7 +142,7 @@ def repeated(parts: Sequence[Part], wanted: RequestPart) -> Appended:
     )
 
 
-def expected_offset(topic: HostedTopic, places: Placement, share: Share, expected: int | None) -> int | None:
+def expected_offset(topic: HostedTopic, places: Placement, share: PartitionShare, expected: int | None) -> int | None:
     """Return the physical end offset that a share expects; raise `Unavailable` if the queue is undecided.
 
     It is negative if the client expects an offset before the segment, which no partition's end offset is.
@@ -169,7 +169,7 @@ def _stay(topic: HostedTopic, queue: int) -> Stay | None:
     return None if topic.topic.world is None else topic.topic.world.queues[queue][-1]
 
 
-def shown_error(topic: HostedTopic, places: Placement, share: Share, error: DeltaMQError) -> DeltaMQError:
+def shown_error(topic: HostedTopic, places: Placement, share: PartitionShare, error: DeltaMQError) -> DeltaMQError:
     """Return an error of an append as the client of a static topic sees it: with logical offsets."""
     place = None if places.queues is None else places.queues.of_partition(share.partition)
     end_offset = error.extra.get("end_offset")
@@ -185,7 +185,7 @@ def shown_error(topic: HostedTopic, places: Placement, share: Share, error: Delt
     )
 
 
-def shown_place(queues: TopicQueues | None, share: Share, base_offset: int) -> tuple[str, int]:
+def shown_place(queues: TopicQueues | None, share: PartitionShare, base_offset: int) -> tuple[str, int]:
     """Return partition and offset of a stored share as clients see them."""
     if queues is None or share.delay_broker is not None:
         return share.partition, base_offset

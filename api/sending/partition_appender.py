@@ -13,7 +13,7 @@ from functools import partial
 from api.host import HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partitions
 from api.sending.fence_causes import FenceCauses
-from api.sending.line import InLine, LineRequest, LineRows, Lines, Stored, Target
+from api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
 from mq.errors import Fenced
 from mq.meta import not_writable
 from mq.sequences import OutOfSequence
@@ -61,7 +61,7 @@ class _ByName:
                 raise not_writable(f"topic {topic.name}: {name}", access)
         return Target(name, places.fence_epochs[name], topic.partition(name).queue, request.stamp)
 
-    async def looked(self, request: LineRequest, until: float) -> Target | Stored:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
         return self.target(request)
 
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from api.host import HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partitions
 from api.sending.fence_causes import AGAIN_S, FenceCauses
-from api.sending.line import InLine, LineRequest, LineRows, Lines, Stored, Target
+from api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
 from api.sending.logical_places import unserved
 from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.limits import OFFSET_MAX
@@ -122,7 +122,7 @@ class QueueAppender:
             stamp = replace(stamp, earlier=earlier)
         return Target(name, places.fence_epochs[name], topic.partition(name).queue, stamp)
 
-    async def looked(self, topic: HostedTopic, index: int, request: LineRequest, until: float) -> Target | Stored:
+    async def looked(self, topic: HostedTopic, index: int, request: LineRequest, until: float) -> Target | StoredPlace:
         """Look where a request goes now, or where it is stored, if it repeats one in an earlier segment."""
         failures = 0
         while True:
@@ -176,7 +176,7 @@ class QueueAppender:
         since_ms = max((log.producers_known_since_ms for log in known.logs.values()), default=0)
         return Earlier(parts, OFFSET_MAX if gone else since_ms)
 
-    def _repeat(self, topic: HostedTopic, index: int, request: LineRequest) -> Stored | None:
+    def _repeat(self, topic: HostedTopic, index: int, request: LineRequest) -> StoredPlace | None:
         """Return the place of the request that this one repeats, in a sealed segment."""
         stamp = request.stamp
         assert stamp is not None and stamp.sequence is not None
@@ -184,7 +184,7 @@ class QueueAppender:
             seen = log.known_producer(stamp.id)
             found = None if seen is None else repeat_of(stamp.sequence, request.rows.count, seen.parts)
             if found is not None:
-                return Stored(name, found.base_offset)
+                return StoredPlace(name, found.base_offset)
         return None
 
     async def _known(self, topic: HostedTopic, queue: LogicalQueue, name: str, now_ms: int) -> bool:
@@ -218,7 +218,7 @@ class QueueAppender:
 
     # Logical offsets.
 
-    async def told(self, topic: HostedTopic, stored: Stored, until: float) -> int:
+    async def told(self, topic: HostedTopic, stored: StoredPlace, until: float) -> int:
         """Return the logical offset of what is stored, once it has one; -1 if it does not get one in time."""
         partition, offset = stored
         failures = 0
@@ -249,7 +249,7 @@ class _ByIndex:
     def target(self, request: LineRequest) -> Target | None:
         return self._appender.target(self._topic, self._index, request)
 
-    async def looked(self, request: LineRequest, until: float) -> Target | Stored:
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
         return await self._appender.looked(self._topic, self._index, request, until)
 
     async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from api.auth import Caller
 from api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
-from api.log import Partition, Partitions, Pending, RequestPart, fence_not_known
+from api.log import Partition, Partitions, PendingRequest, RequestPart, fence_not_known
 from api.wire import ArrowRows
 from mq.auth import Verb
 from mq.errors import DeltaMQError, Fenced, Forbidden, NotFound, Unavailable, Unknown
@@ -109,7 +109,7 @@ class Replayer:
         if not found:
             return
         back = sent_back(rows, to_retry=to == "retry")
-        pending = Pending(len(found), self._partitions.loop)
+        pending = PendingRequest(len(found), self._partitions.loop)
         sent = []
         for at, offset, target in found:
             name = Replay(group.name, group.epoch, dead, offset)

@@ -25,7 +25,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
-from api.log import Partition, Partitions, Pending, RequestPart
+from api.log import Partition, Partitions, PendingRequest, RequestPart
 from api.queue import Delays, split_shares
 from api.sending.fence_causes import AGAIN_S, FENCED_S, FenceCauses
 from api.sending.logical_places import (
@@ -38,7 +38,7 @@ from api.sending.logical_places import (
     unsealed_before,
 )
 from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
-from api.wire import Indexes, Share, bound_to
+from api.wire import Indexes, PartitionShare, bound_to
 from mq.errors import Conflict, Fenced, NotFound, Unavailable
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
@@ -60,7 +60,7 @@ class _Routed(NamedTuple):
     """The shares of a request, and the placement by which they were made."""
 
     places: Placement
-    shares: Sequence[Share]
+    shares: Sequence[PartitionShare]
     #: The parts of the request in sealed segments, by partition: they are only told.
     kept: Mapping[str, Sequence[StoredPart]] = {}
 
@@ -200,9 +200,9 @@ class RequestAppender:
         topic: HostedTopic,
         places: Placement,
         request: StoreRequest,
-        shares: list[Share],
+        shares: list[PartitionShare],
         stored: Mapping[str, Sequence[StoredPart]] = {},
-    ) -> list[Share]:
+    ) -> list[PartitionShare]:
         """Return the shares, with messages that must wait in shares of their own."""
         times = request.body.times
         if times is None:
@@ -228,7 +228,7 @@ class RequestAppender:
 
         `draw` places messages without a key, in the same way each time.
         """
-        stored: list[tuple[Share, RequestPart]] = []
+        stored: list[tuple[PartitionShare, RequestPart]] = []
         until = 0.0
         while True:
             refused = []
@@ -255,8 +255,8 @@ class RequestAppender:
         topic: HostedTopic,
         request: StoreRequest,
         places: Placement,
-        refused: Sequence[tuple[Share, Fenced]],
-        stored: Sequence[Share],
+        refused: Sequence[tuple[PartitionShare, Fenced]],
+        stored: Sequence[PartitionShare],
         draw: int,
     ) -> _Routed:
         """Return the shares for the messages of refused shares, where they belong now.
@@ -275,11 +275,11 @@ class RequestAppender:
 
     async def _append_shares(
         self, topic: HostedTopic, request: StoreRequest, by: _Routed
-    ) -> list[tuple[Share, RequestPart]]:
+    ) -> list[tuple[PartitionShare, RequestPart]]:
         """Append each share, alone or in a commit with others; return each with its outcome."""
         places, shares, kept = by
         count = len(shares) - sum(share.partition in kept for share in shares) if kept else len(shares)
-        pending = Pending(count, self._loop)
+        pending = PendingRequest(count, self._loop)
         flush = _FLUSHES.get(request.flush or topic.settings.flush or "", self._flush)
         parts = []
         for share in shares:
@@ -301,7 +301,7 @@ class RequestAppender:
             await pending.wait()
         return parts
 
-    def _fence_epochs(self, places: Placement, share: Share) -> FenceEpochs:
+    def _fence_epochs(self, places: Placement, share: PartitionShare) -> FenceEpochs:
         """Return the fence epochs for the append of a share."""
         return (
             places.fence_epochs[share.partition]
@@ -309,7 +309,9 @@ class RequestAppender:
             else self._fencing.epochs(share.partition)
         )
 
-    async def _caught_up(self, topic: HostedTopic, refused: Sequence[tuple[Share, Fenced]], until: float) -> Placement:
+    async def _caught_up(
+        self, topic: HostedTopic, refused: Sequence[tuple[PartitionShare, Fenced]], until: float
+    ) -> Placement:
         """Read the metadata until it has the fences that refused these shares; return the placement then.
 
         Raises
@@ -326,13 +328,13 @@ class RequestAppender:
         await self._causes.known(topic, left, until)
         return self._topics.placement(topic)
 
-    def _partition_of(self, topic: HostedTopic, share: Share) -> Partition:
+    def _partition_of(self, topic: HostedTopic, share: PartitionShare) -> Partition:
         if share.delay_broker is None:
             return topic.partition(share.partition)
         return self._delays.partition(share.delay_broker)
 
     async def _placed(
-        self, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, RequestPart]]
+        self, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[PartitionShare, RequestPart]]
     ) -> ProduceAnswer:
         """Return the answer to a request whose parts are all stored."""
         ranges = []
@@ -362,7 +364,7 @@ class RequestAppender:
         return answer
 
     async def _message_ids(
-        self, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, RequestPart]]
+        self, topic: HostedTopic, count: int, stored: Sequence[tuple[PartitionShare, RequestPart]]
     ) -> list[str]:
         """Return the ids of all messages, in request order; those of a replay are read back."""
         ids = [""] * count

@@ -14,8 +14,8 @@ from api.wire import (
     ArrowRows,
     Decoded,
     Named,
+    PartitionShare,
     Rows,
-    Share,
     check_named,
     check_same_request,
     replayed,
@@ -67,7 +67,7 @@ def routed(
     places: Placement,
     draw: int,
     stored: Mapping[str, Sequence[Part]] = {},
-) -> list[Share]:
+) -> list[PartitionShare]:
     """Return the shares of a request; `stored` are the parts of it that the topic's partitions hold.
 
     Raises
@@ -85,7 +85,7 @@ def routed(
     if stored:
         shares = replayed(topic.name, rows, request.named, places, draw, stored, request.only)
     elif request.only is not None:
-        meant = Share("", rows.take(request.only), request.only)
+        meant = PartitionShare("", rows.take(request.only), request.only)
         shares = rerouted(topic.name, meant, request.named, places, draw)
     else:
         shares = route_messages(topic.name, rows, request.named, places, draw)
@@ -94,20 +94,22 @@ def routed(
 
 def _stored_shares(
     rows: Rows | ArrowRows, only: NDArray[np.int64] | None, stored: Mapping[str, Sequence[Part]]
-) -> list[Share]:
+) -> list[PartitionShare]:
     """Return the shares of a request that are stored and have some of the messages that are meant."""
     shares = []
     for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, rows.count)
         if part.indexes is None:
-            return [Share(partition, rows, None)]
+            return [PartitionShare(partition, rows, None)]
         indexes = np.array(part.indexes, dtype=np.int64)
         if only is None or np.isin(indexes, only).any():
-            shares.append(Share(partition, rows.take(indexes), indexes))
+            shares.append(PartitionShare(partition, rows.take(indexes), indexes))
     return shares
 
 
-def routed_again(topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, draw: int) -> list[Share]:
+def routed_again(
+    topic: HostedTopic, request: StoreRequest, places: Placement, share: PartitionShare, draw: int
+) -> list[PartitionShare]:
     """Return the shares for the messages of one share by another placement; raises what `routed` does.
 
     Other shares of the request may be stored by now, so the error of a closed partition does not say that none is.
@@ -122,17 +124,17 @@ def routed_again(topic: HostedTopic, request: StoreRequest, places: Placement, s
         raise Unavailable(error.detail, extra=error.extra) from error
 
 
-def has_moved(share: Share, error: Fenced) -> bool:
+def has_moved(share: PartitionShare, error: Fenced) -> bool:
     """Return whether the messages of a refused share may belong elsewhere now."""
     return share.delay_broker is None and error.extra.get("fence") == ROUTE_FENCE
 
 
-def place_of_share(share: Share) -> tuple[str, tuple[int, ...] | None]:
+def place_of_share(share: PartitionShare) -> tuple[str, tuple[int, ...] | None]:
     """Return what tells the share from all others of its request."""
     return share.partition, None if share.indexes is None else tuple(int(at) for at in share.indexes)
 
 
-def stamp_of(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerStamp | None:
+def stamp_of(topic: HostedTopic, request: StoreRequest, share: PartitionShare) -> ProducerStamp | None:
     producer = request.body.producer
     if producer is None:
         return None

@@ -12,10 +12,10 @@ from tables.config import Config
 if TYPE_CHECKING:
     from api.issuer import IssuerTokens
 
-__all__ = ["Access"]
+__all__ = ["ServiceAccess"]
 
 
-class Access:
+class ServiceAccess:
     """What a service with authentication has; without it, nothing is made and `gate` is None."""
 
     def __init__(

@@ -39,7 +39,7 @@ from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
 from api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
-from api.service.access import Access
+from api.service.access import ServiceAccess
 from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
 from api.service.watch import Watch
@@ -106,7 +106,7 @@ class Service:
     def _make_access(self, meta: MetaLog, ports: Ports) -> None:
         """Make what says who may do what, and records it."""
         boot_ms = self.warehouse.clock.boot_ms
-        self._access = Access(
+        self._access = ServiceAccess(
             self.config,
             lambda: self.meta.now.auth,
             now_ms=self.now_ms,

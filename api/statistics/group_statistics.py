@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from api.log import Metrics, Partitions, RecordLog
-from api.statistics.pending import Outcome, Pending
+from api.statistics.pending import Outcome, PendingCounts
 from mq.errors import DeltaMQError
 from mq.meta import Topic
 from mq.queue import Attempts
@@ -56,7 +56,7 @@ class GroupStatistics:
         metrics.consumed = self.totals
         self._process = process
         self._now_ms = now_ms
-        self._pending = Pending()
+        self._pending = PendingCounts()
         self._summing: asyncio.TimerHandle | None = None
         self._minutes = Minutes()
         #: By group and topic, since the process began.

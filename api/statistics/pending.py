@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mq.queue import Attempts
 from mq.statistics import Consumed, MinuteKey
 
-__all__ = ["Outcome", "Pending"]
+__all__ = ["Outcome", "PendingCounts"]
 
 
 class Outcome(enum.Enum):
@@ -47,7 +47,7 @@ class _Handled(NamedTuple):
     outcome: Outcome
 
 
-class Pending:
+class PendingCounts:
     """Deliveries and outcomes that are in no sum yet."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ from api.wire.request import (
     unquoted,
 )
 from api.wire.route_batch import (
-    Share,
+    PartitionShare,
     bound_to,
     check_named,
     check_same_request,
@@ -95,12 +95,12 @@ __all__ = [
     "JsonBody",
     "Limit",
     "Named",
+    "PartitionShare",
     "Receive",
     "RepeatedCalls",
     "Rows",
     "Scope",
     "Send",
-    "Share",
     "Ticket",
     "accepts",
     "answer_of",

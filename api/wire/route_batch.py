@@ -1,4 +1,4 @@
-"""The routing of a request's messages to partitions: one request in, a few `Share`s out.
+"""The routing of a request's messages to partitions: one request in, a few `PartitionShare`s out.
 
     named partition            -> there, whatever the key (SPEC ROUTE-7); of a static topic: the queue's leader
     key                        -> the partition of its slot: its logical partition, or by Kafka's hash (ROUTE-5)
@@ -28,7 +28,7 @@ from tables.key_column import lps_of_keys, slots_of_keys
 
 __all__ = [
     "Indexes",
-    "Share",
+    "PartitionShare",
     "bound_to",
     "check_named",
     "check_same_request",
@@ -40,7 +40,7 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class Share:
+class PartitionShare:
     """The messages of one request for one partition; `indexes` is None if they are the whole request.
 
     For delayed messages, `partition` is the delay partition of `delay_broker`.
@@ -52,16 +52,18 @@ class Share:
     delay_broker: str | None = None
 
 
-def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces, draw: int) -> list[Share]:
+def route_messages(
+    topic: str, messages: Rows | ArrowRows, named: Named, route: NamedPlaces, draw: int
+) -> list[PartitionShare]:
     """Split a request by partition, in request order inside each share; `draw` places messages without a key."""
     if isinstance(named, str):
-        return [Share(route.partitions[route.number_of(topic, named, "partition")], messages, None)]
+        return [PartitionShare(route.partitions[route.number_of(topic, named, "partition")], messages, None)]
     if named is None and messages.key is None:
         return _spread(messages, route, draw)
     if named is None and len(route.partitions) == 1:
-        return [Share(route.partitions[0], messages, None)]
+        return [PartitionShare(route.partitions[0], messages, None)]
     if messages.count == 1:
-        return [Share(route.partitions[_one(topic, messages, named, route, draw)], messages, None)]
+        return [PartitionShare(route.partitions[_one(topic, messages, named, route, draw)], messages, None)]
     targets = _targets(topic, messages, named, route, draw)
     return _grouped(messages, targets, route.partitions, np.arange(messages.count))
 
@@ -97,7 +99,7 @@ def replayed(
     draw: int,
     stored: Mapping[str, Sequence[Part]],
     only: NDArray[np.int64] | None = None,
-) -> list[Share]:
+) -> list[PartitionShare]:
     """Return the shares of a replay: the parts in `stored`, by partition, and the rest by the present route.
 
     `only` are the indexes of the messages that are meant, by default all: parts with none of them are left out.
@@ -116,19 +118,19 @@ def replayed(
     for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, messages.count)
         if part.indexes is None:
-            return [Share(partition, messages, None)]
+            return [PartitionShare(partition, messages, None)]
         indexes = np.array(part.indexes, dtype=np.int64)
         if not meant[indexes].any():
             continue
         left[indexes] = False
-        shares.append(Share(partition, messages.take(indexes), indexes))
+        shares.append(PartitionShare(partition, messages.take(indexes), indexes))
     rest = np.flatnonzero(left)
     if rest.size:
-        shares += rerouted(topic, Share("", messages.take(rest), rest), named, route, draw)
+        shares += rerouted(topic, PartitionShare("", messages.take(rest), rest), named, route, draw)
     return shares
 
 
-def rerouted(topic: str, share: Share, named: Named, route: NamedPlaces, draw: int) -> list[Share]:
+def rerouted(topic: str, share: PartitionShare, named: Named, route: NamedPlaces, draw: int) -> list[PartitionShare]:
     """Split one share of a request by another route; `named` and `draw` are the request's."""
     if share.indexes is None:
         return route_messages(topic, share.messages, named, route, draw)
@@ -152,13 +154,15 @@ def check_same_request(part: Part, count: int) -> None:
         )
 
 
-def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[Share]:
+def _spread(messages: Rows | ArrowRows, route: NamedPlaces, draw: int) -> list[PartitionShare]:
     if messages.count == 1:
-        return [Share(route.partitions[_drawn(route, draw)], messages, None)]
+        return [PartitionShare(route.partitions[_drawn(route, draw)], messages, None)]
     slices = spread(messages.count, route, draw)
     if len(slices) == 1:
-        return [Share(route.partitions[slices[0][0]], messages, None)]
-    return [Share(route.partitions[at], messages.slice(low, high), range(low, high)) for at, low, high in slices]
+        return [PartitionShare(route.partitions[slices[0][0]], messages, None)]
+    return [
+        PartitionShare(route.partitions[at], messages.slice(low, high), range(low, high)) for at, low, high in slices
+    ]
 
 
 def _drawn(route: NamedPlaces, draw: int) -> int:
@@ -214,11 +218,14 @@ def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
 
 def _grouped(
     messages: Rows | ArrowRows, targets: NDArray[np.int16], partitions: Sequence[str], indexes: NDArray[np.int64]
-) -> list[Share]:
+) -> list[PartitionShare]:
     """Return one share for each partition that occurs in `targets`."""
     first = targets[0]
     if (targets == first).all():
-        return [Share(partitions[first], messages, None)]
+        return [PartitionShare(partitions[first], messages, None)]
     order = np.argsort(targets, kind="stable")
     edges = np.flatnonzero(np.diff(targets[order])) + 1
-    return [Share(partitions[targets[part[0]]], messages.take(part), indexes[part]) for part in np.split(order, edges)]
+    return [
+        PartitionShare(partitions[targets[part[0]]], messages.take(part), indexes[part])
+        for part in np.split(order, edges)
+    ]

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from jobs.tasks import absolute
-from mq.client.cli import Check, Health, Subject
+from mq.client.cli import Check, CheckOutcome, Subject
 from mq.errors import DeltaMQError
 from tables.config import load
 from tables.log import Warehouse
@@ -128,10 +128,10 @@ def _as_json(found: Finding) -> dict[str, object]:
 def doctor_checks(subject: Subject) -> Iterator[Check]:
     """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
     how = "one native call" if native_library() else "call by call in Python (`make setup` compiles a faster way: gcc)"
-    yield Check(name="tables", health=Health.OK, detail=f"commits to local disks: {how}")
+    yield Check(name="tables", health=CheckOutcome.OK, detail=f"commits to local disks: {how}")
     uri = _uri(subject.profile, subject.warehouse)
     if "://" not in uri and not Path(uri).is_dir():
-        yield Check(name="tables", health=Health.OK, detail=f"no warehouse at {uri} yet; the service creates it")
+        yield Check(name="tables", health=CheckOutcome.OK, detail=f"no warehouse at {uri} yet; the service creates it")
         return
     try:
         with _opened(uri) as warehouse:
@@ -140,16 +140,18 @@ def doctor_checks(subject: Subject) -> Iterator[Check]:
     except DeltaMQError as error:
         yield Check(
             name="tables",
-            health=Health.FAILED,
+            health=CheckOutcome.FAILED,
             detail=f"{uri}: {error.detail}",
             remedy="examine the error and the disk",
         )
         return
     for found in findings[:_SHOWN_MAX]:
-        health = Health.FAILED if found.gravity is Gravity.DAMAGE else Health.WARNING
+        health = CheckOutcome.FAILED if found.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
         yield Check(name="tables", health=health, detail=f"{found.file}: {found.problem}", remedy=found.remedy)
     if len(findings) > _SHOWN_MAX:
         more = f"{len(findings) - _SHOWN_MAX} more findings"
-        yield Check(name="tables", health=Health.WARNING, detail=more, remedy="`deltamq verify` shows all of them")
+        yield Check(
+            name="tables", health=CheckOutcome.WARNING, detail=more, remedy="`deltamq verify` shows all of them"
+        )
     if not findings:
-        yield Check(name="tables", health=Health.OK, detail=f"{len(refs)} partitions in {uri} are sound")
+        yield Check(name="tables", health=CheckOutcome.OK, detail=f"{len(refs)} partitions in {uri} are sound")

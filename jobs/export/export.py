@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save
-from jobs.export.plan import Plan, Plans, next_ranges
+from jobs.export.plan import ExportPlan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
 from jobs.read import Catalog, stored_partitions
 from jobs.run import WHOLE, Facts, job, shard_lock
@@ -179,11 +179,11 @@ class _Export:
         """Plan and carry out a batch of the quarantine table."""
         version = self._version(self._found.quarantine)
         if version is not None:
-            plan = Plan(batch=self._state.batch + 1, schema=self._found.schema, quarantine_version=version)
+            plan = ExportPlan(batch=self._state.batch + 1, schema=self._found.schema, quarantine_version=version)
             self._carry_out(self._plans.put(plan), again=False)
         return self._done
 
-    def _next(self) -> Plan | None:
+    def _next(self) -> ExportPlan | None:
         catalog, now_ms = Catalog(self._store), SYSTEM_CLOCK.wall_us() // 1_000
         partitions = catalog.partitions(self._found.topic)
         closed = {one.name for one in partitions if not catalog.is_readable(one, now_ms)}
@@ -200,11 +200,11 @@ class _Export:
         self._done["lost"] += lost
         if not ranges:
             return None
-        return Plan(batch=self._state.batch + 1, schema=self._found.schema, ranges=ranges)
+        return ExportPlan(batch=self._state.batch + 1, schema=self._found.schema, ranges=ranges)
 
     # One batch.
 
-    def _carry_out(self, plan: Plan, *, again: bool) -> None:
+    def _carry_out(self, plan: ExportPlan, *, again: bool) -> None:
         """Write a batch to both tables; `again` means that an earlier run may have written some of it."""
         schema = fields_of(plan.schema)
         messages = self._messages(plan) if plan.quarantine_version is None else self._quarantined(plan)
@@ -225,7 +225,7 @@ class _Export:
         self._done["rows"] += fit
         self._done["quarantined"] += unfit
 
-    def _messages(self, plan: Plan) -> DataFrame:
+    def _messages(self, plan: ExportPlan) -> DataFrame:
         """Return the messages at the planned offsets; if retention has removed one since, it is an error."""
         topic = self._found.topic
         names = {name.rsplit(":", 1)[0]: bounds for name, bounds in plan.ranges.items()}
@@ -238,13 +238,13 @@ class _Export:
         )
         return read.select(*_MESSAGE)
 
-    def _quarantined(self, plan: Plan) -> DataFrame:
+    def _quarantined(self, plan: ExportPlan) -> DataFrame:
         """Return the rows that were in quarantine when the plan was made, as messages."""
         reader = self._spark.read.format("delta").option("versionAsOf", str(plan.quarantine_version))
         found = reader.load(self._found.quarantine) if self._found.is_path else reader.table(self._found.quarantine)
         return found.select("body", *(F.col(f"_{name}").alias(name) for name in _MESSAGE if name != "body"))
 
-    def _write(self, rows: DataFrame, plan: Plan, to: str, *, overwrite: bool = False) -> None:
+    def _write(self, rows: DataFrame, plan: ExportPlan, to: str, *, overwrite: bool = False) -> None:
         writer = rows.write.format("delta").mode("overwrite" if overwrite else "append")
         writer = writer.option("txnAppId", f"deltamq-export-{self._found.id}").option("txnVersion", str(plan.batch))
         writer = writer.option("mergeSchema", "true")

@@ -20,10 +20,10 @@ from mq.static import StoredOffsets
 from tables.failpoints import failpoint
 from tables.store import Store
 
-__all__ = ["ExportState", "Plan", "Plans", "next_ranges"]
+__all__ = ["ExportPlan", "ExportState", "Plans", "next_ranges"]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One batch: offsets of the topic, or the quarantine table at a version."""
 
     batch: int
@@ -42,7 +42,7 @@ class ExportState(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int = 0
 
 
-_decode_plan: Final = msgspec.json.Decoder(Plan)
+_decode_plan: Final = msgspec.json.Decoder(ExportPlan)
 _decode_state: Final = msgspec.json.Decoder(ExportState)
 
 
@@ -57,11 +57,11 @@ class Plans:
         """Return the export's progress."""
         return read_stored(self._store, f"{self._folder}/state.json", _decode_state) or ExportState()
 
-    def unfinished(self, state: ExportState) -> Plan | None:
+    def unfinished(self, state: ExportState) -> ExportPlan | None:
         """Return the plan that was begun and may be carried out in part; None if there is none."""
         return read_stored(self._store, self._key(state.batch + 1), _decode_plan)
 
-    def put(self, plan: Plan) -> Plan:
+    def put(self, plan: ExportPlan) -> ExportPlan:
         """Store a plan; refuse it if another driver has stored the same batch."""
         failpoint("export.before_plan")
         if not self._store.put_if_absent(self._key(plan.batch), msgspec.json.encode(plan), durable=True):
@@ -69,7 +69,7 @@ class Plans:
         failpoint("export.after_plan")
         return plan
 
-    def finish(self, plan: Plan, before: ExportState, *, rows: int, quarantined: int) -> ExportState:
+    def finish(self, plan: ExportPlan, before: ExportState, *, rows: int, quarantined: int) -> ExportState:
         """Record that a batch is in both tables, and delete its plan and older ones."""
         ends = before.ends | {name: stop for name, (_, stop) in plan.ranges.items()}
         replayed = plan.quarantine_version is not None

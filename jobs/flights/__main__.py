@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from jobs.flights.failure import JobFailed
-from jobs.flights.run import Plan, Run
+from jobs.flights.run import Run, RunOptions
 from jobs.setup import PROJECT_FOLDER, JarsUnusable, JavaMissing, find_java
 from jobs.tasks import absolute
 from mq.errors import DeltaMQError
@@ -47,11 +47,11 @@ def main(once: bool, port: int | None, events: int | None, rate: float, warehous
         raise click.ClickException(str(error)) from error
 
 
-def _plan(port: int | None, events: int | None, rate: float, warehouse: str | None, logs: Path) -> Plan:
+def _plan(port: int | None, events: int | None, rate: float, warehouse: str | None, logs: Path) -> RunOptions:
     config = load(overrides={"service.port": port, "warehouse.uri": warehouse})
     folder = logs.resolve() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
     folder.mkdir(parents=True)
-    return Plan(
+    return RunOptions(
         warehouse=absolute(config.warehouse.uri),
         host=config.service.host,
         port=config.service.port,
@@ -61,7 +61,7 @@ def _plan(port: int | None, events: int | None, rate: float, warehouse: str | No
     )
 
 
-def _run(plan: Plan, *, once: bool) -> int:
+def _run(plan: RunOptions, *, once: bool) -> int:
     """Return the exit status; no process is left behind in any case."""
     status = INTERRUPTED
     run = Run(plan, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))

@@ -46,7 +46,7 @@ from jobs.flights.watch import await_all, in_thread
 from mq.client import Admin, Producer, TopicInfo
 from mq.client.http import Endpoint
 
-__all__ = ["Plan", "Run", "check_port", "fresh_topic"]
+__all__ = ["Run", "RunOptions", "check_port", "fresh_topic"]
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4
@@ -63,7 +63,7 @@ LOOK_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunOptions:
     """The options of a run."""
 
     warehouse: str
@@ -80,7 +80,7 @@ class Plan:
 class Run:
     """One run; `close` ends what it started."""
 
-    plan: Plan
+    plan: RunOptions
     console: Console
     #: The processes in the order of their starts; the newest is stopped first.
     children: list[Child] = field(default_factory=list)

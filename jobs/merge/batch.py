@@ -14,11 +14,11 @@ from jobs.merge.log_spans import LogSpan
 from jobs.tasks import is_connect, local_checkpoint
 from mq.meta import Meta
 
-__all__ = ["Batch"]
+__all__ = ["MergeInput"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class MergeInput:
     """The input from which the source of a MERGE is made."""
 
     session: SparkSession

@@ -5,7 +5,7 @@
 
 The service stores all records about a checkpoint in one queue of its revive log. A shuffle costs more than everything
 else here, so it is made only if a log is divided among tasks. The caller that evaluates the source counts the keys, and
-asks again with `Batch.mixed` if two logs have records about the same checkpoint.
+asks again with `MergeInput.mixed` if two logs have records about the same checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit, timestamp_millis
 
 from jobs.merge import checkpoint_batch
-from jobs.merge.batch import Batch
+from jobs.merge.batch import MergeInput
 from jobs.merge.checkpoint_batch import BATCH_SCHEMA
 from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
 from jobs.merge.log_spans import LogSpan, decoded, shares
@@ -42,7 +42,7 @@ class _Task:
     spans: tuple[LogSpan, ...]
 
 
-def checkpoint_source(batch: Batch) -> DataFrame:
+def checkpoint_source(batch: MergeInput) -> DataFrame:
     """Return the source's rows, not evaluated yet."""
     if not batch.clean:
         return _marked(_folded(batch), batch, forget=False)
@@ -54,11 +54,11 @@ def checkpoint_source(batch: Batch) -> DataFrame:
     return _marked(folded, batch, forget=False).union(_marked(untouched, batch, forget=True))
 
 
-def _marked(rows: DataFrame, batch: Batch, *, forget: bool) -> DataFrame:
+def _marked(rows: DataFrame, batch: MergeInput, *, forget: bool) -> DataFrame:
     return rows.withColumns({"forget": lit(forget), "merged_at": lit(batch.now)})
 
 
-def _folded(batch: Batch) -> DataFrame:
+def _folded(batch: MergeInput) -> DataFrame:
     """Return the records of the logs, folded by checkpoint."""
     divided = shares(batch.spans, share_records=batch.share_records, span_records_max=batch.span_records_max)
     tasks = [_Task(warehouse=batch.warehouse, spans=spans) for spans in divided]
@@ -109,7 +109,7 @@ def _widened(rows: pa.Table) -> pa.Table:
     return pa.table(arrays, schema=BATCH_SCHEMA)
 
 
-def _gone(batch: Batch) -> DataFrame:
+def _gone(batch: MergeInput) -> DataFrame:
     """Return the rows that may go.
 
     Only finished rows can go, and only when they are old enough: Delta skips the files that have none of them. If a

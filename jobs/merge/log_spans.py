@@ -19,7 +19,7 @@ from mq.errors import Corrupt
 from tables.delta import DataFile, FileReader, RowCache, load
 from tables.log import PartitionLog
 from tables.paths import PartitionRef
-from tables.queue import Plan
+from tables.queue import MergePlan
 from tables.store import Store
 
 __all__ = ["SHARE_RECORDS", "SPAN_RECORDS_MAX", "LogSpan", "decoded", "log_rows", "shares", "spans_of"]
@@ -64,7 +64,7 @@ class LogSpan:
         ]
 
 
-def spans_of(plan: Plan, logs: Iterable[PartitionLog]) -> list[LogSpan]:
+def spans_of(plan: MergePlan, logs: Iterable[PartitionLog]) -> list[LogSpan]:
     """Return the records of a batch by log; logs with none are left out.
 
     Raises

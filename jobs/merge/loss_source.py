@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from jobs.merge import lost_batch
-from jobs.merge.batch import Batch
+from jobs.merge.batch import MergeInput
 from jobs.merge.log_spans import LogSpan, decoded
 from jobs.tasks import frame_of_tasks, storage
 from tables.schema import TIME
@@ -32,7 +32,7 @@ class _Task:
     now: datetime
 
 
-def loss_source(batch: Batch) -> DataFrame:
+def loss_source(batch: MergeInput) -> DataFrame:
     """Return the source's rows, not evaluated yet."""
     task = _Task(warehouse=batch.warehouse, spans=tuple(batch.spans), now=batch.now)
     return frame_of_tasks(batch.session, [task], _lost, SOURCE_SCHEMA)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from jobs.merge import offset_batch
-from jobs.merge.batch import Batch
+from jobs.merge.batch import MergeInput
 from jobs.merge.forget import Lives
 from jobs.merge.log_spans import LogSpan, decoded, shares
 from jobs.tasks import frame_of_tasks, storage
@@ -68,7 +68,7 @@ def known_progress(store: Store) -> dict[LaneKey, tuple[str, Committed]]:
     return {} if state is None else committed_of_rows(state.rows)
 
 
-def offset_source(batch: Batch) -> DataFrame:
+def offset_source(batch: MergeInput) -> DataFrame:
     """Return the source's rows, not evaluated yet."""
     # A log is not divided: a task folds it piece by piece to one row for each lane.
     divided = shares(batch.spans, share_records=batch.share_records)
@@ -90,7 +90,7 @@ def offset_source(batch: Batch) -> DataFrame:
     return frame_of_tasks(batch.session, tasks, _moved, SOURCE_SCHEMA)
 
 
-def _resets(batch: Batch) -> Progress:
+def _resets(batch: MergeInput) -> Progress:
     names = {topic.id: topic.name for topic in batch.meta.topics.topics.values()}
     resets = batch.meta.groups.resets
     return {lane: (names[lane.topic_id], at) for lane, at in resets.items() if lane.topic_id in names}

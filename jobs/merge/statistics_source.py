@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
 from jobs.merge import statistics_batch
-from jobs.merge.batch import Batch
+from jobs.merge.batch import MergeInput
 from jobs.merge.log_spans import LogSpan, decoded
 from jobs.merge.statistics_batch import BATCH_SCHEMA
 from jobs.tasks import frame_of_tasks, storage
@@ -31,7 +31,7 @@ class _Task:
     spans: tuple[LogSpan, ...]
 
 
-def statistics_source(batch: Batch) -> DataFrame:
+def statistics_source(batch: MergeInput) -> DataFrame:
     """Return the source's rows, not evaluated yet."""
     task = _Task(warehouse=batch.warehouse, spans=tuple(batch.spans))
     oldest = lit(batch.now - KEPT)

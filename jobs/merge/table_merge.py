@@ -18,10 +18,10 @@ from pyspark.sql.functions import col, count, count_distinct, lit, unix_micros, 
 from pyspark.sql.functions import max as greatest_of
 from pyspark.sql.functions import min as least_of
 
-from jobs.merge.batch import Batch
+from jobs.merge.batch import MergeInput
 from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
 from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, table_at
-from jobs.merge.targets import Target
+from jobs.merge.targets import MergeTarget
 from jobs.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
 from mq.queue_limits import REVIVE_QUEUES
@@ -29,7 +29,7 @@ from tables.delta import PartitionNotFound
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import MetaLog, Plan, PlannedRange, app_id, forget_plans, put_plan, read_plan, watermark
+from tables.queue import MergePlan, MetaLog, PlannedRange, app_id, forget_plans, put_plan, read_plan, watermark
 from tables.state import CONSUMER_OFFSETS, StateLog, open_state_log, read_state_log
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
@@ -100,7 +100,7 @@ class TableMerge:
 
     def __init__(
         self,
-        target: Target,
+        target: MergeTarget,
         warehouse: Warehouse,
         meta: MetaLog,
         *,
@@ -117,7 +117,7 @@ class TableMerge:
         self._tuning = tuning
         self._log = StateLog()
         self._progress: StateLog | None = None
-        self._merged = Plan(batch=-1, logs={})
+        self._merged = MergePlan(batch=-1, logs={})
         self._looked = _Look()
         #: The number of files that the last compaction left.
         self._compacted_to = 0
@@ -235,7 +235,7 @@ class TableMerge:
 
     # What is done.
 
-    def _planned(self, ends: Mapping[PartitionRef, int]) -> Plan:
+    def _planned(self, ends: Mapping[PartitionRef, int]) -> MergePlan:
         """Return the next batch: all new records; if that is too much, some of each log, the furthest behind first."""
         merged = self._merged
         waiting = {ref: end - merged.stops.get(ref, 0) for ref, end in ends.items()}
@@ -255,13 +255,13 @@ class TableMerge:
         for ref, records in taken.items():
             start = merged.stops.get(ref, 0)
             spans[ref] = PlannedRange(start, start + records)
-        return Plan(batch=merged.batch + 1, logs=spans)
+        return MergePlan(batch=merged.batch + 1, logs=spans)
 
     def _batch(
-        self, session: SparkSession, plan: Plan, logs: Iterable[PartitionLog], now: datetime, *, clean: bool
-    ) -> Batch:
+        self, session: SparkSession, plan: MergePlan, logs: Iterable[PartitionLog], now: datetime, *, clean: bool
+    ) -> MergeInput:
         present = self._present_look()
-        return Batch(
+        return MergeInput(
             session=session,
             warehouse=self._warehouse.uri,
             location=self._store.uri(self._target.table),
@@ -275,7 +275,7 @@ class TableMerge:
             span_records_max=self._tuning.span_records_max,
         )
 
-    def _merge(self, batch: Batch, plan: Plan, *, planned: bool) -> bool:
+    def _merge(self, batch: MergeInput, plan: MergePlan, *, planned: bool) -> bool:
         """Carry out a plan; return False if there is nothing to do, or if another driver's plan comes first.
 
         A batch without records is planned only if rows are to be forgotten.
@@ -318,7 +318,7 @@ class TableMerge:
         low, high = (f"timestamp_micros({at})" for at in bounds)
         return _Evaluated(rows, keys, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
 
-    def _compact(self, batch: Batch) -> None:
+    def _compact(self, batch: MergeInput) -> None:
         """Compact the table if it has many files, so that queries and merges stay fast; large files stay."""
         self._log = self._newest_log(batch.now)
         if len(self._log.files) <= self._compacted_to + self._tuning.files_max:

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from jobs.merge import checkpoint_batch, lost_batch, statistics_batch
-from jobs.merge.batch import Batch
+from jobs.merge.batch import MergeInput
 from jobs.merge.checkpoint_source import checkpoint_source
 from jobs.merge.loss_source import loss_source
 from jobs.merge.offset_source import offset_source
@@ -31,11 +31,11 @@ from tables.state import (
     STATISTICS_KEY,
 )
 
-__all__ = ["CHECKPOINTS", "LOSSES", "OFFSETS_OF_GROUPS", "STATISTICS_OF_GROUPS", "TARGETS", "Target"]
+__all__ = ["CHECKPOINTS", "LOSSES", "OFFSETS_OF_GROUPS", "STATISTICS_OF_GROUPS", "TARGETS", "MergeTarget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class MergeTarget:
     """One state table that is merged from logs."""
 
     table: str
@@ -44,7 +44,7 @@ class Target:
     key: tuple[str, ...]
     #: Returns the rows of `source` in `merge` as a DataFrame that has not run yet. It has one row for each key if the
     #: batch is `mixed`, or if each log has all records about its keys.
-    source: Callable[[Batch], DataFrame]
+    source: Callable[[MergeInput], DataFrame]
     #: The SQL of the MERGE, without the table.
     merge: str
     #: A column of times; its bounds in the source make the MERGE skip Delta files of the table.
@@ -91,7 +91,7 @@ def _checkpoints_update() -> str:
     return ", ".join(f"t.`{name}` = {value}" for name, value in sets.items())
 
 
-OFFSETS_OF_GROUPS: Final = Target(
+OFFSETS_OF_GROUPS: Final = MergeTarget(
     table=CONSUMER_OFFSETS,
     logs=OFFSETS,
     key=LANE_KEY,
@@ -106,7 +106,7 @@ OFFSETS_OF_GROUPS: Final = Target(
     """,
 )
 
-CHECKPOINTS: Final = Target(
+CHECKPOINTS: Final = MergeTarget(
     table=POP_CHECKPOINTS,
     logs=REVIVE_LOG,
     key=CHECKPOINT_KEY,
@@ -127,7 +127,7 @@ CHECKPOINTS: Final = Target(
     bounded_by="pop_time",
 )
 
-LOSSES: Final = Target(
+LOSSES: Final = MergeTarget(
     table=LOST_MESSAGES,
     logs=LOST,
     key=LOST_KEY,
@@ -140,7 +140,7 @@ LOSSES: Final = Target(
     forgets=False,
 )
 
-STATISTICS_OF_GROUPS: Final = Target(
+STATISTICS_OF_GROUPS: Final = MergeTarget(
     table=GROUP_STATISTICS,
     logs=STATISTICS,
     key=STATISTICS_KEY,

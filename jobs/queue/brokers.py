@@ -19,14 +19,14 @@ __all__ = ["FollowedBrokers", "broker_shards", "brokers_of"]
 _BROKERS_EVERY_MS: Final = 5_000
 
 
-class Followed(Protocol):
+class FollowedLogs(Protocol):
     """What follows the logs of one broker."""
 
     def refresh(self) -> object:
         """Read the logs further."""
 
 
-F = TypeVar("F", bound=Followed)
+F = TypeVar("F", bound=FollowedLogs)
 
 
 class FollowedBrokers(Generic[F]):

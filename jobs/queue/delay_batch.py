@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.outbox import Outbox
+from jobs.queue.outbox import OutgoingRequests
 from mq.errors import Conflict, DeltaMQError
 from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
 from mq.queue_limits import CLOCKS_APART_MS
@@ -78,7 +78,7 @@ class DelayBatch:
         self._targets = DelayTargets(warehouse, meta, lambda: warehouse.clock.wall_us() // 1_000)
         self._now_ms = now_ms
         self._outcome = outcome
-        self._outbox: Outbox[int] = Outbox(
+        self._outbox: OutgoingRequests[int] = OutgoingRequests(
             self._open,
             after_append="delay.after_append",
             fence_epochs=self._targets.fence_epochs,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
 from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
-from jobs.queue.task_memory import Place
+from jobs.queue.task_memory import WarehousePlace
 from jobs.run import Facts
 from tables.config import Config
 from tables.log import Warehouse
@@ -21,7 +21,7 @@ class TaskForwarder:
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
         self._cluster = conf.warehouse.cluster
-        self._place = Place.of(conf)
+        self._place = WarehousePlace.of(conf)
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
         self._existing: set[str] = set()

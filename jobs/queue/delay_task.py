@@ -17,7 +17,7 @@ import pyarrow as pa
 from jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from jobs.queue.delay_queue import keep_marks_up, mark_ended
 from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
-from jobs.queue.task_memory import Place, TaskMemory, memory_of
+from jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
 from jobs.queue.turns import are_tried
 from tables.log import PartitionLog, Warehouse
 from tables.queue import DELAY_MARKS, DelayMarks, system_ref
@@ -33,7 +33,7 @@ DELAY_COUNTS: Final = shard_counts("forwarded", "cancelled", "dropped", "lost", 
 class DelayItem:
     """The work of one task; small, and without secrets."""
 
-    place: Place
+    place: WarehousePlace
     broker: str
     #: The time of the run, taken by the driver before anything is read.
     now_ms: int

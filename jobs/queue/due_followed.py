@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.queue import CheckpointKey, CheckpointState, Due, DueTimes
+from mq.queue import CheckpointKey, CheckpointState, DueCheckpoint, DueTimes
 from mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
 from tables.queue import Follower
 
@@ -62,7 +62,7 @@ class DueCheckpoints:
         """
         return max(state.revive_time_ms, key.pop_time_ms + self._stay_buffer_ms) + KEEP_MS
 
-    def take(self, now_ms: int) -> list[Due]:
+    def take(self, now_ms: int) -> list[DueCheckpoint]:
         """Remove what must be delivered again at `now_ms`; the caller reports failures with `again_at`."""
         found = []
         for key in self._times.take(now_ms):
@@ -74,7 +74,7 @@ class DueCheckpoints:
             if bits and retry_ms > now_ms:
                 self._times.add(key, retry_ms)
             elif bits and state.checkpoint is not None:
-                found.append(Due(state.checkpoint, bits))
+                found.append(DueCheckpoint(state.checkpoint, bits))
             elif now_ms >= self._end_ms(key, state):
                 self._follower.forget([key])
                 self._failed.pop(key, None)

@@ -25,11 +25,11 @@ from mq.queue_limits import ACK_SETTLE_MS
 from tables.delta import RowCache
 from tables.log import NotStored, Warehouse
 from tables.paths import PartitionRef
-from tables.queue import CheckpointTable, Cursor, OpenCheckpoints, revive_ref
+from tables.queue import CheckpointTable, LogCursor, OpenCheckpoints, revive_ref
 from tables.state import CHECKPOINT_KEY
 from tables.store import FileMissing
 
-__all__ = ["Due", "DueShard"]
+__all__ = ["DueFound", "DueShard"]
 
 #: Tries of a look, since a merge and a clean-up may overtake it; each further try sees a newer table.
 _LOOKS: Final = 5
@@ -46,7 +46,7 @@ class _Folded:
     rows: pa.Table
 
 
-class Due(NamedTuple):
+class DueFound(NamedTuple):
     """The result of a look at a queue."""
 
     #: The checkpoints with messages to deliver again, the oldest first, in BATCH_SCHEMA.
@@ -65,7 +65,7 @@ class DueShard:
         self._table = table
         self._cache = cache
 
-    def due(self, cluster: str, broker: str, queue: int, now_ms: int) -> Due:
+    def due(self, cluster: str, broker: str, queue: int, now_ms: int) -> DueFound:
         """Return what must be delivered again at `now_ms`, and when to look again.
 
         Raises
@@ -85,22 +85,22 @@ class DueShard:
             overtaken
         )
 
-    def _due(self, ref: PartitionRef, broker: str, queue: int, until_ms: int) -> Due:
+    def _due(self, ref: PartitionRef, broker: str, queue: int, until_ms: int) -> DueFound:
         table = self._table.look()
         newer = self._newer(ref, table.stops.get(ref, 0))
         merged = table.due(broker, queue, until_ms)
         if not merged.num_rows and not _is_due(newer.rows, until_ms).any():
             times = [table.next_due_ms(broker, queue, until_ms), _next_ms(newer.rows, until_ms)]
             next_ms = min((time + ACK_SETTLE_MS for time in times if time is not None), default=None)
-            return Due(BATCH_SCHEMA.empty_table(), newer.stop, next_ms)
+            return DueFound(BATCH_SCHEMA.empty_table(), newer.stop, next_ms)
         found = _only_due(fold([_as_batch(merged), newer.rows]), until_ms)
-        return Due(_confirmed(table, found, merged, until_ms).sort_by(_ORDER), newer.stop, 0)
+        return DueFound(_confirmed(table, found, merged, until_ms).sort_by(_ORDER), newer.stop, 0)
 
     def _newer(self, ref: PartitionRef, start: int) -> _Folded:
         """Return the folded records from `start` on; those of the last look are cached."""
         kept = self._cache.get(ref)
         known = kept if isinstance(kept, _Folded) and kept.start == start else _Folded(start, start, fold([]))
-        cursor = Cursor(self._warehouse, ref, known.stop)
+        cursor = LogCursor(self._warehouse, ref, known.stop)
         parts = [decode(rows.select(_RECORD)) for rows in cursor.new_rows()]
         if parts:
             known = _Folded(start, cursor.offset, fold([known.rows, *parts]))

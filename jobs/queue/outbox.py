@@ -19,7 +19,7 @@ from tables.log import PartitionLog
 from tables.paths import PartitionRef
 from tables.settings import Flush
 
-__all__ = ["NotSent", "Outbox"]
+__all__ = ["NotSent", "OutgoingRequests"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class _Waiting(Generic[T]):
     tokens: list[T] = field(default_factory=list)
 
 
-class Outbox(Generic[T]):
+class OutgoingRequests(Generic[T]):
     """Requests by destination; the caller's token identifies each request. For one thread."""
 
     def __init__(

@@ -20,12 +20,12 @@ from jobs.queue.brokers import FollowedBrokers, broker_shards
 from jobs.queue.cadence import revive_every_s
 from jobs.queue.due_followed import DueCheckpoints
 from jobs.queue.revive_batch import ReviveBatch
-from jobs.queue.revive_case import Outcome
+from jobs.queue.revive_case import BatchOutcome
 from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.queue.revive_task import batches
 from jobs.run import Facts, job, with_spark_engine
 from jobs.tasks import run_in_tasks, state_of
-from mq.queue import Due
+from mq.queue import DueCheckpoint
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import Follower, MetaLog
@@ -60,7 +60,7 @@ class Reviver:
         `brokers` are the brokers that this application has; None: all.
         """
         self._brokers.find(now_ms, brokers)
-        total, troubles = Outcome(), self._brokers.refresh(now_ms)
+        total, troubles = BatchOutcome(), self._brokers.refresh(now_ms)
         self._meta.refresh()
         late_ms = 0
         for _, due in self._brokers.readable():
@@ -70,7 +70,7 @@ class Reviver:
                 self._deliver(due, taken, now_ms, total)
         return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
 
-    def _deliver(self, due: DueCheckpoints, taken: Sequence[Due], now_ms: int, total: Outcome) -> None:
+    def _deliver(self, due: DueCheckpoints, taken: Sequence[DueCheckpoint], now_ms: int, total: BatchOutcome) -> None:
         """Deliver again what is due on one broker."""
         batch = ReviveBatch(
             self._warehouse,
@@ -93,7 +93,7 @@ class Reviver:
                 due.put_back(one.checkpoint.key, now_ms)
             raise
 
-    def _facts(self, total: Outcome, troubles: Sequence[str], now_ms: int, late_ms: int) -> Facts:
+    def _facts(self, total: BatchOutcome, troubles: Sequence[str], now_ms: int, late_ms: int) -> Facts:
         waiting = [at for due in self._brokers.all.values() if (at := due.oldest_ms()) is not None]
         waiting += self._brokers.held.values()
         facts: dict[str, int | str] = {
@@ -112,7 +112,7 @@ class Reviver:
         return facts
 
 
-def _order(due: Due) -> tuple[int, str, int]:
+def _order(due: DueCheckpoint) -> tuple[int, str, int]:
     """Return a sort key: the oldest first, and neighbours together."""
     checkpoint = due.checkpoint
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.outbox import Outbox
-from jobs.queue.revive_case import Case, CaseLane, Outcome, Token, lost_record, parts_of, rows_of
+from jobs.queue.outbox import OutgoingRequests
+from jobs.queue.revive_case import BatchOutcome, Case, CaseLane, Token, lost_record, parts_of, rows_of
 from mq.errors import Conflict, DeltaMQError
 from mq.meta import Meta
 from mq.names import broker_of
@@ -27,14 +27,14 @@ from mq.queue import (
     REVIVE_PRODUCER_PREFIX,
     DeadLetter,
     Done,
-    Due,
+    DueCheckpoint,
     LaneKey,
     Later,
     Life,
     Lost,
     Pop,
     Revive,
-    Stored,
+    StoredCopies,
     decide_redelivery,
     life_of,
     loss_producer_id,
@@ -79,7 +79,7 @@ class ReviveBatch:
         cluster: str,
         meta: Meta,
         now_ms: int,
-        failures: Callable[[Due], int],
+        failures: Callable[[DueCheckpoint], int],
         *,
         bounds: BatchBounds = BOUNDS,
     ) -> None:
@@ -90,10 +90,10 @@ class ReviveBatch:
         self._meta = meta
         self._now_ms = now_ms
         self._failures = failures
-        self._outcome = Outcome()
+        self._outcome = BatchOutcome()
         # Decisions follow this metadata: a destination that was fenced by a later reset refuses them (SPEC POP-18).
         fence_epochs = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
-        self._outbox: Outbox[Token] = Outbox(
+        self._outbox: OutgoingRequests[Token] = OutgoingRequests(
             self._destination,
             after_append="revive.after_append",
             fence_epochs=lambda _: fence_epochs,
@@ -104,9 +104,9 @@ class ReviveBatch:
         self._asked_ms: dict[PartitionRef, int] = {}
         self._in_rows = StoredRequests(REVIVE_PRODUCER_PREFIX)
 
-    def run(self, batch: Sequence[Due]) -> Outcome:
+    def run(self, batch: Sequence[DueCheckpoint]) -> BatchOutcome:
         """Process `batch`: messages of one broker, within `BatchBounds`."""
-        self._outcome = Outcome()
+        self._outcome = BatchOutcome()
         self._refreshed = {}
         cases: list[Case] = []
         for (lane, topic), dues in _by_lane(batch).items():
@@ -128,11 +128,11 @@ class ReviveBatch:
 
     # Deciding.
 
-    def _lane(self, lane: LaneKey, topic_name: str, dues: Sequence[Due]) -> list[Case]:
+    def _lane(self, lane: LaneKey, topic_name: str, dues: Sequence[DueCheckpoint]) -> list[Case]:
         topic = self._meta.topics.topics.get(topic_name)
         group = self._meta.groups.groups.get(lane.group)
         epoch = self._meta.groups.epoch_of(lane)
-        lives: dict[Life, list[Due]] = {}
+        lives: dict[Life, list[DueCheckpoint]] = {}
         for due in dues:
             life = life_of(
                 due.checkpoint,
@@ -147,12 +147,12 @@ class ReviveBatch:
                 cases += self._present(CaseLane(self._cluster, lane, topic, group), those)
             else:
                 for due in those:
-                    case = Case(due, Stored())
+                    case = Case(due, StoredCopies())
                     case.decisions = decide_redelivery(due, life=life, max_attempts=1, now_ms=self._now_ms)
                     cases.append(case)
         return cases
 
-    def _present(self, lane: CaseLane, dues: Sequence[Due]) -> list[Case]:
+    def _present(self, lane: CaseLane, dues: Sequence[DueCheckpoint]) -> list[Case]:
         try:
             retry, dead = self._look(lane.retry), self._look(lane.dead)
         except (DeltaMQError, OSError) as error:
@@ -160,7 +160,7 @@ class ReviveBatch:
             return [self._all_later(due, error) for due in dues]
         cases = []
         for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
-            cases.append(Case(due, Stored(self._stored(retry, due), self._stored(dead, due))))
+            cases.append(Case(due, StoredCopies(self._stored(retry, due), self._stored(dead, due))))
         done, step = 0, _READ_CHECKPOINTS
         while done < len(cases):
             part = cases[done : done + step]
@@ -175,7 +175,7 @@ class ReviveBatch:
             done += len(part)
         return cases
 
-    def _stored(self, destination: PartitionLog | None, due: Due) -> int:
+    def _stored(self, destination: PartitionLog | None, due: DueCheckpoint) -> int:
         """Return a bit map of the due messages that a destination holds."""
         if destination is None:
             return 0
@@ -194,9 +194,9 @@ class ReviveBatch:
 
         return stored_bits(due.checkpoint.key, due.checkpoint.span, due.bits, sequences)
 
-    def _all_later(self, due: Due, error: Exception) -> Case:
+    def _all_later(self, due: DueCheckpoint, error: Exception) -> Case:
         self._outcome.troubles.add(f"{type(error).__name__}: {error}")
-        case = Case(due, Stored())
+        case = Case(due, StoredCopies())
         case.decisions = [Later(due.checkpoint, due.bits, self._now_ms + self._write_wait_ms(due))]
         return case
 
@@ -331,12 +331,12 @@ class ReviveBatch:
         self._refreshed[ref] = log
         return log
 
-    def _write_wait_ms(self, due: Due) -> int:
+    def _write_wait_ms(self, due: DueCheckpoint) -> int:
         return min(_WRITE_RETRY_MS << min(self._failures(due), 10), _WRITE_RETRY_MS_MAX)
 
 
-def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
-    lanes: dict[tuple[LaneKey, str], list[Due]] = {}
+def _by_lane(batch: Iterable[DueCheckpoint]) -> dict[tuple[LaneKey, str], list[DueCheckpoint]]:
+    lanes: dict[tuple[LaneKey, str], list[DueCheckpoint]] = {}
     for due in batch:
         pop = due.checkpoint.pop
         lanes.setdefault((pop.lane, pop.topic), []).append(due)

@@ -13,21 +13,33 @@ import pyarrow as pa
 from mq.meta import Group, Topic
 from mq.names import broker_of
 from mq.offset_ranges import OffsetRanges
-from mq.queue import DeadLetter, Decision, Due, LaneKey, Later, Lost, LostRecord, Revive, Skip, Stored, indexes
+from mq.queue import (
+    DeadLetter,
+    Decision,
+    DueCheckpoint,
+    LaneKey,
+    Later,
+    Lost,
+    LostRecord,
+    Revive,
+    Skip,
+    StoredCopies,
+    indexes,
+)
 from tables.delta import ProducerStamp, RowsPart
 from tables.log import Picked
 from tables.paths import PartitionRef, Space
 from tables.queue import again, dead_ref, retry_ref, with_reason
 
-__all__ = ["Case", "CaseLane", "Outcome", "Token", "lost_record", "parts_of", "rows_of"]
+__all__ = ["BatchOutcome", "Case", "CaseLane", "Token", "lost_record", "parts_of", "rows_of"]
 
 
 @dataclass(slots=True)
 class Case:
     """A due checkpoint and the decisions about it."""
 
-    due: Due
-    stored: Stored
+    due: DueCheckpoint
+    stored: StoredCopies
     decisions: list[Decision] = field(default_factory=list)
 
     @property
@@ -43,7 +55,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Outcome:
+class BatchOutcome:
     """The outcome of a batch; counts are messages."""
 
     revived: int = 0
@@ -51,13 +63,13 @@ class Outcome:
     skipped: int = 0
     lost: int = 0
     #: Checkpoints with messages that wait for another try, and the time of that.
-    later: list[tuple[Due, int]] = field(default_factory=list)
+    later: list[tuple[DueCheckpoint, int]] = field(default_factory=list)
     #: Checkpoints that are dealt with.
-    settled: list[Due] = field(default_factory=list)
+    settled: list[DueCheckpoint] = field(default_factory=list)
     #: Reasons why something could not be read or written, for people.
     troubles: set[str] = field(default_factory=set)
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: BatchOutcome) -> None:
         """Add the outcome of another batch."""
         self.revived += other.revived
         self.dead += other.dead

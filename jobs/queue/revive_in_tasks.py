@@ -11,7 +11,7 @@ from typing import Final
 
 from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
-from jobs.queue.task_memory import Place
+from jobs.queue.task_memory import WarehousePlace
 from jobs.run import Facts
 from mq.queue_limits import REVIVE_QUEUES
 from tables.config import Config
@@ -29,7 +29,7 @@ class TaskReviver:
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
         self._cluster = conf.warehouse.cluster
-        self._place = Place.of(conf)
+        self._place = WarehousePlace.of(conf)
         self._brokers = BrokerList(warehouse, conf)
         self._looked = Looked()
         self._existing: set[tuple[str, int]] = set()

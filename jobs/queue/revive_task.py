@@ -13,12 +13,12 @@ from typing import Final
 import pyarrow as pa
 
 from jobs.queue.revive_batch import ReviveBatch
-from jobs.queue.revive_case import Outcome
+from jobs.queue.revive_case import BatchOutcome
 from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
-from jobs.queue.task_memory import Place, TaskMemory, memory_of
+from jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
 from jobs.queue.turns import are_tried
 from mq.jobs import tries_until
-from mq.queue import Due
+from mq.queue import DueCheckpoint
 from mq.queue_limits import ACK_SETTLE_MS
 from tables.state import states_of_rows
 
@@ -31,7 +31,7 @@ COUNTS: Final = shard_counts("revived", "dead", "lost", "skipped", "waiting")
 class ReviveItem:
     """The work for one queue; small, and without secrets."""
 
-    place: Place
+    place: WarehousePlace
     broker: str
     queue: int
     #: The time of the run, taken by the driver before anything is read.
@@ -62,7 +62,7 @@ class _Shard:
     def __init__(self, memory: TaskMemory, item: ReviveItem) -> None:
         self._memory = memory
         self._item = item
-        self._total = Outcome()
+        self._total = BatchOutcome()
         self._held = False
         self._waiting = 0
         self._late_ms = 0
@@ -111,7 +111,7 @@ class _Shard:
     def _behind(self, revive_ms: int) -> None:
         self._behind_ms = max(self._behind_ms, self._item.now_ms - revive_ms - ACK_SETTLE_MS)
 
-    def _failures(self, due: Due) -> int:
+    def _failures(self, due: DueCheckpoint) -> int:
         """Return the number of tries that there may have been before."""
         return max(0, tries_until(self._item.now_ms - due.checkpoint.revive_time_ms - ACK_SETTLE_MS) - 1)
 
@@ -135,17 +135,17 @@ class _Shard:
         return pa.RecordBatch.from_pylist([row], schema=COUNTS)
 
 
-def _dues(rows: pa.Table) -> list[Due]:
+def _dues(rows: pa.Table) -> list[DueCheckpoint]:
     found = []
     for _, state in states_of_rows(rows):
         assert state.checkpoint is not None, "only a checkpoint can be due"
-        found.append(Due(state.checkpoint, state.open))
+        found.append(DueCheckpoint(state.checkpoint, state.open))
     return found
 
 
-def batches(taken: Iterable[Due], messages_max: int) -> Iterator[Sequence[Due]]:
+def batches(taken: Iterable[DueCheckpoint], messages_max: int) -> Iterator[Sequence[DueCheckpoint]]:
     """Yield batches of at most `messages_max` messages."""
-    batch: list[Due] = []
+    batch: list[DueCheckpoint] = []
     messages = 0
     for due in taken:
         count = due.bits.bit_count()

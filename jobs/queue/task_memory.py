@@ -21,14 +21,14 @@ from tables.log import PartitionLog, Warehouse
 from tables.queue import DELAY, DelayMarks, DeliverTimes, MetaLog, OpenCheckpoints, system_ref
 from tables.settings import LogSettings
 
-__all__ = ["Place", "TaskMemory", "memory_of"]
+__all__ = ["TaskMemory", "WarehousePlace", "memory_of"]
 
 #: Bytes that a process caches of data files and logs between tasks.
 _CACHE_BYTES_MAX: Final = 96 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WarehousePlace:
     """The settings that a task needs to find and open the warehouse."""
 
     uri: str
@@ -36,7 +36,7 @@ class Place:
     log: LogSettings
 
     @classmethod
-    def of(cls, conf: Config) -> Place:
+    def of(cls, conf: Config) -> WarehousePlace:
         return cls(uri=conf.warehouse.uri, cluster=conf.warehouse.cluster, log=conf.log)
 
     def warehouse(self) -> Warehouse:
@@ -75,10 +75,10 @@ class TaskMemory:
 
 
 _lock: Final = threading.Lock()
-_memories: Final[dict[Place, TaskMemory]] = {}
+_memories: Final[dict[WarehousePlace, TaskMemory]] = {}
 
 
-def memory_of(place: Place) -> TaskMemory:
+def memory_of(place: WarehousePlace) -> TaskMemory:
     """Return this process's memory; it keeps that of one warehouse at a time."""
     with _lock:
         found = _memories.get(place)

@@ -20,14 +20,14 @@ from mq.errors import Conflict, NotFound
 from tables.config import Config
 from tables.config_sections import Engine
 
-__all__ = ["WHOLE", "Facts", "Job", "Run", "all_jobs", "job", "jobs_named", "with_spark_engine"]
+__all__ = ["WHOLE", "Facts", "Job", "JobFunction", "all_jobs", "job", "jobs_named", "with_spark_engine"]
 
 Facts = Mapping[str, int | str]
 #: The shards of a job whose work is not divided.
 WHOLE: Final = ("all",)
 
 
-class Run(Protocol):
+class JobFunction(Protocol):
     """A job's function."""
 
     __qualname__: str
@@ -64,7 +64,7 @@ class Job:
     """A registered job."""
 
     name: str
-    run: Run
+    run: JobFunction
     every_s: Callable[[Config], float]
     document: str
     #: Whether `run` needs a session with these settings; otherwise it gets None, and none is started for it.
@@ -88,7 +88,7 @@ def job(
     every_s: Callable[[Config], float],
     needs_spark: Callable[[Config], bool] = lambda conf: True,
     shards: Callable[[Config], Sequence[str]] = lambda conf: WHOLE,
-) -> Callable[[Run], Run]:
+) -> Callable[[JobFunction], JobFunction]:
     """Register the decorated function as the job `name`, due every `every_s(conf)` seconds.
 
     Raises
@@ -99,7 +99,7 @@ def job(
         Another job has this name.
     """
 
-    def register(run: Run) -> Run:
+    def register(run: JobFunction) -> JobFunction:
         document = (run.__doc__ or "").strip()
         if not document:
             raise SyntaxError(f"job {name}: {run.__qualname__} needs a docstring; its first line describes the job")

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from jobs.read import literal, quoted
 from jobs.run import Facts, job
 from jobs.sql.catalog_entries import PARTITIONS, entries_of
-from jobs.sql.catalog_plan import Entry, Made, Step, made_of, plan_steps
+from jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
 from jobs.sql.queue_source import register_queue_sources
 from jobs.tasks import absolute, storage
 from mq.errors import Conflict, Refused
@@ -96,7 +96,7 @@ def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config |
     return sorted(one.name for one in _found(spark, schema) if one.warehouse == absolute(found.warehouse.uri))
 
 
-def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Step]:
+def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[CatalogStep]:
     if _SCHEMA.fullmatch(schema) is None:
         raise Refused(f"schema must be SCHEMA or CATALOG.SCHEMA, not {schema!r}", field="schema")
     warehouse = absolute(conf.warehouse.uri)
@@ -115,7 +115,7 @@ def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Step
     return done
 
 
-def _carried_out(steps: Sequence[Step], do: Callable[[Step], bool]) -> Iterator[Step]:
+def _carried_out(steps: Sequence[CatalogStep], do: Callable[[CatalogStep], bool]) -> Iterator[CatalogStep]:
     """Carry out the steps in order, adjacent ones for tables in parallel; yield those that took effect.
 
     A metastore answers in tens of milliseconds, and a first run makes a table for each of thousands of partitions.
@@ -127,7 +127,7 @@ def _carried_out(steps: Sequence[Step], do: Callable[[Step], bool]) -> Iterator[
             yield from (step for step, done in zip(found, run, strict=True) if done)
 
 
-def _kind(step: Step) -> str:
+def _kind(step: CatalogStep) -> str:
     """Return the kind of a step. Adjacent steps of one kind run in parallel, except views, which may use each other."""
     if step.drop_view or (step.make is not None and step.make.query):
         return "view"
@@ -150,7 +150,7 @@ def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
             yield made_of(row.tableName, is_view, comment[1] if comment else "")
 
 
-def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: str) -> bool:
+def _do(spark: SparkSession, store: Store, schema: str, step: CatalogStep, warehouse: str) -> bool:
     """Carry out a step; return False if it had no effect because its partition was deleted a moment ago."""
     name = quoted(*schema.split("."), step.name)
     if step.make is None:
@@ -166,12 +166,12 @@ def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: s
     return True
 
 
-def _still_wanted(store: Store, schema: str, entry: Entry) -> bool:
+def _still_wanted(store: Store, schema: str, entry: CatalogEntry) -> bool:
     """Return whether the warehouse still has this entry, unchanged."""
     return any(one.name == entry.name and one.digest == entry.digest for one in entries_of(store, schema))
 
 
-def _statement(name: str, entry: Entry, warehouse: str) -> str:
+def _statement(name: str, entry: CatalogEntry, warehouse: str) -> str:
     comment = literal(entry.comment(warehouse))
     if entry.query:
         return f"CREATE OR REPLACE VIEW {name} COMMENT {comment} AS {entry.query}"

@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.merge import STATE_TABLES
 from jobs.read import Catalog, TopicPartition, dead_letters_name, literal, partition_name, quoted, topic_name
-from jobs.sql.catalog_plan import Entry
+from jobs.sql.catalog_plan import CatalogEntry
 from jobs.sql.views import VIEWS
 from mq.queue import DEAD_REASON_HEADER
 from tables.log import refs
@@ -64,12 +64,12 @@ _DEAD: Final = (
 )
 
 
-def entries_of(store: Store, schema: str) -> list[Entry]:
+def entries_of(store: Store, schema: str) -> list[CatalogEntry]:
     """Return everything that `schema` (SCHEMA or CATALOG.SCHEMA) should hold for a warehouse now."""
     return [*_topics(store, schema), *_dead_letters(store, schema), *_state(store, schema)]
 
 
-def _topics(store: Store, schema: str) -> Iterator[Entry]:
+def _topics(store: Store, schema: str) -> Iterator[CatalogEntry]:
     catalog = Catalog(store)
     there = set(refs(store, Space.TOPICS))
     for topic in catalog.topics():
@@ -84,7 +84,7 @@ def _topics(store: Store, schema: str) -> Iterator[Entry]:
             places = f"{literal(topic)} AS topic, {literal(found.name)} AS partition"
             selects.append(f"SELECT {_columns(found)}, {places} FROM {_qualified(schema, table)}")
         query = " UNION ALL ".join(selects) or _nothing(_TOPIC_ROW)
-        yield Entry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
+        yield CatalogEntry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
 
 
 def _columns(found: TopicPartition) -> str:
@@ -99,7 +99,7 @@ def _nothing(schema: pa.Schema) -> str:
     return f"SELECT {nulls} WHERE false"
 
 
-def _dead_letters(store: Store, schema: str) -> Iterator[Entry]:
+def _dead_letters(store: Store, schema: str) -> Iterator[CatalogEntry]:
     selects = []
     for ref in refs(store, Space.DLQ):
         table = dead_letters_name(ref.topic, ref.name, ref.generation)
@@ -107,17 +107,17 @@ def _dead_letters(store: Store, schema: str) -> Iterator[Entry]:
         group, partition = literal(ref.topic), literal(ref.name)
         selects.append(_DEAD.format(group=group, partition=partition, table=_qualified(schema, table)))
     if selects:
-        yield Entry(name="dead_letters", about="Dead letters of all groups.", query=" UNION ALL ".join(selects))
+        yield CatalogEntry(name="dead_letters", about="Dead letters of all groups.", query=" UNION ALL ".join(selects))
 
 
-def _table(store: Store, name: str, ref: PartitionRef, about: str) -> Entry:
-    return Entry(name=name, about=about, location=store.uri(ref.folder), form=DELTA_SCHEMA)
+def _table(store: Store, name: str, ref: PartitionRef, about: str) -> CatalogEntry:
+    return CatalogEntry(name=name, about=about, location=store.uri(ref.folder), form=DELTA_SCHEMA)
 
 
-def _state(store: Store, schema: str) -> Iterator[Entry]:
+def _state(store: Store, schema: str) -> Iterator[CatalogEntry]:
     """Yield the state tables that exist and the views over them; a state table that does not exist yet has no rows."""
     about = "Every partition with its offsets, as of the last catalog run."
-    yield Entry(name="partitions", about=about, location=store.uri(PARTITIONS))
+    yield CatalogEntry(name="partitions", about=about, location=store.uri(PARTITIONS))
     empty = {}
     if AUDIT in refs(store, Space.SYS):
         yield _table(store, _AUDIT, AUDIT, "What administrators did and what was refused, as it is stored.")
@@ -129,9 +129,9 @@ def _state(store: Store, schema: str) -> Iterator[Entry]:
             empty[name] = f"({_nothing(columns)})"
         else:
             form = ",".join(columns.names)
-            yield Entry(name=name, about=f"DeltaMQ's {table}.", location=store.uri(table), form=form)
+            yield CatalogEntry(name=name, about=f"DeltaMQ's {table}.", location=store.uri(table), form=form)
     for name, about in _VIEWS.items():
-        yield Entry(name=name, about=about, query=_catalog_query(VIEWS[f"mq_{name}"], schema, empty))
+        yield CatalogEntry(name=name, about=about, query=_catalog_query(VIEWS[f"mq_{name}"], schema, empty))
 
 
 def _catalog_query(query: str, schema: str, empty: Mapping[str, str]) -> str:

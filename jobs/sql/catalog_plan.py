@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Entry", "Made", "Step", "made_of", "plan_steps"]
+__all__ = ["CatalogEntry", "CatalogStep", "Made", "made_of", "plan_steps"]
 
 _MADE: Final = re.compile(r"Made by DeltaMQ from (?P<warehouse>.*); definition (?P<digest>[0-9a-f]{16})\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogEntry:
     """A table (has a `location`) or a view (has a `query`) that the schema should have."""
 
     name: str
@@ -51,13 +51,13 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CatalogStep:
     """One statement: what to drop or to make. Making a view replaces one that exists."""
 
     name: str
     drop_view: bool = False
     drop_table: bool = False
-    make: Entry | None = None
+    make: CatalogEntry | None = None
 
 
 def made_of(name: str, is_view: bool, comment: str) -> Made:
@@ -68,7 +68,9 @@ def made_of(name: str, is_view: bool, comment: str) -> Made:
     return Made(name=name, is_view=is_view, warehouse=told["warehouse"], digest=told["digest"])
 
 
-def plan_steps(wanted: Sequence[Entry], found: Iterable[Made], warehouse: str) -> tuple[Sequence[Step], Sequence[str]]:
+def plan_steps(
+    wanted: Sequence[CatalogEntry], found: Iterable[Made], warehouse: str
+) -> tuple[Sequence[CatalogStep], Sequence[str]]:
     """Return the steps in order, and the wanted names that are taken by tables of others.
 
     Views are made after all tables and dropped before any table, so no view ever refers to a missing table.
@@ -76,16 +78,16 @@ def plan_steps(wanted: Sequence[Entry], found: Iterable[Made], warehouse: str) -
     there: Mapping[str, Made] = {one.name: one for one in found}
     taken = sorted(e.name for e in wanted if e.name in there and there[e.name].warehouse != warehouse)
     free = [entry for entry in wanted if entry.name not in taken]
-    steps: list[Step] = []
+    steps: list[CatalogStep] = []
     for entry in sorted(free, key=lambda entry: bool(entry.query)):
         made = there.get(entry.name)
         if made is not None and made.digest == entry.digest:
             continue
         if made is not None and not (made.is_view and entry.query):
-            steps.append(Step(entry.name, drop_view=made.is_view, drop_table=not made.is_view))
-        steps.append(Step(entry.name, make=entry))
+            steps.append(CatalogStep(entry.name, drop_view=made.is_view, drop_table=not made.is_view))
+        steps.append(CatalogStep(entry.name, make=entry))
     names = {entry.name for entry in wanted}
     over = [one for one in there.values() if one.warehouse == warehouse and one.name not in names]
     for one in sorted(over, key=lambda one: (not one.is_view, one.name)):
-        steps.append(Step(one.name, drop_view=one.is_view, drop_table=not one.is_view))
+        steps.append(CatalogStep(one.name, drop_view=one.is_view, drop_table=not one.is_view))
     return steps, taken

@@ -29,7 +29,7 @@ from tables.paths import PartitionRef
 from tables.queue import MetaFollower
 from tables.store import Store
 
-__all__ = ["Followed", "FollowedTopics"]
+__all__ = ["FollowedPartition", "FollowedTopics"]
 
 #: Milliseconds between two looks for news, where a look takes microseconds.
 _LOOK_MS: Final = 10
@@ -78,7 +78,7 @@ class FollowedTable:
         return StoredTable(self.partition, self._log.min_offset, self._log.end_offset, self._log.files)
 
 
-class Followed:
+class FollowedPartition:
     """One partition, as readers see it, of one life of a topic: its tables, oldest first."""
 
     def __init__(self, topic_id: str, tables: Sequence[FollowedTable]) -> None:
@@ -120,7 +120,7 @@ class FollowedTopics:
         self.store = store or storage(options.warehouse)
         self._meta = _meta_of(self.store, clock)
         self._threads = None if self.store.cheap_look else ThreadPoolExecutor(_REMOTE_LOOKS_AT_ONCE)
-        self._followed: dict[tuple[str, str], Followed] = {}
+        self._followed: dict[tuple[str, str], FollowedPartition] = {}
         self._tables: dict[PartitionRef, FollowedTable] = {}
         self._ids: dict[str, str] = {}
         self._selected_ms = 0
@@ -138,7 +138,7 @@ class FollowedTopics:
         return None if self._meta is None else self._meta.meta
 
     @property
-    def partitions(self) -> Mapping[tuple[str, str], Followed]:
+    def partitions(self) -> Mapping[tuple[str, str], FollowedPartition]:
         """The partitions by topic and name, in the order of topics and routes."""
         return self._followed
 
@@ -223,7 +223,7 @@ class FollowedTopics:
             made = [self._table(partition, topic_id, tables, before.get(key)) for partition in those]
             known = before.get(key)
             if known is None or (known.topic_id, known.tables) != (topic_id, tuple(made)):
-                known = Followed(topic_id, made)
+                known = FollowedPartition(topic_id, made)
             self._followed[key] = known
         self._ids = {topic: one.topic_id for (topic, _), one in self._followed.items()}
         self._selected_ms = self._clock.boot_ms()
@@ -234,7 +234,7 @@ class FollowedTopics:
         partition: TopicPartition,
         topic_id: str,
         tables: Mapping[PartitionRef, FollowedTable],
-        before: Followed | None,
+        before: FollowedPartition | None,
     ) -> FollowedTable:
         """Return the follower of a table, the present one if it is of the same life of its topic."""
         known = tables.get(partition.ref)

@@ -26,7 +26,7 @@ from jobs.read import (
     check_start_found,
     offset_of,
 )
-from jobs.stream.followed import Followed, FollowedTopics
+from jobs.stream.followed import FollowedPartition, FollowedTopics
 from mq.errors import NotFound, Refused
 from mq.jobs import StreamOffset, TopicOffset, admitted
 from mq.static import StoredOffsets
@@ -77,7 +77,7 @@ class StreamPlanner:
         search = TimeSearch(self.followed.store)
         return self._offset({key: self._start_of(one, search) for key, one in followed.items()})
 
-    def _start_of(self, one: Followed, search: TimeSearch) -> int:
+    def _start_of(self, one: FollowedPartition, search: TimeSearch) -> int:
         stored = one.stored
         offsets = stored.offsets
         start = offset_of(self._options.start, stored, search)
@@ -170,7 +170,7 @@ class StreamPlanner:
             self._check_life(topic, one)
         return {key: self._position(one, start) for key, one in self.followed.partitions.items()}
 
-    def _position(self, one: Followed, start: StreamOffset) -> int:
+    def _position(self, one: FollowedPartition, start: StreamOffset) -> int:
         (topic, name), offsets = one.key, one.stored.offsets
         at = start.of(topic, one.topic_id, name)
         known = start.topics.get(topic)

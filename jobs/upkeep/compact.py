@@ -28,7 +28,7 @@ from mq.limits import RETENTION_MS_DEFAULT
 from tables.config import Config
 from tables.delta import PartitionNotFound, load
 from tables.log import Warehouse, refs
-from tables.ops import RETENTION_PART, TAIL_FILES_MAX, Compacted, Compactor, Target, plan_compaction
+from tables.ops import RETENTION_PART, TAIL_FILES_MAX, Compacted, CompactionTargets, Compactor, plan_compaction
 from tables.paths import PartitionRef, Space
 from tables.queue import read_meta
 from tables.store import Store
@@ -171,13 +171,15 @@ def plan_partitions(item: PlanItem) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist(rows, schema=_RANGE)
 
 
-def _target(conf: Config, keep_ms: int) -> Target:
+def _target(conf: Config, keep_ms: int) -> CompactionTargets:
     size = conf.jobs.compact_target_bytes
     tail_bytes = min(conf.log.rollup_bytes_max, size) // 2
-    return Target(bytes=size, tail_bytes=tail_bytes, span_ms=keep_ms // RETENTION_PART)
+    return CompactionTargets(bytes=size, tail_bytes=tail_bytes, span_ms=keep_ms // RETENTION_PART)
 
 
-def _planned(item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: Target) -> Iterable[tuple[int, int]]:
+def _planned(
+    item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: CompactionTargets
+) -> Iterable[tuple[int, int]]:
     entries = warehouse.store.entries(ref.folder)
     # Listing a folder is much cheaper than loading a log, and where there are many partitions, most are small.
     if len(entries) <= TAIL_FILES_MAX and sum(entry.size for entry in entries) < target.tail_bytes:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jobs.upkeep.verify_result import Result, short
+from jobs.upkeep.verify_result import VerifyResult, short
 from mq.errors import DeltaMQError
 from tables.delta import PartitionNotFound, Snapshot, load
 from tables.paths import PartitionRef
@@ -36,7 +36,7 @@ class SparkCount:
     last: int | None = None
 
 
-def count_with_spark(spark: SparkSession, store: Store, found: Sequence[PartitionRef]) -> Iterator[Result]:
+def count_with_spark(spark: SparkSession, store: Store, found: Sequence[PartitionRef]) -> Iterator[VerifyResult]:
     """Yield a result for each partition; one that cannot be read gets a finding and does not affect the others."""
     for at in range(0, len(found), _PARTITIONS_PER_QUERY):
         yield from _verify(spark, store, found[at : at + _PARTITIONS_PER_QUERY])
@@ -61,9 +61,9 @@ def tally(rows: DataFrame) -> DataFrame:
     )
 
 
-def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> list[Result]:
+def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> list[VerifyResult]:
     """Return a result for each partition; one that cannot be read gets a finding and does not affect the others."""
-    results: list[Result] = []
+    results: list[VerifyResult] = []
     sound: list[tuple[PartitionRef, Snapshot]] = []
     for ref in some:
         try:
@@ -71,16 +71,16 @@ def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> 
         except PartitionNotFound:
             continue  # a topic that was deleted a moment ago
         except DeltaMQError as error:
-            results.append(Result(ref=ref, finding=short(error.detail)))
+            results.append(VerifyResult(ref=ref, finding=short(error.detail)))
     try:
         return results + _judged(spark, store, sound)
     except (PySparkException, Py4JJavaError) as error:
         if len(sound) > 1:
             return results + [result for ref, _ in sound for result in _verify(spark, store, [ref])]
-        return results + [Result(ref=ref, snapshot=found, finding=short(str(error))) for ref, found in sound]
+        return results + [VerifyResult(ref=ref, snapshot=found, finding=short(str(error))) for ref, found in sound]
 
 
-def _judged(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRef, Snapshot]]) -> list[Result]:
+def _judged(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRef, Snapshot]]) -> list[VerifyResult]:
     results = []
     counted = _counted(spark, store, sound)
     for ref, snapshot in sound:
@@ -91,7 +91,7 @@ def _judged(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRe
             snapshot = now
             counted |= _counted(spark, store, [(ref, snapshot)])
         found = counted.get(ref.folder, SparkCount())
-        results.append(Result.of(ref, snapshot, found))
+        results.append(VerifyResult.of(ref, snapshot, found))
     return results
 
 

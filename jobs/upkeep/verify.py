@@ -25,7 +25,7 @@ from jobs.run import Facts, job
 from jobs.tasks import frame_of_tasks, storage
 from jobs.upkeep.chunks import chunks_of
 from jobs.upkeep.spark_count import count_with_spark
-from jobs.upkeep.verify_result import RESULT_ROW, Result, short
+from jobs.upkeep.verify_result import RESULT_ROW, VerifyResult, short
 from mq.errors import Corrupt, DeltaMQError
 from tables.config import Config
 from tables.delta import PartitionNotFound
@@ -127,14 +127,14 @@ def verify_partitions(item: VerifyItem) -> Iterator[pa.RecordBatch]:
     yield _batch(rows)
 
 
-def _verdict(store: Store, ref: PartitionRef) -> Result | None:
+def _verdict(store: Store, ref: PartitionRef) -> VerifyResult | None:
     try:
         snapshot, count = count_offsets(store, ref)
     except PartitionNotFound:
         return None  # its topic was deleted a moment ago
     except (DeltaMQError, OSError) as error:
-        return Result(ref=ref, finding=short(error.detail if isinstance(error, DeltaMQError) else str(error)))
-    return Result.of(ref, snapshot, count)
+        return VerifyResult(ref=ref, finding=short(error.detail if isinstance(error, DeltaMQError) else str(error)))
+    return VerifyResult.of(ref, snapshot, count)
 
 
 def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:

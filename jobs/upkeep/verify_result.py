@@ -9,11 +9,11 @@ from typing import Final
 import pyarrow as pa
 
 from tables.delta import Snapshot
-from tables.ops import Counted, finding_of
+from tables.ops import RowCount, finding_of
 from tables.paths import PartitionRef
 from tables.schema import TIME
 
-__all__ = ["RESULT_ROW", "Result", "short"]
+__all__ = ["RESULT_ROW", "VerifyResult", "short"]
 
 _FINDING_LENGTH_MAX: Final = 500
 
@@ -35,16 +35,16 @@ RESULT_ROW: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class VerifyResult:
     """The result for a partition; an empty `finding` means that it is sound."""
 
     ref: PartitionRef
     snapshot: Snapshot | None = None
-    counted: Counted | None = None
+    counted: RowCount | None = None
     finding: str = ""
 
     @classmethod
-    def of(cls, ref: PartitionRef, snapshot: Snapshot, counted: Counted) -> Result:
+    def of(cls, ref: PartitionRef, snapshot: Snapshot, counted: RowCount) -> VerifyResult:
         """Return the result of a count."""
         finding = finding_of(snapshot.min_offset, snapshot.end_offset, counted)
         return cls(ref=ref, snapshot=snapshot, counted=counted, finding=finding)

@@ -9,12 +9,12 @@ from mq.audit.records import (
     ActEnded,
     AuditRecord,
     Outcome,
-    Refused,
+    RefusalCount,
     record_from_json,
     record_to_json,
 )
 from mq.audit.refusals import Refusals
-from mq.audit.shown import Change, bounded, outcome_of, states_of
+from mq.audit.shown import MetadataChange, bounded, outcome_of, states_of
 
 __all__ = [
     "ANONYMOUS",
@@ -22,10 +22,10 @@ __all__ = [
     "ActBegun",
     "ActEnded",
     "AuditRecord",
-    "Change",
+    "MetadataChange",
     "Outcome",
+    "RefusalCount",
     "Refusals",
-    "Refused",
     "bounded",
     "outcome_of",
     "record_from_json",

@@ -23,7 +23,7 @@ __all__ = [
     "ActEnded",
     "AuditRecord",
     "Outcome",
-    "Refused",
+    "RefusalCount",
     "record_from_json",
     "record_to_json",
 ]
@@ -81,7 +81,7 @@ class ActEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusalCount:
     """How often a principal was refused a call in one minute, by one process."""
 
     kind: ClassVar[str] = "refused"
@@ -97,9 +97,9 @@ class Refused:
     address: str
 
 
-AuditRecord = ActBegun | ActEnded | Refused
+AuditRecord = ActBegun | ActEnded | RefusalCount
 
-_FORMS: Final[Mapping[str, Form[Any]]] = forms_of(ActBegun, ActEnded, Refused)
+_FORMS: Final[Mapping[str, Form[Any]]] = forms_of(ActBegun, ActEnded, RefusalCount)
 
 
 def record_to_json(record: AuditRecord) -> tuple[str, bytes]:

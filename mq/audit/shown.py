@@ -12,13 +12,13 @@ from mq.auth import AuthState
 from mq.meta import AnyEvent, GroupSettings, Meta
 from mq.stored_json import to_json
 
-__all__ = ["Change", "bounded", "outcome_of", "states_of"]
+__all__ = ["MetadataChange", "bounded", "outcome_of", "states_of"]
 
 _BAD_REQUEST: Final = 400
 _INTERNAL: Final = 500
 
 
-class Change(NamedTuple):
+class MetadataChange(NamedTuple):
     """What one append of an act changed in the metadata."""
 
     before: Meta
@@ -38,7 +38,7 @@ def outcome_of(status: int, *, changed: bool, is_unsure: bool) -> Outcome:
     return "refused" if status < _INTERNAL else "failed"
 
 
-def states_of(changes: Sequence[Change]) -> tuple[str, str]:
+def states_of(changes: Sequence[MetadataChange]) -> tuple[str, str]:
     """Return what the metadata said of the changed resources before and after, as JSON; empty for no change."""
     keys = list(dict.fromkeys(event.key for one in changes for event in one.events))[:RESOURCES_MAX]
     if not keys:

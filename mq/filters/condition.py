@@ -28,7 +28,6 @@ __all__ = [
     "Header",
     "In",
     "IsNull",
-    "Kind",
     "Like",
     "Literal",
     "Not",
@@ -39,6 +38,7 @@ __all__ = [
     "Text",
     "Truth",
     "Value",
+    "ValueKind",
     "all_of",
     "any_of",
     "fields_of",
@@ -59,7 +59,7 @@ class Operator(enum.Enum):
     AT_LEAST = ">="
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """As what values are compared."""
 
     TEXT = "text"
@@ -191,11 +191,11 @@ def any_of(conditions: Iterable[Condition]) -> Condition:
     return flat[0] if len(flat) == 1 else Or(flat)
 
 
-def kind_of(*values: Value) -> Kind:
+def kind_of(*values: Value) -> ValueKind:
     """Return as what these values are compared with each other."""
     if is_numeric(*values):
-        return Kind.NUMBER
-    return Kind.BOOLEAN if is_boolean(*values) else Kind.TEXT
+        return ValueKind.NUMBER
+    return ValueKind.BOOLEAN if is_boolean(*values) else ValueKind.TEXT
 
 
 def is_numeric(*values: Value) -> bool:

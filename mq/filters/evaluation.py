@@ -23,7 +23,6 @@ from mq.filters.condition import (
     Header,
     In,
     IsNull,
-    Kind,
     Like,
     Not,
     Number,
@@ -33,6 +32,7 @@ from mq.filters.condition import (
     Text,
     Truth,
     Value,
+    ValueKind,
     kind_of,
 )
 from mq.filters.like import matches_like
@@ -104,14 +104,14 @@ def _compare(how: Operator, left: Value, right: Value, message: Fields) -> bool 
     return None if first is None or second is None else _COMPARE[how](first, second)
 
 
-def value_of(value: Value, kind: Kind, message: Fields) -> str | float | bool | None:
+def value_of(value: Value, kind: ValueKind, message: Fields) -> str | float | bool | None:
     """Return a value as a text, a number or a boolean; None for NULL."""
     match kind:
-        case Kind.NUMBER:
+        case ValueKind.NUMBER:
             return _number_of(value, message)
-        case Kind.BOOLEAN:
+        case ValueKind.BOOLEAN:
             return _truth_of(value, message)
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             return _text_of(value, message)
 
 

@@ -47,7 +47,7 @@ from mq.filters.condition import (
     is_numeric,
 )
 from mq.filters.like import parse_like
-from mq.filters.tokens import Kind, Token, refusal, tokens_of
+from mq.filters.tokens import Token, TokenKind, refusal, tokens_of
 from mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 
 __all__ = ["parse_filter"]
@@ -105,7 +105,7 @@ class _Parser:
     def _wrong(self, expected: str) -> Unprocessable:
         return refusal(self._token.position, expected, self._token.shown)
 
-    def _take(self, kind: Kind, *texts: str) -> Token | None:
+    def _take(self, kind: TokenKind, *texts: str) -> Token | None:
         """Pass over the next token and return it, if it is of this kind and one of these texts, or any for none."""
         token = self._token
         if token.kind is not kind or (texts and token.text not in texts):
@@ -113,7 +113,7 @@ class _Parser:
         self._at += 1
         return token
 
-    def _need(self, kind: Kind, text: str) -> None:
+    def _need(self, kind: TokenKind, text: str) -> None:
         if self._take(kind, text) is None:
             raise self._wrong(text)
 
@@ -136,7 +136,7 @@ class _Parser:
 
     def whole(self) -> Condition:
         condition = self._condition(self._any())
-        if self._token.kind is not Kind.END:
+        if self._token.kind is not TokenKind.END:
             raise self._wrong("AND, OR or the end")
         return condition
 
@@ -154,30 +154,30 @@ class _Parser:
 
     def _chain(self, parse: Callable[[], _Node], word: str, join: Callable[[list[Condition]], Condition]) -> _Node:
         node = parse()
-        if self._token.text != word or self._token.kind is not Kind.KEYWORD:
+        if self._token.text != word or self._token.kind is not TokenKind.KEYWORD:
             return node
         conditions = [self._condition(node)]
-        while self._take(Kind.KEYWORD, word):
+        while self._take(TokenKind.KEYWORD, word):
             conditions.append(self._condition(parse()))
         return join(conditions)
 
     def _one(self) -> _Node:
-        if self._take(Kind.KEYWORD, "NOT"):
+        if self._take(TokenKind.KEYWORD, "NOT"):
             return Not(self._condition(self._nested(self._one)))
         return self._test()
 
     def _test(self) -> _Node:
         start = self._token
         node = self._sum()
-        operator = self._take(Kind.SIGN, *_COMPARISONS)
+        operator = self._take(TokenKind.SIGN, *_COMPARISONS)
         if operator is not None:
             return self._comparison(_value(node, start), operator)
-        if self._take(Kind.KEYWORD, "IS"):
-            opposite = self._take(Kind.KEYWORD, "NOT")
-            self._need(Kind.KEYWORD, "NULL")
+        if self._take(TokenKind.KEYWORD, "IS"):
+            opposite = self._take(TokenKind.KEYWORD, "NOT")
+            self._need(TokenKind.KEYWORD, "NULL")
             return _maybe_not(opposite, IsNull(_value(node, start)))
-        opposite = self._take(Kind.KEYWORD, "NOT")
-        test = self._take(Kind.KEYWORD, "IN", "BETWEEN", "LIKE")
+        opposite = self._take(TokenKind.KEYWORD, "NOT")
+        test = self._take(TokenKind.KEYWORD, "IN", "BETWEEN", "LIKE")
         if test is not None:
             parse = {"IN": self._in, "BETWEEN": self._between, "LIKE": self._like}[test.text]
             return _maybe_not(opposite, parse(_value(node, start), start))
@@ -200,7 +200,7 @@ class _Parser:
         # The value is compared twice.
         self._count_term()
         low = self._bound()
-        self._need(Kind.KEYWORD, "AND")
+        self._need(TokenKind.KEYWORD, "AND")
         return all_of((Comparison(Operator.AT_LEAST, value, low), Comparison(Operator.AT_MOST, value, self._bound())))
 
     def _bound(self) -> Value:
@@ -211,17 +211,17 @@ class _Parser:
         return bound
 
     def _in(self, value: Value, _: Token) -> In:
-        self._need(Kind.SIGN, "(")
+        self._need(TokenKind.SIGN, "(")
         items = [self._item(value)]
-        while self._take(Kind.SIGN, ","):
+        while self._take(TokenKind.SIGN, ","):
             items.append(self._item(value))
-        if self._take(Kind.SIGN, ")") is None:
+        if self._take(TokenKind.SIGN, ")") is None:
             raise self._wrong(", or )")
         return In(value, tuple(items))
 
     def _item(self, value: Value) -> Literal:
         start = self._token
-        minus = self._take(Kind.SIGN, "-")
+        minus = self._take(TokenKind.SIGN, "-")
         item = self._number() if minus else self._literal()
         if item is None:
             raise self._wrong("a number" if minus else "a text in quotes, a number, TRUE, FALSE or NULL")
@@ -234,10 +234,10 @@ class _Parser:
         if is_numeric(value) or is_boolean(value):
             raise refusal(start.position, "a text or a name", start.shown)
         self._count_term()
-        text = self._take(Kind.TEXT)
+        text = self._take(TokenKind.TEXT)
         if text is None:
             raise self._wrong("a pattern in quotes")
-        escape = self._escape() if self._take(Kind.KEYWORD, "ESCAPE") else None
+        escape = self._escape() if self._take(TokenKind.KEYWORD, "ESCAPE") else None
         pattern = parse_like(text.text, escape)
         if pattern is None:
             raise refusal(text.position, f"%, _ or {escape} behind each {escape} of the pattern", text.shown)
@@ -245,7 +245,7 @@ class _Parser:
 
     def _escape(self) -> str:
         token = self._token
-        if token.kind is not Kind.TEXT or len(token.text) != 1 or token.text in "%_":
+        if token.kind is not TokenKind.TEXT or len(token.text) != 1 or token.text in "%_":
             raise self._wrong("one character in quotes, but % and _")
         self._at += 1
         return token.text
@@ -261,22 +261,22 @@ class _Parser:
     def _calculation(self, parse: Callable[[], _Node], *signs: Sign) -> _Node:
         start = self._token
         node = parse()
-        while token := self._take(Kind.SIGN, *(sign.value for sign in signs)):
+        while token := self._take(TokenKind.SIGN, *(sign.value for sign in signs)):
             left, right_start = _number_value(node, start), self._token
             node = Arithmetic(Sign(token.text), left, _number_value(parse(), right_start))
         return node
 
     def _factor(self) -> _Node:
-        if self._take(Kind.SIGN, "-"):
+        if self._take(TokenKind.SIGN, "-"):
             start = self._token
             value = _number_value(self._nested(self._factor), start)
             if isinstance(value, Number):
                 return _negative(value)
             self._count_term()
             return Arithmetic(Sign.MINUS, Number(0.0), value)
-        if self._take(Kind.SIGN, "("):
+        if self._take(TokenKind.SIGN, "("):
             node = self._nested(self._any)
-            if self._take(Kind.SIGN, ")") is None:
+            if self._take(TokenKind.SIGN, ")") is None:
                 raise self._wrong("an operator or )")
             return node
         self._count_term()
@@ -286,16 +286,16 @@ class _Parser:
         return value_or_none
 
     def _literal(self) -> Literal | None:
-        text = self._take(Kind.TEXT)
+        text = self._take(TokenKind.TEXT)
         if text is not None:
             return Text(text.text)
-        word = self._take(Kind.KEYWORD, *_TRUTHS)
+        word = self._take(TokenKind.KEYWORD, *_TRUTHS)
         if word is not None:
             return Truth(_TRUTHS[word.text])
         return self._number()
 
     def _number(self) -> Number | None:
-        if self._token.kind is not Kind.NUMBER:
+        if self._token.kind is not TokenKind.NUMBER:
             return None
         value = float(self._token.text)
         if math.isinf(value):
@@ -306,21 +306,21 @@ class _Parser:
         return Number(value)
 
     def _field(self) -> Header | Column | None:
-        quoted = self._take(Kind.QUOTED)
+        quoted = self._take(TokenKind.QUOTED)
         if quoted is not None:
             return Header(quoted.text)
-        name = self._take(Kind.NAME)
+        name = self._take(TokenKind.NAME)
         if name is None:
             return None
-        if name.text == "headers" and self._take(Kind.SIGN, "["):
+        if name.text == "headers" and self._take(TokenKind.SIGN, "["):
             return self._subscript()
         return _COLUMNS.get(name.text) or Header(name.text)
 
     def _subscript(self) -> Header:
-        name = self._take(Kind.TEXT)
+        name = self._take(TokenKind.TEXT)
         if name is None:
             raise self._wrong("the name of a header in single quotes")
-        self._need(Kind.SIGN, "]")
+        self._need(TokenKind.SIGN, "]")
         return Header(name.text)
 
 

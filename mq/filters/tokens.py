@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 from mq.errors import Unprocessable
 
-__all__ = ["BARE_NAME", "KEYWORDS", "Kind", "Token", "refusal", "tokens_of"]
+__all__ = ["BARE_NAME", "KEYWORDS", "Token", "TokenKind", "refusal", "tokens_of"]
 
 KEYWORDS: Final = frozenset(("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"))
 #: A name that needs no quotes, if it is not a keyword.
 BARE_NAME: Final = r"[A-Za-z_$][A-Za-z0-9_$]*"
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     """What a token is."""
 
     SPACE = "space"
@@ -32,7 +32,7 @@ class Kind(enum.Enum):
 class Token(NamedTuple):
     """One token: keywords in capitals, names and texts without their quotes."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     #: The place of its first character, from 0 on.
     position: int
@@ -40,7 +40,7 @@ class Token(NamedTuple):
     @property
     def shown(self) -> str:
         """The token as errors show it."""
-        return "the end" if self.kind is Kind.END else repr(self.text)
+        return "the end" if self.kind is TokenKind.END else repr(self.text)
 
 
 _PATTERN: Final = re.compile(
@@ -73,21 +73,21 @@ def tokens_of(text: str) -> Iterator[Token]:
         found = _PATTERN.match(text, at)
         if found is None:
             raise refusal(at, _wanted(text[at]), repr(text[at]))
-        kind = Kind[found.lastgroup or ""]
-        if kind is not Kind.SPACE:
+        kind = TokenKind[found.lastgroup or ""]
+        if kind is not TokenKind.SPACE:
             yield _token(kind, found.group(), at)
         at = found.end()
-    yield Token(Kind.END, "", len(text))
+    yield Token(TokenKind.END, "", len(text))
 
 
 def _wanted(character: str) -> str:
     return f"a closing {character}" if character in "\"'" else "a name, a value or an operator"
 
 
-def _token(kind: Kind, text: str, position: int) -> Token:
-    if kind in (Kind.QUOTED, Kind.TEXT):
+def _token(kind: TokenKind, text: str, position: int) -> Token:
+    if kind in (TokenKind.QUOTED, TokenKind.TEXT):
         quote = text[0]
         return Token(kind, text[1:-1].replace(quote * 2, quote), position)
-    if kind is Kind.NAME and text.upper() in KEYWORDS:
-        return Token(Kind.KEYWORD, text.upper(), position)
+    if kind is TokenKind.NAME and text.upper() in KEYWORDS:
+        return Token(TokenKind.KEYWORD, text.upper(), position)
     return Token(kind, text, position)

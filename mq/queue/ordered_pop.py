@@ -38,7 +38,7 @@ __all__ = [
     "Flight",
     "OrderedLane",
     "OrderedPop",
-    "Turn",
+    "PopTurn",
     "check_attempt_id",
     "dead_producer_id",
 ]
@@ -102,7 +102,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PopTurn:
     """What a pop may do now."""
 
     #: Offsets to deliver again, in order, and nothing else with them.
@@ -346,20 +346,20 @@ class OrderedPop(OrderedLane):
         behind = OffsetRanges([*start.done, *((offset, offset + 1) for offset in self.flights)])
         self.next_offset = behind.gap_from(self.next_offset)
 
-    def turn(self, now_ms: int, max_messages: int) -> Turn:
+    def turn(self, now_ms: int, max_messages: int) -> PopTurn:
         """Return what a pop may do now: wait, deliver the same messages again, or read new ones (POP-16)."""
         flights = self.flights
         if not flights:
-            return Turn(read_from=self.next_offset)
+            return PopTurn(read_from=self.next_offset)
         offsets = sorted(flights)
         dead = tuple(at for at in offsets if flights[at].visible_ms <= now_ms and self.is_over(at))
         if dead:
-            return Turn(dead=dead)
+            return PopTurn(dead=dead)
         wait_until_ms = max(flight.visible_ms for flight in flights.values())
         if now_ms < wait_until_ms:
-            return Turn(wait_until_ms=wait_until_ms)
+            return PopTurn(wait_until_ms=wait_until_ms)
         again = offsets[: bisect_left(offsets, self.next_offset)]
-        return Turn(again=tuple(again[:max_messages])) if again else Turn(read_from=self.next_offset)
+        return PopTurn(again=tuple(again[:max_messages])) if again else PopTurn(read_from=self.next_offset)
 
     def again(
         self, offsets: Sequence[int], now_ms: int, invisible_ms: int, attempt_id: str | None = None
@@ -375,7 +375,7 @@ class OrderedPop(OrderedLane):
         invisible_ms: int,
         attempt_id: str | None = None,
     ) -> list[Delivery]:
-        """Deliver new messages, read from `Turn.read_from` up to `next_offset`; the rest was filtered out.
+        """Deliver new messages, read from `PopTurn.read_from` up to `next_offset`; the rest was filtered out.
 
         Stops before a message that was delivered too often, which the next `turn` returns among the dead.
         """

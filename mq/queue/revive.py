@@ -39,7 +39,7 @@ __all__ = [
     "Copy",
     "DeadLetter",
     "Decision",
-    "Due",
+    "DueCheckpoint",
     "Later",
     "Life",
     "Lost",
@@ -47,7 +47,7 @@ __all__ = [
     "Request",
     "Revive",
     "Skip",
-    "Stored",
+    "StoredCopies",
     "due",
     "life_of",
     "loss_producer_id",
@@ -80,7 +80,7 @@ class LostReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueCheckpoint:
     """A checkpoint with the bits of the messages that must be delivered again."""
 
     checkpoint: Checkpoint
@@ -172,7 +172,7 @@ Decision = Revive | DeadLetter | Skip | Lost | Later
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredCopies:
     """The messages of a checkpoint that the two destinations hold, as bit maps."""
 
     retry: int = 0
@@ -183,7 +183,7 @@ class Stored:
         return self.retry | self.dead
 
 
-_NOTHING: Final = Stored()
+_NOTHING: Final = StoredCopies()
 
 
 def producer_id(key: CheckpointKey, offset: int) -> str:
@@ -247,21 +247,23 @@ def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, 
     return Life.PRESENT if pop.epoch == epoch else Life.EPOCH_OVER
 
 
-def due(states: Iterable[CheckpointState], now_ms: int, *, settle_ms: int = ACK_SETTLE_MS) -> list[Due]:
+def due(states: Iterable[CheckpointState], now_ms: int, *, settle_ms: int = ACK_SETTLE_MS) -> list[DueCheckpoint]:
     """Return the messages that must be delivered again at `now_ms`, in an order that only depends on the states."""
     found = [
-        Due(state.checkpoint, bits) for state in states if state.checkpoint and (bits := state.due(now_ms, settle_ms))
+        DueCheckpoint(state.checkpoint, bits)
+        for state in states
+        if state.checkpoint and (bits := state.due(now_ms, settle_ms))
     ]
     return sorted(found, key=lambda one: (one.checkpoint.revive_time_ms, one.checkpoint.key))
 
 
 def decide_redelivery(
-    due: Due,
+    due: DueCheckpoint,
     *,
     life: Life,
     max_attempts: int,
     now_ms: int,
-    stored: Stored = _NOTHING,
+    stored: StoredCopies = _NOTHING,
     gone: Collection[int] = (),
     unreadable: Mapping[int, int] = {},
 ) -> list[Decision]:
@@ -315,7 +317,7 @@ def _backoff_ms(times: int) -> int:
     return DEFAULT_WAITS_MS[min(max(times, 1), len(DEFAULT_WAITS_MS)) - 1]
 
 
-def settle(due: Due, decisions: Iterable[Decision]) -> Done | None:
+def settle(due: DueCheckpoint, decisions: Iterable[Decision]) -> Done | None:
     """Return the record to append when all that was decided is stored; None when every message must wait.
 
     Messages that earlier runs stored count as ended, too.

@@ -22,9 +22,17 @@ from mq.static.logical_queue import (
     queue_names,
 )
 from mq.static.placement import plan_remap, spread_queues
-from mq.static.progress import Found, commit_steps, committed_at, offset_at_time, position_of, reset_steps, unfinished
+from mq.static.progress import (
+    SegmentOffsets,
+    commit_steps,
+    committed_at,
+    offset_at_time,
+    position_of,
+    reset_steps,
+    unfinished,
+)
 from mq.static.queue_mapping import QueueMapping, mappings_of
-from mq.static.reading import Place, next_after, place_of
+from mq.static.reading import ReadPlace, next_after, place_of
 from mq.static.segment import UNDECIDED, Segment, not_decided
 from mq.static.stored_offsets import StoredOffsets, Stretch
 from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
@@ -35,15 +43,15 @@ __all__ = [
     "LOGICAL_BROKER",
     "NO_MAPPINGS",
     "UNDECIDED",
-    "Found",
     "GlobalQueues",
     "LogicalQueue",
     "MappingFault",
-    "Place",
     "QueueMapping",
+    "ReadPlace",
     "Sealed",
     "Segment",
     "SegmentOf",
+    "SegmentOffsets",
     "ShownPlace",
     "Stay",
     "StoredOffsets",

@@ -17,10 +17,18 @@ from mq.static.logical_queue import LogicalQueue
 from mq.static.reading import place_of
 from mq.static.segment import Segment
 
-__all__ = ["Found", "commit_steps", "committed_at", "offset_at_time", "position_of", "reset_steps", "unfinished"]
+__all__ = [
+    "SegmentOffsets",
+    "commit_steps",
+    "committed_at",
+    "offset_at_time",
+    "position_of",
+    "reset_steps",
+    "unfinished",
+]
 
 
-class Found(NamedTuple):
+class SegmentOffsets(NamedTuple):
     """What a segment has at or after a time, as physical offsets."""
 
     #: The first message at or after the time; `end_offset` if there is none.
@@ -78,7 +86,7 @@ def reset_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, int
         yield segment, done.get(segment, segment.start_offset)
 
 
-def offset_at_time(queue: LogicalQueue, found: Mapping[str, Found]) -> int:
+def offset_at_time(queue: LogicalQueue, found: Mapping[str, SegmentOffsets]) -> int:
     """Return the smallest logical offset at or after a time, over all segments; the end if there is none.
 
     `found` has what each readable segment's partition has at or after the time.

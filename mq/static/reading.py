@@ -14,10 +14,10 @@ from typing import NamedTuple
 from mq.static.logical_queue import LogicalQueue
 from mq.static.segment import Segment
 
-__all__ = ["Place", "next_after", "place_of"]
+__all__ = ["ReadPlace", "next_after", "place_of"]
 
 
-class Place(NamedTuple):
+class ReadPlace(NamedTuple):
     """Where a read begins."""
 
     segment: Segment
@@ -25,16 +25,16 @@ class Place(NamedTuple):
     offset: int
 
 
-def place_of(queue: LogicalQueue, offset: int) -> Place:
+def place_of(queue: LogicalQueue, offset: int) -> ReadPlace:
     """Return where a read from a logical offset begins; an offset behind a sealed segment goes forward."""
     segment = queue.segment_at(offset)
     physical = segment.physical(offset)
     while segment.is_sealed and physical >= segment.end_offset:
         following = queue.after(segment)
         if following is None:
-            return Place(segment, segment.end_offset)
+            return ReadPlace(segment, segment.end_offset)
         segment, physical = following, following.start_offset
-    return Place(segment, physical)
+    return ReadPlace(segment, physical)
 
 
 def next_after(queue: LogicalQueue, segment: Segment, offset: int) -> int:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["Pulled", "Share"]
+__all__ = ["Pulled", "PulledMessages"]
 
 #: Ranges that are told apart in a partition; older ones count as one.
 _RANGES_MAX: Final = 64
 
 
-class Share(NamedTuple):
+class PulledMessages(NamedTuple):
     """Some messages that were delivered at the same time."""
 
     messages: int
@@ -70,7 +70,7 @@ class Pulled:
             self._ranges.appendleft(joined)
         return again
 
-    def commit(self, offset: int) -> Iterator[Share]:
+    def commit(self, offset: int) -> Iterator[PulledMessages]:
         """Yield what lies before a committed offset, once."""
         while self._ranges and self._ranges[0].first < offset:
             one = self._ranges[0]
@@ -80,13 +80,13 @@ class Pulled:
             else:
                 taken = one.take_before(offset)
             if taken:
-                yield Share(taken, one.delivered_ms)
+                yield PulledMessages(taken, one.delivered_ms)
 
-    def settle(self, offset: int) -> Share | None:
+    def settle(self, offset: int) -> PulledMessages | None:
         """Take out one message that failed; None if it is not known, or is taken out already."""
         for one in self._ranges:
             if one.first <= offset < one.stop and one.left and offset not in one.failed:
                 one.failed.add(offset)
                 one.left -= 1
-                return Share(1, one.delivered_ms)
+                return PulledMessages(1, one.delivered_ms)
         return None

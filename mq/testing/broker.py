@@ -43,7 +43,7 @@ from mq.queue import (
 )
 from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from mq.testing.jobs import redelivered, settle_overdue
-from mq.testing.log import MemoryLog, Origin, Row, Tables
+from mq.testing.log import MemoryLog, Origin, Row, StoredState
 
 __all__ = ["LanePop", "MemoryBroker", "Popped"]
 
@@ -88,7 +88,7 @@ class LanePop:
 class MemoryBroker:
     """One life of the process that owns the lanes."""
 
-    def __init__(self, tables: Tables, keys: HandleKeys, settings: BufferSettings) -> None:
+    def __init__(self, tables: StoredState, keys: HandleKeys, settings: BufferSettings) -> None:
         self._tables = tables
         self._keys = keys
         self._buffer = Buffer(settings)

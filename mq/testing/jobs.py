@@ -14,14 +14,14 @@ from mq.queue import (
     CheckpointKey,
     DeadLetter,
     Delayed,
-    Due,
+    DueCheckpoint,
     Forward,
     Lane,
     Life,
     Lost,
     Revive,
     Span,
-    Stored,
+    StoredCopies,
     decide_forwards,
     decide_redelivery,
     due,
@@ -31,7 +31,7 @@ from mq.queue import (
     stored_bits,
     with_reason,
 )
-from mq.testing.log import MemoryLog, Origin, Row, Tables
+from mq.testing.log import MemoryLog, Origin, Row, StoredState
 
 __all__ = [
     "DELAY_PARTITION",
@@ -46,7 +46,7 @@ DELAY_PARTITION = "delay@memory"
 
 
 def revive_steps(
-    tables: Tables, now_ms: int, *, settle_ms: int, unreadable: Collection[tuple[str, int]] = ()
+    tables: StoredState, now_ms: int, *, settle_ms: int, unreadable: Collection[tuple[str, int]] = ()
 ) -> Iterator[None]:
     """Deliver again messages that were not acknowledged in time (SPEC POP-11); yields after each step.
 
@@ -56,7 +56,9 @@ def revive_steps(
         yield from _revive(tables, one, now_ms, unreadable)
 
 
-def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[str, int]]) -> Iterator[None]:
+def _revive(
+    tables: StoredState, one: DueCheckpoint, now_ms: int, unreadable: Collection[tuple[str, int]]
+) -> Iterator[None]:
     checkpoint = one.checkpoint
     pop = checkpoint.pop
     life = _life(tables, checkpoint)
@@ -71,7 +73,7 @@ def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[
             life=life,
             max_attempts=tables.groups.group(pop.group).settings.max_attempts,
             now_ms=now_ms,
-            stored=Stored(
+            stored=StoredCopies(
                 *(stored_bits(checkpoint.key, checkpoint.span, one.bits, log.stored_seqs) for log in (retry, dead))
             ),
             gone=[offset for offset in offsets if offset < source.min_offset],
@@ -94,7 +96,7 @@ def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[
         yield
 
 
-def _life(tables: Tables, checkpoint: Checkpoint) -> Life:
+def _life(tables: StoredState, checkpoint: Checkpoint) -> Life:
     pop = checkpoint.pop
     topic = tables.topics.get(pop.topic)
     group = tables.groups.groups.get(pop.group)
@@ -106,13 +108,13 @@ def _life(tables: Tables, checkpoint: Checkpoint) -> Life:
     )
 
 
-def redelivered(tables: Tables, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
+def redelivered(tables: StoredState, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
     """Return the messages of a lease that revive has delivered again, perhaps early by a clock ahead (SPEC POP-9)."""
     places = tables.lane_log(retry_lane(key.lane, topic)), tables.dead_letters(key.group)
     return stored_bits(key, span, bits, lambda producer: [seq for log in places for seq in log.stored_seqs(producer)])
 
 
-def settle_overdue(tables: Tables, buffer: Buffer, lane: Lane) -> None:
+def settle_overdue(tables: StoredState, buffer: Buffer, lane: Lane) -> None:
     """Update a lane's overdue messages: note which ones were delivered again, and which ones retention removed."""
     low = tables.lane_log(lane.key).min_offset
     for held in list(lane.overdue.values()):
@@ -141,7 +143,7 @@ def again(row: Row, topic: str, partition: str, reconsume_times: int) -> Row:
     return replace(row, origin=origin, reconsume_times=reconsume_times, deliver_time_ms=None)
 
 
-def delay_steps(tables: Tables, now_ms: int) -> Iterator[None]:
+def delay_steps(tables: StoredState, now_ms: int) -> Iterator[None]:
     """Forward due messages (SPEC RETRY-4); yields after each step."""
     log = tables.log("delay")
     waiting = [delayed_of(row) for row in log.read(0, log.end_offset)]

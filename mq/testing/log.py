@@ -14,7 +14,7 @@ from mq.producer import Part, ProducerWindow
 from mq.queue import Bounds, CheckpointKey, CheckpointState, Committed, LaneKey, LostReason, Record, fold
 from mq.routing import Route
 
-__all__ = ["MemoryLog", "MemoryTopic", "Origin", "Row", "Tables"]
+__all__ = ["MemoryLog", "MemoryTopic", "Origin", "Row", "StoredState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class MemoryTopic:
         return self.route.partition_of(key)
 
 
-class Tables:
+class StoredState:
     """All state that survives a crash."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ from mq.queue_limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
 from mq.routing import new_route
 from mq.testing.broker import LanePop, MemoryBroker, Popped
 from mq.testing.jobs import delay_steps, delayed_of, revive_steps
-from mq.testing.log import MemoryTopic, Origin, Row, Tables
+from mq.testing.log import MemoryTopic, Origin, Row, StoredState
 
 __all__ = ["AckAnswer", "MemoryQueue", "Popped"]
 
@@ -79,7 +79,7 @@ class MemoryQueue:
         invisible: InvisibleBounds | None = None,
     ) -> None:
         self.now_ms = now_ms
-        self.tables = Tables()
+        self.tables = StoredState()
         self._keys = keys
         self._buffer_settings = buffer or BufferSettings()
         self._invisible = invisible or InvisibleBounds()

@@ -18,7 +18,7 @@ from typing import Final
 
 from tables.delta import DataFile
 
-__all__ = ["RETENTION_PART", "TAIL_FILES_MAX", "Target", "plan_compaction"]
+__all__ = ["RETENTION_PART", "TAIL_FILES_MAX", "CompactionTargets", "plan_compaction"]
 
 #: A compacted file spans at most the retention time divided by this.
 RETENTION_PART: Final = 8
@@ -27,7 +27,7 @@ TAIL_FILES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CompactionTargets:
     """The targets of compaction in one partition."""
 
     #: The size of a finished file.
@@ -38,7 +38,7 @@ class Target:
     span_ms: int | None = None
 
 
-def plan_compaction(files: Sequence[DataFile], target: Target) -> list[Sequence[DataFile]]:
+def plan_compaction(files: Sequence[DataFile], target: CompactionTargets) -> list[Sequence[DataFile]]:
     """Return the groups of adjacent files that should become one file each, oldest first."""
     settled = files[: len(files) - _tail_count(files, target)]
     found: list[Sequence[DataFile]] = []
@@ -48,7 +48,7 @@ def plan_compaction(files: Sequence[DataFile], target: Target) -> list[Sequence[
     return [group for group in found if len(group) > 1]
 
 
-def _tail_count(files: Sequence[DataFile], target: Target) -> int:
+def _tail_count(files: Sequence[DataFile], target: CompactionTargets) -> int:
     """Return how many files at the end are left to roll-ups: at most TAIL_FILES_MAX, if no process rolls them up."""
     count = 0
     for file in reversed(files):
@@ -58,7 +58,7 @@ def _tail_count(files: Sequence[DataFile], target: Target) -> int:
     return count
 
 
-def _runs(files: Sequence[DataFile], target: Target) -> Iterator[tuple[Sequence[DataFile], bool]]:
+def _runs(files: Sequence[DataFile], target: CompactionTargets) -> Iterator[tuple[Sequence[DataFile], bool]]:
     """Yield runs of adjacent files that are not final, each with whether a final file ends it."""
     low = 0
     for at, file in enumerate(files):
@@ -70,7 +70,7 @@ def _runs(files: Sequence[DataFile], target: Target) -> Iterator[tuple[Sequence[
         yield files[low:], False
 
 
-def _groups(run: Sequence[DataFile], target: Target) -> Iterator[Sequence[DataFile]]:
+def _groups(run: Sequence[DataFile], target: CompactionTargets) -> Iterator[Sequence[DataFile]]:
     low = size = 0
     for at, file in enumerate(run):
         if low < at and not (size + file.size <= target.bytes and _is_close(run[low], file, target)):
@@ -80,6 +80,6 @@ def _groups(run: Sequence[DataFile], target: Target) -> Iterator[Sequence[DataFi
     yield run[low:]
 
 
-def _is_close(first: DataFile, last: DataFile, target: Target) -> bool:
+def _is_close(first: DataFile, last: DataFile, target: CompactionTargets) -> bool:
     """Return whether the append times of two files are close enough for one file."""
     return target.span_ms is None or last.append_max_us - first.append_min_us <= target.span_ms * 1_000

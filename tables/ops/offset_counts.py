@@ -18,7 +18,7 @@ from tables.delta import DataFile, FileReader, RowCache, Snapshot, load
 from tables.paths import PartitionRef
 from tables.store import Store
 
-__all__ = ["Count", "Counted", "count_offsets", "finding_of"]
+__all__ = ["Count", "RowCount", "count_offsets", "finding_of"]
 
 #: Size of the cache: nothing is read twice, so nothing is kept.
 _CACHE_BYTES: Final = 1
@@ -111,7 +111,7 @@ def _offsets(reader: FileReader, file: DataFile) -> Iterator[npt.NDArray[np.int6
         yield rows.column("offset").to_numpy()
 
 
-class Counted(Protocol):
+class RowCount(Protocol):
     """A count of a partition's rows, by any reader."""
 
     @property
@@ -124,7 +124,7 @@ class Counted(Protocol):
     def last(self) -> int | None: ...
 
 
-def finding_of(min_offset: int, end_offset: int, found: Counted) -> str:
+def finding_of(min_offset: int, end_offset: int, found: RowCount) -> str:
     """Return what is wrong with the offsets of a partition; an empty string if nothing is."""
     expected = end_offset - min_offset
     if found.messages != found.distinct:

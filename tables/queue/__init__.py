@@ -10,7 +10,7 @@ from tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_o
 from tables.queue.lane_states import LaneStates
 from tables.queue.merge_plan import (
     MERGED_TABLES,
-    Plan,
+    MergePlan,
     PlannedRange,
     app_id,
     forget_plans,
@@ -35,7 +35,7 @@ from tables.queue.records import (
     rows_of_statistics,
     statistics_of,
 )
-from tables.queue.recovery import Cursor, Follower, ProgressFollower, Recovered, recover, recover_progress
+from tables.queue.recovery import Follower, LogCursor, ProgressFollower, Recovered, recover, recover_progress
 from tables.queue.redelivery_rows import again, forwarded, sent_back, with_reason
 from tables.queue.refs import (
     AUDIT,
@@ -71,19 +71,19 @@ __all__ = [
     "STATISTICS",
     "TOPIC_LIVES_MAX",
     "CheckpointTable",
-    "Cursor",
     "DelayMarks",
     "DelayTargets",
     "DeliverTimes",
     "FenceEpochs",
     "Follower",
     "LaneStates",
+    "LogCursor",
     "LogTail",
+    "MergePlan",
     "MetaFollower",
     "MetaLog",
     "OpenCheckpoints",
     "Placement",
-    "Plan",
     "PlannedRange",
     "ProgressFollower",
     "Recovered",

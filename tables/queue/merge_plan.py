@@ -24,7 +24,7 @@ from tables.store import FileMissing, NotDurable, Store
 
 __all__ = [
     "MERGED_TABLES",
-    "Plan",
+    "MergePlan",
     "PlannedRange",
     "app_id",
     "forget_plans",
@@ -50,7 +50,7 @@ class PlannedRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MergePlan:
     """One batch: the range of offsets, perhaps empty, of every log that the table is merged from."""
 
     batch: int
@@ -84,7 +84,7 @@ def app_id(table: str) -> str:
     return f"mq.merge.{_name(table)}"
 
 
-def put_plan(store: Store, table: str, plan: Plan) -> Plan:
+def put_plan(store: Store, table: str, plan: MergePlan) -> MergePlan:
     """Store the plan, unless there is one with its number; return the stored one."""
     logs = [_StoredSpan(ref.topic, ref.name, span.start, span.stop, ref.generation) for ref, span in plan.logs.items()]
     key = _key(table, plan.batch)
@@ -99,7 +99,7 @@ def put_plan(store: Store, table: str, plan: Plan) -> Plan:
     return stored
 
 
-def read_plan(store: Store, table: str, batch: int) -> Plan | None:
+def read_plan(store: Store, table: str, batch: int) -> MergePlan | None:
     """Return the plan of a batch; None if it was not planned.
 
     Raises
@@ -118,7 +118,7 @@ def read_plan(store: Store, table: str, batch: int) -> Plan | None:
         PartitionRef(Space.SYS, one.topic, one.partition, one.generation): PlannedRange(one.start, one.stop)
         for one in stored.logs
     }
-    return Plan(batch=batch, logs=logs)
+    return MergePlan(batch=batch, logs=logs)
 
 
 def forget_plans(store: Store, table: str, merged: int) -> None:
@@ -129,7 +129,7 @@ def forget_plans(store: Store, table: str, merged: int) -> None:
             store.delete(f"{_folder(table)}/{entry.name}")
 
 
-def watermark(store: Store, table: str, transactions: Mapping[str, int]) -> Plan:
+def watermark(store: Store, table: str, transactions: Mapping[str, int]) -> MergePlan:
     """Return the plan of the last batch in the table, by the table's transactions; if none, batch -1 without logs.
 
     Raises
@@ -139,7 +139,7 @@ def watermark(store: Store, table: str, transactions: Mapping[str, int]) -> Plan
     """
     batch = transactions.get(app_id(table), -1)
     if batch < 0:
-        return Plan(batch=-1, logs={})
+        return MergePlan(batch=-1, logs={})
     plan = read_plan(store, table, batch)
     if plan is None:
         raise Corrupt(f"{_key(table, batch)} is missing, but {table} holds its batch", code="merge_plan_missing")

@@ -39,7 +39,7 @@ from tables.state import (
 )
 from tables.store import Store
 
-__all__ = ["Cursor", "Follower", "ProgressFollower", "Recovered", "recover", "recover_progress"]
+__all__ = ["Follower", "LogCursor", "ProgressFollower", "Recovered", "recover", "recover_progress"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
         newer: dict[CheckpointKey, CheckpointState] = {}
         try:
             for ref in refs:
-                for page in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                for page in LogCursor(warehouse, ref, stops.get(ref, 0)).new_rows():
                     newer = fold(newer, records_of(page))
             break
         except NotStored:
@@ -104,7 +104,7 @@ def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str])
         try:
             for broker in brokers:
                 ref = system_ref(OFFSETS, cluster, broker)
-                for rows in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                for rows in LogCursor(warehouse, ref, stops.get(ref, 0)).new_rows():
                     committed = committed_of(committed, offset_records_of(rows))
             break
         except NotStored:
@@ -123,7 +123,7 @@ class ProgressFollower:
         self._warehouse = warehouse
         self._broker = broker
         self._ref = system_ref(OFFSETS, cluster, broker)
-        self._cursor: Cursor | None = None
+        self._cursor: LogCursor | None = None
 
     def refresh(self) -> None:
         """Read what was stored since the last call; the first call begins with the state table."""
@@ -133,16 +133,16 @@ class ProgressFollower:
             # Records were merged and removed before they were read.
             self._read_on(self._load())
 
-    def _load(self) -> Cursor:
+    def _load(self) -> LogCursor:
         progress, stops = _merged_progress(self._warehouse)
         mine = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, (self._broker,))}
         for lane, at in self.committed.items():
             mine[lane] = at.join(mine[lane]) if lane in mine else at
         self.committed = mine
-        self._cursor = Cursor(self._warehouse, self._ref, stops.get(self._ref, 0))
+        self._cursor = LogCursor(self._warehouse, self._ref, stops.get(self._ref, 0))
         return self._cursor
 
-    def _read_on(self, cursor: Cursor) -> None:
+    def _read_on(self, cursor: LogCursor) -> None:
         for rows in cursor.new_rows():
             self.committed = committed_of(self.committed, offset_records_of(rows))
 
@@ -160,7 +160,7 @@ def _is_of(partition: str, brokers: Sequence[str]) -> bool:
     return broker_of(partition) in brokers
 
 
-class Cursor:
+class LogCursor:
     """A reader's position in a log that may not exist yet."""
 
     def __init__(self, warehouse: Warehouse, ref: PartitionRef, offset: int = 0) -> None:
@@ -199,7 +199,7 @@ class Follower:
         self._store = warehouse.store
         self._brokers = frozenset(brokers)
         refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
-        self._cursors = [Cursor(warehouse, ref) for ref in refs]
+        self._cursors = [LogCursor(warehouse, ref) for ref in refs]
         self._loaded = False
 
     @property

@@ -17,7 +17,7 @@ from tables.delta import DataFile, PartitionNotFound, Snapshot, load
 from tables.log import PartitionLog, Removed, Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.metadata import MetaLog
-from tables.queue.retention_rules import Rule, Rules, Stored
+from tables.queue.retention_rules import RetainedPartition, Rule, Rules
 
 __all__ = ["Retained", "Retention"]
 
@@ -135,6 +135,6 @@ class Retention:
         return Retained(ref=log.ref, removed=removed, held_by=verdict.held_by, lags=lags)
 
 
-def _verdict(seen: Stored, rule: Rule, rules: Rules, now_us: int) -> Removal:
+def _verdict(seen: RetainedPartition, rule: Rule, rules: Rules, now_us: int) -> Removal:
     old = list(takewhile(lambda file: is_old(file, now_us, rule.keep_ms), rules.files(seen, now_us)))
     return decide_removal(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())

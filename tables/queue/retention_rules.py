@@ -51,7 +51,7 @@ from tables.queue.merge_plan import merged_to
 from tables.queue.recovery import Follower, recover_progress
 from tables.queue.refs import AUDIT, DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, STATISTICS, lives_of_retry
 
-__all__ = ["Rule", "Rules", "Stored"]
+__all__ = ["RetainedPartition", "Rule", "Rules"]
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ _MERGED: Final = (REVIVE_LOG, OFFSETS, LOST, STATISTICS)
 _CACHE_BYTES: Final = 1
 
 
-class Stored(Protocol):
+class RetainedPartition(Protocol):
     """What rules need of a partition, which is open or only has its newest state loaded."""
 
     @property
@@ -140,7 +140,7 @@ class Rules:
         self._flights = _Once(lambda: _Flights(warehouse, cluster, brokers if flights_of is None else flights_of))
         self._merged = _Once(lambda: merged_to(warehouse.store))
 
-    def of(self, log: Stored) -> Rule | None:
+    def of(self, log: RetainedPartition) -> Rule | None:
         """Return the rule for a partition; None if its messages are kept for ever.
 
         Raises
@@ -166,7 +166,7 @@ class Rules:
             return Rule(keep_ms=self._settings.system_ms)
         return None
 
-    def files(self, log: Stored, now_us: int) -> Iterator[Dated]:
+    def files(self, log: RetainedPartition, now_us: int) -> Iterator[Dated]:
         """Return the files that retention may remove, oldest first, each with the time from which it ages."""
         kind = self._kind(log.ref)
         if kind == DELAY:
@@ -187,7 +187,7 @@ class Rules:
         topic = self._meta.topics.topics.get(name)
         return topic if topic is not None and topic.generation == generation else None
 
-    def _of_topic(self, log: Stored) -> Rule:
+    def _of_topic(self, log: RetainedPartition) -> Rule:
         topic = self._topic(log.ref.topic, log.ref.generation)
         if topic is None:
             return Rule(keep_ms=RETENTION_MS_DEFAULT)
@@ -206,7 +206,7 @@ class Rules:
 
         return Rule(keep_ms=topic.settings.retention_ms, holds=holds, readers=readers)
 
-    def _of_retry(self, log: Stored) -> Rule:
+    def _of_retry(self, log: RetainedPartition) -> Rule:
         retry = RetryTopic.of_storage_name(log.ref.topic)
         epoch, generation = lives_of_retry(log.ref.generation)
         topic, group = self._topic(retry.topic, generation), self._meta.groups.groups.get(retry.group)
@@ -227,7 +227,7 @@ class Rules:
     def _unmerged(self, ref: PartitionRef) -> Hold:
         return Hold(self._merged().get(ref, 0), _MERGE)
 
-    def _delayed(self, log: Stored, now_us: int) -> Iterator[Dated]:
+    def _delayed(self, log: RetainedPartition, now_us: int) -> Iterator[Dated]:
         """Yield the files of which all messages have ended, which age from their last deliver time."""
         ended: int | None = None
         for file in log.files:
@@ -241,7 +241,7 @@ class Rules:
                     return
             yield aged
 
-    def _marks(self, log: Stored) -> Iterator[Dated]:
+    def _marks(self, log: RetainedPartition) -> Iterator[Dated]:
         """Return the files in which all marks are about removed messages."""
         void = void_marks_below(self._warehouse, self._cluster, _broker(log.ref))
         return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
@@ -251,7 +251,7 @@ def _broker(ref: PartitionRef) -> str:
     return broker_of(ref.name)
 
 
-def _last_deliver_us(warehouse: Warehouse, log: Stored, file: DataFile) -> int:
+def _last_deliver_us(warehouse: Warehouse, log: RetainedPartition, file: DataFile) -> int:
     """Return the last deliver time of a file's messages; read only if the statistics lack it (old releases)."""
     known = decoded_stats(file.stats)
     last_ms = time_ms(known.maxValues.get("deliver_time")) if known.nullCount.get("deliver_time") == 0 else None

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-__all__ = ["Failed", "FileSystem", "Publication", "Step"]
+__all__ = ["CommitStep", "Failed", "FileSystem", "Publication"]
 
 
-class Step(IntEnum):
+class CommitStep(IntEnum):
     """A step of a commit; from `SETTLE` on the commit exists for all processes."""
 
     WRITE_FILE = 1
@@ -37,7 +37,7 @@ class Publication:
 class Failed:
     """The step that failed, and its error."""
 
-    step: Step
+    step: CommitStep
     error: OSError
 
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
-from tables.store.file_system import Failed, FileSystem, Publication, Step
+from tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 from tables.store.publish import publish_in_steps
-from tables.store.store import Entry, FileMissing, NotDurable, StoreUnsafe
+from tables.store.store import FileMissing, ListedFile, NotDurable, StoreUnsafe
 from tables.store.trash import Trash
 from tables.store.waits import waiting
 
@@ -167,7 +167,7 @@ class LocalStore:
             self._make_folder(folder)
             wanted = Publication(file, file_data, temp, data, path, f"{folder}/{HEAD}")
             failed = await self._files.publish(wanted, sync=durable)
-            if failed is not None and failed.step < Step.SETTLE:
+            if failed is not None and failed.step < CommitStep.SETTLE:
                 return self._unpublished(wanted, failed)
         if failed is not None:
             self._put_anew(key, data, durable=durable, cause=failed.error)
@@ -176,7 +176,7 @@ class LocalStore:
 
     def _unpublished(self, wanted: Publication, failed: Failed) -> bool:
         """Remove what a failed publication left; return False if the name is taken, and raise its error otherwise."""
-        if failed.step is Step.LINK:
+        if failed.step is CommitStep.LINK:
             return self._not_linked(wanted.temp, failed.error)
         self._drop(wanted.temp)
         self._drop(wanted.file)
@@ -285,7 +285,7 @@ class LocalStore:
             with _as_ours(folder):
                 self._files.sync_folder(folder)
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         return sorted(self._listed(folder, _files_of), key=lambda e: e.name)
 
     def names(self, folder: str) -> list[str]:
@@ -380,13 +380,13 @@ def _names_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
     return (e.name for e in entries if e.is_file(follow_symlinks=False))
 
 
-def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
+def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[ListedFile]:
     for entry in entries:
         # A file may vanish between the listing and `stat` (a temp file, a swept file).
         with contextlib.suppress(FileNotFoundError):
             if entry.is_file(follow_symlinks=False):
                 stat = entry.stat(follow_symlinks=False)
-                yield Entry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                yield ListedFile(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
 @contextlib.contextmanager

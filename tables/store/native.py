@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from tables.compiled import library_path
-from tables.store.file_system import Failed, Publication, Step
+from tables.store.file_system import CommitStep, Failed, Publication
 from tables.store.waits import add_wait
 
 __all__ = [
@@ -79,8 +79,10 @@ class NativePublication:
         """Return the step that failed and its error; None if none did."""
         if not step:
             return None
-        wanted, failed = self._wanted, Step(step)
-        path = {Step.WRITE_FILE: wanted.file, Step.LINK: wanted.name, Step.SETTLE: wanted.name}.get(failed, wanted.temp)
+        wanted, failed = self._wanted, CommitStep(step)
+        path = {CommitStep.WRITE_FILE: wanted.file, CommitStep.LINK: wanted.name, CommitStep.SETTLE: wanted.name}.get(
+            failed, wanted.temp
+        )
         # the number alone chooses the class: FileExistsError for EEXIST
         return Failed(failed, OSError(error, os.strerror(error), path))
 

@@ -17,7 +17,7 @@ from obstore.store import from_url
 
 from mq.errors import Unavailable, Unknown
 from tables.failpoints import failpoint
-from tables.store.store import Entry, FileMissing, put_in_turn, sparse_buffer
+from tables.store.store import FileMissing, ListedFile, put_in_turn, sparse_buffer
 from tables.store.waits import waiting
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class ObjectStore:
     def sync(self, keys: list[str]) -> None:
         """Do nothing: every put is durable."""
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         found = self._list(folder)["objects"]
         entries = [
-            Entry(item["path"].rpartition("/")[2], item["size"], int(item["last_modified"].timestamp() * 1000))
+            ListedFile(item["path"].rpartition("/")[2], item["size"], int(item["last_modified"].timestamp() * 1000))
             for item in found
         ]
         return sorted(entries, key=lambda e: e.name)

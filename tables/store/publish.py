@@ -15,28 +15,28 @@ from __future__ import annotations
 import os
 
 from tables.failpoints import failpoint
-from tables.store.file_system import Failed, FileSystem, Publication, Step
+from tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 
 __all__ = ["publish_in_steps"]
 
 
 def publish_in_steps(files: FileSystem, wanted: Publication, *, sync: bool) -> Failed | None:
     """Publish in Python; return what failed, None if nothing did."""
-    step = Step.WRITE_FILE
+    step = CommitStep.WRITE_FILE
     try:
         files.write_new(wanted.file, wanted.file_data, sync=False)
         failpoint("commit.after_data_write")
-        step = Step.WRITE_LOG
+        step = CommitStep.WRITE_LOG
         failpoint("commit.before_log_tmp")
         files.write_new(wanted.temp, wanted.log, sync=False)
-        step = Step.SYNC
+        step = CommitStep.SYNC
         if sync:
             files.sync_file(wanted.file)
             files.sync_folder(os.path.dirname(wanted.file))
             failpoint("commit.after_data_fsync")
             files.sync_file(wanted.temp)
         failpoint("commit.after_log_fsync")
-        step = Step.LINK
+        step = CommitStep.LINK
         files.link(wanted.temp, wanted.name)
     except OSError as error:
         return Failed(step, error)
@@ -46,5 +46,5 @@ def publish_in_steps(files: FileSystem, wanted: Publication, *, sync: bool) -> F
         if sync:
             files.sync_folder(os.path.dirname(wanted.name))
     except OSError as error:
-        return Failed(Step.SETTLE, error)
+        return Failed(CommitStep.SETTLE, error)
     return None

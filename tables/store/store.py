@@ -22,8 +22,8 @@ from mq.errors import NotFound, Unavailable, Unknown
 from tables.failpoints import failpoint
 
 __all__ = [
-    "Entry",
     "FileMissing",
+    "ListedFile",
     "MemoryStore",
     "NotDurable",
     "Store",
@@ -51,7 +51,7 @@ class NotDurable(Unknown):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedFile:
     """One file in a listing: `name` without its folder, `modified_ms` by the store's wall clock."""
 
     name: str
@@ -109,7 +109,7 @@ class Store(Protocol):
     def sync(self, keys: list[str]) -> None:
         """Make files that any process wrote with `durable=False` durable, in this order."""
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         """Return the files directly in `folder`, sorted by name; an empty list if there is no such folder."""
 
     def names(self, folder: str) -> list[str]:
@@ -214,11 +214,11 @@ class MemoryStore:
     def sync(self, keys: list[str]) -> None:
         """Do nothing: memory has nothing to sync."""
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         prefix = folder.rstrip("/") + "/"
         with self._lock:
             files = {k[len(prefix) :]: len(v) for k, v in self._files.items() if k.startswith(prefix)}
-        return [Entry(n, size, 0) for n, size in sorted(files.items()) if "/" not in n]
+        return [ListedFile(n, size, 0) for n, size in sorted(files.items()) if "/" not in n]
 
     def names(self, folder: str) -> list[str]:
         return [entry.name for entry in self.entries(folder)]

@@ -19,7 +19,7 @@ from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.queue.open_checkpoints import OpenCheckpoints
 from tables.queue.records import records_of, rows_of_records
-from tables.queue.recovery import Cursor
+from tables.queue.recovery import LogCursor
 from tables.queue.refs import revive_ref
 from tables.state.rows import states_of_rows
 from tables.state.schema import POP_CHECKPOINTS
@@ -89,7 +89,7 @@ class World:
 
     def expected(self, broker: str, queue: int, now_ms: int | None = None) -> dict[CheckpointKey, int]:
         now_ms = self.now_ms if now_ms is None else now_ms
-        cursor = Cursor(self.warehouse, revive_ref("c", queue, broker))
+        cursor = LogCursor(self.warehouse, revive_ref("c", queue, broker))
         records = [one for rows in cursor.new_rows() for one in records_of(rows)]
         return {one.checkpoint.key: one.bits for one in due(fold({}, records).values(), now_ms)}
 

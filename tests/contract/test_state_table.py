@@ -19,7 +19,16 @@ from mq.queue.revive_record import Ack
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue.merge_plan import Plan, PlannedRange, app_id, forget_plans, merged_to, put_plan, read_plan, watermark
+from tables.queue.merge_plan import (
+    MergePlan,
+    PlannedRange,
+    app_id,
+    forget_plans,
+    merged_to,
+    put_plan,
+    read_plan,
+    watermark,
+)
 from tables.queue.records import rows_of_offset_records, rows_of_records
 from tables.queue.recovery import Follower, recover
 from tables.queue.refs import OFFSETS, revive_ref, system_ref
@@ -164,16 +173,16 @@ LOG = PartitionRef(Space.SYS, "rmq_sys_OFFSETS_c", "rmq_sys_OFFSETS_c@a")
 
 
 def test_a_plan_is_made_once(store: LocalStore) -> None:
-    first = Plan(batch=3, logs={LOG: PlannedRange(5, 9)})
+    first = MergePlan(batch=3, logs={LOG: PlannedRange(5, 9)})
     assert read_plan(store, CONSUMER_OFFSETS, 3) is None
     assert put_plan(store, CONSUMER_OFFSETS, first) == first
-    assert put_plan(store, CONSUMER_OFFSETS, Plan(batch=3, logs={LOG: PlannedRange(5, 99)})) == first
+    assert put_plan(store, CONSUMER_OFFSETS, MergePlan(batch=3, logs={LOG: PlannedRange(5, 99)})) == first
     assert (first.records, first.stops) == (4, {LOG: 9})
 
 
 def test_plans_that_nobody_needs_are_removed(store: LocalStore) -> None:
     for batch in range(4):
-        put_plan(store, CONSUMER_OFFSETS, Plan(batch=batch, logs={}))
+        put_plan(store, CONSUMER_OFFSETS, MergePlan(batch=batch, logs={}))
     forget_plans(store, CONSUMER_OFFSETS, 102)
     left = [batch for batch in range(4) if read_plan(store, CONSUMER_OFFSETS, batch)]
     assert left == [2, 3]
@@ -201,7 +210,7 @@ class Merged:
         self.warehouse.create(ref).append([Batch(rows, None)])
 
     def merge(self, table: str, rows: pa.Table, ref: PartitionRef, stop: int, batch: int = 0) -> None:
-        put_plan(self.warehouse.store, table, Plan(batch=batch, logs={ref: PlannedRange(0, stop)}))
+        put_plan(self.warehouse.store, table, MergePlan(batch=batch, logs={ref: PlannedRange(0, stop)}))
         done = CommitProperties(app_transactions=[Transaction(app_id(table), batch)])
         write_deltalake(str(self.folder / table), rows, mode="overwrite", commit_properties=done)
 

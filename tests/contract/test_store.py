@@ -30,7 +30,7 @@ from tables.store.file_pool import PoolingFiles
 from tables.store.local import HEAD, LocalStore, OsFiles
 from tables.store.object import ObjectStore
 from tables.store.publishing import blocking
-from tables.store.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
+from tables.store.store import FileMissing, ListedFile, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server
@@ -401,7 +401,7 @@ def test_rely_5_a_server_that_is_gone_leaves_the_outcome_unknown(s3_store: Objec
 def test_entries_know_when_a_file_was_stored(s3_store: ObjectStore) -> None:
     s3_store.put("a/file", b"x", durable=True)
     (entry,) = s3_store.entries("a")
-    assert entry == dataclasses.replace(Entry("file", 1, 0), modified_ms=entry.modified_ms)
+    assert entry == dataclasses.replace(ListedFile("file", 1, 0), modified_ms=entry.modified_ms)
     assert entry.modified_ms > 1_600_000_000_000
 
 

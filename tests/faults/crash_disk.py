@@ -31,7 +31,7 @@ import pyarrow as pa
 from tables.store.file_system import Failed, Publication
 from tables.store.local import TEMP_PREFIX, LocalStore
 from tables.store.publish import publish_in_steps
-from tables.store.store import Entry, FileMissing, sparse_buffer
+from tables.store.store import FileMissing, ListedFile, sparse_buffer
 
 __all__ = ["CrashDisk", "DiskStore", "Outcome", "outcomes"]
 
@@ -306,9 +306,9 @@ class DiskStore(LocalStore):
     def exists(self, key: str) -> bool:
         return self._disk.content(self.uri(key)) is not None
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         found = self._disk.entries(self.uri(folder.rstrip("/")))
-        return sorted((Entry(n, size, 0) for n, size in found.items() if size is not None), key=lambda e: e.name)
+        return sorted((ListedFile(n, size, 0) for n, size in found.items() if size is not None), key=lambda e: e.name)
 
     def names(self, folder: str) -> list[str]:
         return [entry.name for entry in self.entries(folder)]

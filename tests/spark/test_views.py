@@ -17,8 +17,7 @@ from jobs.merge.state_tables import STATE_TABLES, spark_schema
 from jobs.queue.revive import Reviver
 from jobs.sql.queue_source import SpaceSource
 from jobs.sql.views import VIEWS, register_views
-from mq.audit.records import ActBegun, ActEnded, AuditRecord
-from mq.audit.records import Refused as RefusedCalls
+from mq.audit.records import ActBegun, ActEnded, AuditRecord, RefusalCount
 from mq.errors import Refused
 from mq.meta.group import decide_delete_group
 from mq.queue.checkpoint import LaneKey
@@ -273,7 +272,7 @@ def test_outsider_7_sql_shows_each_act_once_wherever_its_process_was_killed(
 
 
 def test_sec_43_sql_shows_refusals_by_minute(spark: SparkSession, tables: QueueTables) -> None:
-    one = RefusedCalls(
+    one = RefusalCount(
         id="r1",
         minute_ms=NOW_MS,
         process="p1",

@@ -21,10 +21,10 @@ from mq.errors import DeltaMQError
 from mq.names import check_group
 from mq.queue import LaneKey
 
-__all__ = ["CommittedOffsets"]
+__all__ = ["OffsetFetches"]
 
 
-class CommittedOffsets:
+class OffsetFetches:
     """The committed offsets of groups; used on the event loop."""
 
     def __init__(

@@ -10,10 +10,10 @@ from collections.abc import Awaitable
 
 from api.kafka.access import Asker, Session
 from api.kafka.calls.cluster import Cluster
-from api.kafka.calls.committed import CommittedOffsets
+from api.kafka.calls.committed import OffsetFetches
 from api.kafka.calls.configs import TopicConfigs
 from api.kafka.calls.fetching import Fetching
-from api.kafka.calls.group_offsets import GroupOffsets
+from api.kafka.calls.group_offsets import OffsetChanges
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
 from api.kafka.calls.producing import Producing, Reply
@@ -74,10 +74,10 @@ class Door:
         self._topics = TopicCalls(places, topics, service.delete_topic, audit)
         self._configs = TopicConfigs(places, topics, audit)
         self._members = Members(groups, service.hosting, audit)
-        self._committed = CommittedOffsets(
+        self._committed = OffsetFetches(
             places, topics, service.meta, groups, service.lanes, service.moved, service.progress
         )
-        self._offsets = GroupOffsets(
+        self._offsets = OffsetChanges(
             places,
             self._members,
             self._committed,

@@ -15,7 +15,7 @@ from api.audit import Audit
 from api.host import Call, Groups, HostedTopic, Owners
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
-from api.kafka.calls.committed import CommittedOffsets
+from api.kafka.calls.committed import OffsetFetches
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
@@ -36,17 +36,17 @@ from mq.meta import NO_OFFSET, Group
 from mq.names import broker_of, check_group
 from mq.queue import Bounds, LaneKey, check_metadata, is_storable_metadata, reset_position
 
-__all__ = ["GroupOffsets"]
+__all__ = ["OffsetChanges"]
 
 
-class GroupOffsets:
+class OffsetChanges:
     """Changes the committed offsets of groups; used on the event loop."""
 
     def __init__(
         self,
         places: Places,
         members: Members,
-        committed: CommittedOffsets,
+        committed: OffsetFetches,
         groups: Groups,
         commits: GroupCommits,
         progress: QueueProgress,

@@ -10,7 +10,7 @@ import click
 
 from mq.client.admin import ActInfo, Admin, RefusalInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 
 __all__ = ["audit"]
 
@@ -26,7 +26,13 @@ _TIMES: Final = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]
 @click.option("--refusals", is_flag=True, help="Print what was refused, by minute, instead of what was done.")
 @service_options
 def audit(
-    since: datetime | None, principal: str | None, limit: int, refusals: bool, url: str, access: Access, as_json: bool
+    since: datetime | None,
+    principal: str | None,
+    limit: int,
+    refusals: bool,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
 ) -> None:
     """Print who did what, the oldest first; with --json one object a line, with what was before and after."""
     with Admin(url, patience=PATIENCE, **access) as admin:

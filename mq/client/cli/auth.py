@@ -12,7 +12,7 @@ import click
 from mq.auth import Effect, Resource
 from mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 
 __all__ = ["auth"]
 
@@ -52,7 +52,7 @@ def principal() -> None:
 @click.argument("name")
 @click.option("--note", default="", help="Whom to ask about it.")
 @service_options
-def create_principal(name: str, note: str, url: str, access: Access, as_json: bool) -> None:
+def create_principal(name: str, note: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Make principal NAME, or change its note."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         made = admin.put_principal(name, note=note)
@@ -61,7 +61,7 @@ def create_principal(name: str, note: str, url: str, access: Access, as_json: bo
 
 @principal.command("list")
 @service_options
-def list_principals(url: str, access: Access, as_json: bool) -> None:
+def list_principals(url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the names of all principals, and which of them are disabled."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         names, disabled = admin.list_principals(), set(admin.list_principals(disabled=True))
@@ -74,7 +74,7 @@ def list_principals(url: str, access: Access, as_json: bool) -> None:
 @principal.command("show")
 @click.argument("name")
 @service_options
-def show_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+def show_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print principal NAME with its keys and access rules."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.get_principal(name)
@@ -91,7 +91,7 @@ def show_principal(name: str, url: str, access: Access, as_json: bool) -> None:
 @principal.command("delete")
 @click.argument("name")
 @service_options
-def delete_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+def delete_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Remove principal NAME with its keys and access rules."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         admin.delete_principal(name)
@@ -101,7 +101,7 @@ def delete_principal(name: str, url: str, access: Access, as_json: bool) -> None
 @principal.command("disable")
 @click.argument("name")
 @service_options
-def disable_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+def disable_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Refuse all that principal NAME asks for, until it is enabled. Its keys and access rules stay.
 
     What it has under way ends: pops and streams that wait, and connections of Kafka's clients.
@@ -114,7 +114,7 @@ def disable_principal(name: str, url: str, access: Access, as_json: bool) -> Non
 @principal.command("enable")
 @click.argument("name")
 @service_options
-def enable_principal(name: str, url: str, access: Access, as_json: bool) -> None:
+def enable_principal(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Let principal NAME do again what its access rules grant."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.enable_principal(name)
@@ -133,7 +133,7 @@ def key() -> None:
 @click.argument("principal")
 @click.option("--until", type=_TIMES, help="When it ends, with a time zone: 2030-05-01T12:00:00Z. By default never.")
 @service_options
-def create_key(principal: str, until: datetime | None, url: str, access: Access, as_json: bool) -> None:
+def create_key(principal: str, until: datetime | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Make a key for PRINCIPAL and print it: it is not shown again.
 
     To change a key under load: make the second, give it to all callers, revoke the first.
@@ -150,7 +150,7 @@ def create_key(principal: str, until: datetime | None, url: str, access: Access,
 @key.command("list")
 @click.option("--principal", help="Only those of this principal.")
 @service_options
-def list_keys(principal: str | None, url: str, access: Access, as_json: bool) -> None:
+def list_keys(principal: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print keys, without their secrets."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         keys = admin.list_keys(principal)
@@ -160,7 +160,7 @@ def list_keys(principal: str | None, url: str, access: Access, as_json: bool) ->
 @key.command("revoke")
 @click.argument("key_id")
 @service_options
-def revoke_key(key_id: str, url: str, access: Access, as_json: bool) -> None:
+def revoke_key(key_id: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Revoke the key with this id, which is its first part: mqk_ID_..."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         admin.revoke_key(key_id)
@@ -203,7 +203,7 @@ def add_acl(
     verbs: tuple[str, ...],
     effect: Literal["allow", "deny"],
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Allow or deny PRINCIPAL verbs on topics, groups or the cluster. Any rule that denies wins.
@@ -221,7 +221,7 @@ def add_acl(
 @acl.command("list")
 @click.option("--principal", help="Only those of this principal.")
 @service_options
-def list_acls(principal: str | None, url: str, access: Access, as_json: bool) -> None:
+def list_acls(principal: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print access rules."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         acls = admin.list_acls(principal)
@@ -231,7 +231,7 @@ def list_acls(principal: str | None, url: str, access: Access, as_json: bool) ->
 @acl.command("remove")
 @click.argument("acl_id")
 @service_options
-def remove_acl(acl_id: str, url: str, access: Access, as_json: bool) -> None:
+def remove_acl(acl_id: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Remove the access rule with this id."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         admin.remove_acl(acl_id)
@@ -263,7 +263,7 @@ def set_quota(
     bytes_in_per_s: int | None,
     bytes_out_per_s: int | None,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Set what PRINCIPAL may use of each process; what is left out has no bound."""
@@ -279,7 +279,7 @@ def set_quota(
 
 @quota.command("list")
 @service_options
-def list_quotas(url: str, access: Access, as_json: bool) -> None:
+def list_quotas(url: str, access: ClientAccess, as_json: bool) -> None:
     """Print all quotas."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         quotas = admin.list_quotas()

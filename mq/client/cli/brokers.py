@@ -9,7 +9,7 @@ import click
 
 from mq.client.admin import AccessInfo, Admin, BrokerInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.errors import NotFound
 
 __all__ = ["broker"]
@@ -23,7 +23,7 @@ def broker() -> None:
 @broker.command()
 @click.argument("name", required=False)
 @service_options
-def show(name: str | None, url: str, access: Access, as_json: bool) -> None:
+def show(name: str | None, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print what is allowed at broker NAME, or at all brokers."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         brokers = [one for one in admin.cluster().brokers if name in (None, one.broker)]
@@ -65,7 +65,7 @@ def set_(
     topic: str | None,
     partition: str | None,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Set what is allowed at broker NAME; without options everything is allowed again.

@@ -6,14 +6,14 @@ import click
 
 from mq.client.admin import Admin, ClusterInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 
 __all__ = ["cluster"]
 
 
 @click.command()
 @service_options
-def cluster(url: str, access: Access, as_json: bool) -> None:
+def cluster(url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the brokers, and the process that serves each of them."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.cluster()

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 import click
 import msgspec
 
-from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, Access, Patience
+from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
 from mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table", "service_options"]
@@ -72,7 +72,7 @@ def service_options(command: Command) -> Command:
     def with_access(
         *arguments: Any, token: str | None, ca: str | None, cert: str | None, key: str | None, **options: Any
     ) -> Any:
-        return command(*arguments, access=Access(token=token, ca=ca, cert=cert, key=key), **options)
+        return command(*arguments, access=ClientAccess(token=token, ca=ca, cert=cert, key=key), **options)
 
     decorated: Any = with_access
     for option in (

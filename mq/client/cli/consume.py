@@ -15,7 +15,7 @@ from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import ORDERS, parse_order
 from mq.client.cli.message_lines import json_line, text_line, write_lines
 from mq.client.cli.orderly_consume import consume_in_order
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.client.messages import ReceivedMessage
 from mq.client.pull import BroadcastOffsets, PullConsumer, Start
 from mq.errors import NotFound
@@ -72,7 +72,7 @@ def consume(
     invisible_ms: int | None,
     client_id: str | None,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json.
@@ -125,7 +125,7 @@ def consume(
             write_lines(messages, line)
 
 
-def _strategy_of(url: str, group: str, access: Access) -> str:
+def _strategy_of(url: str, group: str, access: ClientAccess) -> str:
     """Return the group's strategy; a group that does not exist yet will be shared."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         try:

@@ -12,7 +12,7 @@ import msgspec
 from mq.client.admin import Admin, DeadLetter
 from mq.client.cli.console import PATIENCE, error_line, print_json, service_options
 from mq.client.cli.groups import parse_offsets
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.errors import DeltaMQError
 
 __all__ = ["dead_letters"]
@@ -32,7 +32,7 @@ def dead_letters() -> None:
     "--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="Print at most this number."
 )
 @service_options
-def list_letters(group: str, max_messages: int, url: str, access: Access, as_json: bool) -> None:
+def list_letters(group: str, max_messages: int, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print dead letters of GROUP, one a line: offset, attempts, reason, origin, key, body; or JSON with --json."""
     line = _json_line if as_json else _text_line
     with Admin(url, patience=PATIENCE, **access) as admin:
@@ -86,7 +86,7 @@ def replay(
     places: tuple[str, ...],
     to: Literal["origin", "retry"],
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> int:
     """Send dead letters of GROUP back. A second run stores nothing twice; exits 1 if some could not be sent."""

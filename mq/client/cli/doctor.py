@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from mq.errors import DeltaMQError, Forbidden, Unauthenticated
 
 if TYPE_CHECKING:
-    from mq.client.http import Access
+    from mq.client.http import ClientAccess
 
-__all__ = ["CHECKERS", "Check", "Checker", "Health", "Subject", "check_service", "examine", "installed_checkers"]
+__all__ = ["CHECKERS", "Check", "CheckOutcome", "Checker", "Subject", "check_service", "examine", "installed_checkers"]
 
 #: The entry point group in which the other layers register their checkers.
 CHECKERS = "deltamq.doctor"
 
 
-class Health(enum.Enum):
+class CheckOutcome(enum.Enum):
     """The outcome of a check."""
 
     OK = "ok"  #: as it should be
@@ -37,15 +37,15 @@ class Check:
     """The result of one check: what was found and, unless it is in order, what to do."""
 
     name: str
-    health: Health
+    health: CheckOutcome
     detail: str
     remedy: str | None = None
 
     def __post_init__(self) -> None:
-        assert self.health is Health.OK or self.remedy, f"{self.name}: what is not in order needs a remedy"
+        assert self.health is CheckOutcome.OK or self.remedy, f"{self.name}: what is not in order needs a remedy"
 
 
-def _no_access() -> Access:
+def _no_access() -> ClientAccess:
     return {}
 
 
@@ -56,7 +56,7 @@ class Subject:
     url: str
     warehouse: str | None = None
     profile: str = "local"
-    access: Access = field(default_factory=_no_access, repr=False)
+    access: ClientAccess = field(default_factory=_no_access, repr=False)
 
 
 Checker = Callable[[Subject], Iterable[Check]]
@@ -77,7 +77,7 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
         except Exception as error:
             yield Check(
                 name=name,
-                health=Health.FAILED,
+                health=CheckOutcome.FAILED,
                 detail=f"the check itself failed: {type(error).__name__}: {error}",
                 remedy="please report this with the detail above",
             )
@@ -95,7 +95,7 @@ def check_service(subject: Subject) -> Iterator[Check]:
         except (Unauthenticated, Forbidden) as error:
             yield Check(
                 name="service",
-                health=Health.FAILED,
+                health=CheckOutcome.FAILED,
                 detail=f"{subject.url} is alive, and says: {error.detail}",
                 remedy="give a token that may describe the cluster, in DELTAMQ_CLIENT_TOKEN",
             )
@@ -103,7 +103,7 @@ def check_service(subject: Subject) -> Iterator[Check]:
         except DeltaMQError as error:
             yield Check(
                 name="service",
-                health=Health.FAILED,
+                health=CheckOutcome.FAILED,
                 detail=f"{subject.url}: {error.detail}",
                 remedy="start it with `deltamq serve`, or name the right one with --url",
             )
@@ -111,11 +111,11 @@ def check_service(subject: Subject) -> Iterator[Check]:
         if cluster is None:
             yield Check(
                 name="service",
-                health=Health.WARNING,
+                health=CheckOutcome.WARNING,
                 detail=f"{subject.url} is alive but does not serve yet (or is stopping)",
                 remedy="try again in a few seconds; its log says what it waits for",
             )
             return
         brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
-        yield Check(name="service", health=Health.OK, detail=detail)
+        yield Check(name="service", health=CheckOutcome.OK, detail=detail)

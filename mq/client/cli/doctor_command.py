@@ -7,26 +7,30 @@ from typing import Final
 import click
 
 from mq.client.cli.console import print_json, service_options
-from mq.client.cli.doctor import Check, Health, Subject, examine, installed_checkers
-from mq.client.http import Access
+from mq.client.cli.doctor import Check, CheckOutcome, Subject, examine, installed_checkers
+from mq.client.http import ClientAccess
 
 __all__ = ["doctor"]
 
-_SIGNS: Final = {Health.OK: ("ok", "green"), Health.WARNING: ("warning", "yellow"), Health.FAILED: ("FAILED", "red")}
+_SIGNS: Final = {
+    CheckOutcome.OK: ("ok", "green"),
+    CheckOutcome.WARNING: ("warning", "yellow"),
+    CheckOutcome.FAILED: ("FAILED", "red"),
+}
 
 
 @click.command()
 @click.option("--warehouse", envvar="DELTAMQ_WAREHOUSE_URI", help="The tables' folder or URL; default: the profile's.")
 @click.option("--profile", envvar="DELTAMQ_PROFILE", default="local", show_default=True, help="conf/<profile>.toml")
 @service_options
-def doctor(warehouse: str | None, profile: str, url: str, access: Access, as_json: bool) -> int:
+def doctor(warehouse: str | None, profile: str, url: str, access: ClientAccess, as_json: bool) -> int:
     """Check Java, jars, warehouse and service; exits 1 if something does not work."""
     checks = []
     for check in examine(Subject(url=url, warehouse=warehouse, profile=profile, access=access), installed_checkers()):
         checks.append(check)
         if not as_json:
             _print(check)
-    failed = sum(check.health is Health.FAILED for check in checks)
+    failed = sum(check.health is CheckOutcome.FAILED for check in checks)
     if as_json:
         print_json({"ok": failed == 0, "checks": checks})
     return 1 if failed else 0

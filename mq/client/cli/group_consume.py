@@ -23,7 +23,7 @@ import click
 from mq.client.admin import fetch_view
 from mq.client.cli.console import PATIENCE
 from mq.client.cli.message_lines import Line, write_lines
-from mq.client.http import Access, Attempts, Endpoint, is_worth_retrying
+from mq.client.http import Attempts, ClientAccess, Endpoint, is_worth_retrying
 from mq.client.messages import FailedHandle, PopBatch
 from mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
 from mq.errors import DeltaMQError
@@ -55,7 +55,7 @@ class GroupOptions:
     invisible_ms: int | None
 
 
-def consume_for_group(url: str, group: str, options: GroupOptions, line: Line, access: Access) -> None:
+def consume_for_group(url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess) -> None:
     """Print messages until there are no more, or until told to stop."""
     with PopClient(url, group, client_id="deltamq-consume", patience=PATIENCE, **access) as client:
         printing = _Printing(client, options, line)

@@ -12,7 +12,7 @@ import msgspec
 
 from mq.client.admin import Admin, GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.meta import STRATEGIES, ConsumeStrategy
 
 __all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
@@ -98,7 +98,7 @@ def create(
     strategy: str | None,
     allocation: str | None,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Create group NAME, or change it to these settings."""
@@ -123,7 +123,7 @@ def create(
 
 @group.command("list")
 @service_options
-def list_groups(url: str, access: Access, as_json: bool) -> None:
+def list_groups(url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the names of all groups."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         names = admin.list_groups()
@@ -137,7 +137,7 @@ def list_groups(url: str, access: Access, as_json: bool) -> None:
 @group.command()
 @click.argument("name")
 @service_options
-def show(name: str, url: str, access: Access, as_json: bool) -> None:
+def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the settings and clients of group NAME, and how far it is in each topic that it consumes."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_group(name)
@@ -164,7 +164,7 @@ def show(name: str, url: str, access: Access, as_json: bool) -> None:
     "--minutes", type=click.IntRange(1, 15), default=5, show_default=True, help="Minutes before the running one."
 )
 @service_options
-def statistics(name: str, minutes: int, url: str, access: Access, as_json: bool) -> None:
+def statistics(name: str, minutes: int, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print what the clients of group NAME did in the last minutes: rates, ages of messages, handling times."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.group_statistics(name, minutes=minutes)
@@ -228,7 +228,7 @@ def reset(
     drop_retries: bool,
     yes: bool,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Reset the offsets of group NAME in TOPIC. Handles that its clients hold now become void."""
@@ -250,7 +250,7 @@ def reset(
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
-def delete(name: str, yes: bool, url: str, access: Access, as_json: bool) -> None:
+def delete(name: str, yes: bool, url: str, access: ClientAccess, as_json: bool) -> None:
     """Remove group NAME with its progress, retries and dead letters."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"remove group {name} with its retries and dead letters?", abort=True, err=True)

@@ -14,7 +14,7 @@ from mq.client.admin import Admin
 from mq.client.cli.console import PATIENCE
 from mq.client.cli.group_consume import GroupOptions, stopped_by_sigterm
 from mq.client.cli.message_lines import Line, write_lines
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.client.messages import OrderedMessage
 from mq.client.orderly import OrderlyConsumer
 from mq.order import Verdict
@@ -28,7 +28,7 @@ _SETTLED_S: Final = 0.5
 _ALLOCATED_S: Final = 10.0
 
 
-def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, access: Access) -> None:
+def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess) -> None:
     """Print messages until there are no more, or until told to stop."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         ends = admin.get_topic(options.topic).max_offsets()
@@ -41,7 +41,7 @@ class _Printing:
     """One run of the command."""
 
     def __init__(
-        self, url: str, group: str, options: GroupOptions, line: Line, ends: Mapping[str, int], access: Access
+        self, url: str, group: str, options: GroupOptions, line: Line, ends: Mapping[str, int], access: ClientAccess
     ) -> None:
         self._options = options
         self._line = line

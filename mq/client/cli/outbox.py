@@ -10,7 +10,7 @@ import click
 
 from mq.client.cli.console import error_line, print_json, print_table, service_options
 from mq.client.cli.group_consume import stopped_by_sigterm
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.client.outbox import Outbox, OutboxRelay, OutboxStatus, SetAside, connector_of, opened
 from mq.errors import DeltaMQError
 
@@ -39,7 +39,7 @@ def outbox() -> None:
 @click.option("--once", is_flag=True, help="End when nothing can be sent now; exits 1 if messages are left.")
 @click.option("--strict", is_flag=True, help="Let messages of a key wait while one of it is set aside.")
 @service_options
-def relay(database: str, table: str, once: bool, strict: bool, url: str, access: Access, as_json: bool) -> int:
+def relay(database: str, table: str, once: bool, strict: bool, url: str, access: ClientAccess, as_json: bool) -> int:
     """Send the messages of an outbox, each once, those of a key in order, until SIGTERM or Ctrl-C.
 
     Any number of relays may run. A message that the service refuses is set aside and reported; `deltamq outbox show`

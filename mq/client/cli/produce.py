@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from mq.client.cli.console import print_json, service_options
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 from mq.client.messages import Message, Sent
 from mq.client.produce import Producer, SendFuture, row_bar
 from mq.errors import DeltaMQError, Refused
@@ -151,7 +151,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--timeout-s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="For each message.")
 @service_options
-def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: Access, as_json: bool) -> None:
+def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: ClientAccess, as_json: bool) -> None:
     """Send the messages of FILE (or stdin) to TOPIC.
 
     One JSON object a line: body (text) or body_base64, and optionally key, tag, headers, partition, message_id,

@@ -27,7 +27,7 @@ from mq.client.admin import (
     TopicInfo,
 )
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import Access, Patience
+from mq.client.http import ClientAccess, Patience
 from mq.client.produce import row_bar
 from mq.errors import Unavailable
 
@@ -87,7 +87,7 @@ def remap(
     plan: bool,
     wait_s: float,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Move logical queues of static topic NAME, so that the named brokers lead them, evenly.
@@ -222,7 +222,7 @@ def _outcome(moved: MovedQueue, info: TopicInfo) -> MovedQueue:
 @click.command()
 @click.argument("name")
 @service_options
-def check(name: str, url: str, access: Access, as_json: bool) -> int:
+def check(name: str, url: str, access: ClientAccess, as_json: bool) -> int:
     """Check the mappings of static topic NAME on all brokers; exits 1 and names what is missing or torn."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         found = admin.check_topic(name)
@@ -253,7 +253,7 @@ def _print_faults(faults: Sequence[FaultInfo]) -> None:
 @click.argument("name")
 @click.option("--plan", is_flag=True, help="Only print the faults and the brokers whose mappings would be written.")
 @service_options
-def repair(name: str, plan: bool, url: str, access: Access, as_json: bool) -> None:
+def repair(name: str, plan: bool, url: str, access: ClientAccess, as_json: bool) -> None:
     """Write the mappings of static topic NAME anew from the copies that survive, if they have faults."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         planned = admin.repair_topic(name, plan=True)

@@ -9,7 +9,7 @@ import click
 from mq.client.admin import Admin, TopicInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
-from mq.client.http import Access
+from mq.client.http import ClientAccess
 
 __all__ = ["topic"]
 
@@ -61,7 +61,7 @@ def create(
     flush: str | None,
     partitioner: str | None,
     url: str,
-    access: Access,
+    access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Create topic NAME, or change it to these settings.
@@ -101,7 +101,7 @@ def create(
 
 @topic.command("list")
 @service_options
-def list_topics(url: str, access: Access, as_json: bool) -> None:
+def list_topics(url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the names of all topics."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         names = admin.list_topics()
@@ -115,7 +115,7 @@ def list_topics(url: str, access: Access, as_json: bool) -> None:
 @topic.command()
 @click.argument("name")
 @service_options
-def show(name: str, url: str, access: Access, as_json: bool) -> None:
+def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     """Print the settings, route and partitions of topic NAME; of a static topic its logical queues, too."""
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_topic(name)
@@ -153,7 +153,7 @@ def _print_topic(info: TopicInfo) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
-def delete(name: str, yes: bool, url: str, access: Access, as_json: bool) -> None:
+def delete(name: str, yes: bool, url: str, access: ClientAccess, as_json: bool) -> None:
     """Remove topic NAME with its routes and data."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"remove topic {name} and all its messages?", abort=True, err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
-from mq.client.http.calls import Access, Calls, decoded, read_answer
+from mq.client.http.calls import Calls, ClientAccess, decoded, read_answer
 from mq.client.http.closing import Closing
 from mq.client.http.credentials import TOKEN_ENV
 from mq.client.http.endpoint import (
@@ -36,12 +36,12 @@ __all__ = [
     "META",
     "NO_ANSWER",
     "TOKEN_ENV",
-    "Access",
     "AfterFailure",
     "Answer",
     "Attempts",
     "Body",
     "Calls",
+    "ClientAccess",
     "Closing",
     "Endpoint",
     "Hosts",

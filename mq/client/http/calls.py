@@ -17,12 +17,12 @@ from mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from mq.client.http.typed_json import decode_as
 from mq.errors import DeltaMQError, Unknown
 
-__all__ = ["Access", "Calls", "decoded", "read_answer"]
+__all__ = ["Calls", "ClientAccess", "decoded", "read_answer"]
 
 T = TypeVar("T")
 
 
-class Access(TypedDict, total=False):
+class ClientAccess(TypedDict, total=False):
     """How every client reaches a cluster and tells who it is; see `Calls`."""
 
     token: Token | None
@@ -52,7 +52,7 @@ class Calls(Closing):
         url: str | Sequence[str],
         *,
         patience: Patience | None = None,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         self.hosts = Hosts(url, **access)
         self.patience = patience if patience is not None else Patience()

@@ -12,7 +12,7 @@ from typing import Final, Literal, Unpack
 import msgspec
 
 from mq.client.admin import TopicView, broker_in, fetch_view
-from mq.client.http import META, Access, Answer, Calls, Patience, Query, path_of, read_answer
+from mq.client.http import META, Answer, Calls, ClientAccess, Patience, Query, path_of, read_answer
 from mq.client.orderly.work import OrderlyWork
 from mq.names import check_client_topic, check_group
 from mq.order import MoveAway
@@ -55,7 +55,7 @@ class OrderlyCalls(Calls):
         client_id: str,
         *,
         patience: Patience | None = None,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         super().__init__(url, patience=patience, **access)
         self.group = check_group(group)

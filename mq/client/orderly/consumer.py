@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Unpack
 
-from mq.client.http import Access, Patience, Workers
+from mq.client.http import ClientAccess, Patience, Workers
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.commits import Commits
 from mq.client.orderly.heartbeats import Heartbeats
@@ -164,7 +164,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         after: AfterVerdict | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         patience: Patience | None = None,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         self.topics = checked_topics(topics)
         check_handler(listener)

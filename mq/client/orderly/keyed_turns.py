@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from mq.client.orderly.listener import Outcome
+from mq.client.orderly.listener import ListenerOutcome
 from mq.client.orderly.timers import Timers
 from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
 from mq.order import Busy, Fetch, KeyedRun, MoveAway, Process, Stop, Verdict
@@ -42,7 +42,7 @@ class KeyedTurns:
         *,
         keys_in_parallel: int,
         turn_ms: int,
-        hear: Callable[[OrderlyWork, Process], Outcome],
+        hear: Callable[[OrderlyWork, Process], ListenerOutcome],
         set_aside: Callable[[OrderlyWork, MoveAway, Verdict], bool],
         fetch: Callable[[OrderlyWork, int], None],
         stopped: Callable[[OrderlyWork], None],

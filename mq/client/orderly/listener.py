@@ -13,7 +13,7 @@ from mq.client.pop import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook
 from mq.errors import Refused
 from mq.order import Verdict
 
-__all__ = ["AfterVerdict", "Heard", "Listener", "Listening", "Outcome", "Suspend"]
+__all__ = ["AfterVerdict", "Heard", "Listener", "ListenerOutcome", "Listening", "Suspend"]
 
 log = logging.getLogger("deltamq.client")
 
@@ -33,7 +33,7 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ListenerOutcome:
     """The verdict of a listener, and its delay of a suspension."""
 
     verdict: Verdict
@@ -52,7 +52,7 @@ class Listening:
     by_hand: bool = False
     consume_timeout_s: float = CONSUME_TIMEOUT_S
 
-    def run(self, heard: Heard, count: int, place: str) -> Outcome:
+    def run(self, heard: Heard, count: int, place: str) -> ListenerOutcome:
         """Call the listener with one message, or with a batch of `count`; never raises. `place` is for logs."""
         call_hook(self.before, heard)
         began = time.monotonic()
@@ -65,7 +65,7 @@ class Listening:
         # BaseException: even if a listener ends its thread or the program, the messages are handed over again.
         except BaseException as caught:
             error = caught
-            outcome = Outcome(Verdict.SUSPEND)
+            outcome = ListenerOutcome(Verdict.SUSPEND)
             log.error("event=listener_failed message=%s count=%d", place, count, exc_info=caught)
         took_s, success = time.monotonic() - began, outcome.verdict.is_success
         ending = ending_of(error, took_s, self.consume_timeout_s, success=success, nothing=returned is None)
@@ -80,16 +80,16 @@ class Listening:
         return outcome
 
 
-def _outcome(returned: object, *, by_hand: bool) -> Outcome:
+def _outcome(returned: object, *, by_hand: bool) -> ListenerOutcome:
     """Return the outcome for a listener's return value; None is a suspension, since only `SUCCESS` is a success."""
     if returned is None:
-        return Outcome(Verdict.SUSPEND)
+        return ListenerOutcome(Verdict.SUSPEND)
     if isinstance(returned, Verdict):
         if returned in (Verdict.COMMIT, Verdict.ROLLBACK) and not by_hand:
             raise Refused(f"Verdict.{returned.name} needs autocommit=False", code="invalid_verdict")
-        return Outcome(returned)
+        return ListenerOutcome(returned)
     if isinstance(returned, Suspend):
-        return Outcome(Verdict.SUSPEND, returned.suspend_ms)
+        return ListenerOutcome(Verdict.SUSPEND, returned.suspend_ms)
     raise Refused(f"{_NO_VERDICT}; this one returned {type(returned).__name__}", code="invalid_verdict")
 
 

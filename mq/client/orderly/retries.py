@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from mq.client.http import Access, Patience
+from mq.client.http import ClientAccess, Patience
 from mq.client.messages import OrderedMessage, PoppedMessage, Result
 from mq.client.orderly.listener import Listening
 from mq.client.pop import PopConsumer
@@ -30,7 +30,7 @@ def retries_of(
     tags: str,
     filter: str | None,
     patience: Patience | None,
-    **access: Unpack[Access],
+    **access: Unpack[ClientAccess],
 ) -> PopConsumer:
     """Return a consumer of the group's retried messages of these topics, one at a time."""
 

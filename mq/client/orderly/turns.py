@@ -27,7 +27,7 @@ from mq.client.messages import OrderedMessage, ordered_messages_of
 from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
 from mq.client.orderly.keyed_turns import KeyedTurns
-from mq.client.orderly.listener import Heard, Listening, Outcome
+from mq.client.orderly.listener import Heard, ListenerOutcome, Listening
 from mq.client.orderly.timers import Timers
 from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
 from mq.client.pop import ConsumerCounters
@@ -212,7 +212,7 @@ class Turns:
             run.moved(moved, monotonic_ms())
             work.forget_done()
 
-    def _hear(self, work: OrderlyWork, step: Process) -> Outcome:
+    def _hear(self, work: OrderlyWork, step: Process) -> ListenerOutcome:
         """Call the listener with a batch."""
         messages = [work.messages[offset] for offset in step.offsets]
         if step.attempt > 1:

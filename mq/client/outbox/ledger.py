@@ -31,7 +31,7 @@ from mq.client.outbox.statements import Tables
 from mq.client.outbox.verdicts import OUTCOME_UNKNOWN
 from mq.errors import DeltaMQError, Refused, Unknown
 
-__all__ = ["Bounds", "Claim", "Ledger", "Lost", "SetAside", "fitting", "not_repeatable"]
+__all__ = ["Claim", "ClaimLimits", "LaneLost", "Ledger", "SetAside", "fitting", "not_repeatable"]
 
 #: Longest detail of an error that is stored, in characters.
 _DETAIL_MAX = 1_000
@@ -82,12 +82,12 @@ class SetAside:
     detail: str
 
 
-class Lost(Exception):  # an outcome and no failure: another relay goes on with the lane
+class LaneLost(Exception):  # an outcome and no failure: another relay goes on with the lane
     """Another relay has taken the lane over: nothing of this relay's is settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ClaimLimits:
     """The largest request, and what one pass may claim."""
 
     messages_max: int
@@ -117,7 +117,7 @@ class Ledger:
         tables: Tables,
         *,
         holder: str,
-        bounds: Bounds,
+        bounds: ClaimLimits,
         strict: bool,
         new_id: Callable[[], str],
     ) -> None:
@@ -255,26 +255,26 @@ class Ledger:
     # Settling ---------------------------------------------------------------------------------------------------
 
     def stored(self, claim: Claim) -> None:
-        """Delete the rows of a claim whose request is stored; raises `Lost`."""
+        """Delete the rows of a claim whose request is stored; raises `LaneLost`."""
         self._close(claim)
         self._session.change(self._tables.delete(claim.ids))
         self._grow(claim)
 
     def divided(self, claim: Claim) -> None:
-        """Give up a refused request, so that the next one of its lane has half of its messages; raises `Lost`."""
+        """Give up a refused request, so that the next one of its lane has half of its messages; raises `LaneLost`."""
         assert len(claim.rows) > 1, "one message cannot be divided"
         self._close(claim)
         self._narrowed[claim.lane] = len(claim.rows) // 2
 
     def set_aside(self, claim: Claim, error: DeltaMQError, now_ms: int) -> None:
-        """Set the rows of a claim aside, with the error, and let the lane go on; raises `Lost`."""
+        """Set the rows of a claim aside, with the error, and let the lane go on; raises `LaneLost`."""
         self._close(claim)
         if claim.rows:
             self._set_aside(claim.lane, claim.ids, error, now_ms)
         self._grow(claim)
 
     def repeat(self, claim: Claim, error: DeltaMQError, *, now_ms: int, wait_ms: int) -> None:
-        """Keep a claim, whose request is sent again after `wait_ms`; raises `Lost`."""
+        """Keep a claim, whose request is sent again after `wait_ms`; raises `LaneLost`."""
         certain = not claim.inherited and certainly_not_applied(error)
         if not certain:
             # An attempt may have been applied: the outcome of another proves nothing about it.
@@ -305,7 +305,7 @@ class Ledger:
     def _settle(self, statement: str, claim: Claim, *values: object) -> None:
         name = (claim.lane, self._holder, claim.producer_id, claim.producer_seq)
         if self._session.change(statement, *values, *name) != 1:
-            raise Lost(claim.lane)
+            raise LaneLost(claim.lane)
 
     def _grow(self, claim: Claim) -> None:
         """After a request that found its end, let the next one of the lane have twice as many messages."""

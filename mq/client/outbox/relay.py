@@ -20,14 +20,14 @@ from typing import Final, Protocol, Unpack
 from uuid import uuid4
 
 from mq.backoff import Backoff
-from mq.client.http import Access, Closing
+from mq.client.http import ClientAccess, Closing
 from mq.client.messages import Message, SentRange
 from mq.client.outbox.dialect import Connection, OutboxDialect
-from mq.client.outbox.ledger import Bounds, Claim, Ledger, Lost, SetAside, not_repeatable
+from mq.client.outbox.ledger import Claim, ClaimLimits, LaneLost, Ledger, SetAside, not_repeatable
 from mq.client.outbox.outbox import TABLE
 from mq.client.outbox.session import DATABASE_FAILED, Session
 from mq.client.outbox.statements import Tables
-from mq.client.outbox.verdicts import Step, step_after, too_late
+from mq.client.outbox.verdicts import NextStep, step_after, too_late
 from mq.client.produce import Producer, SendFuture
 from mq.errors import DeltaMQError, Refused, Unavailable
 from mq.limits import MIB, REQUEST_MESSAGES_MAX
@@ -123,7 +123,7 @@ class OutboxRelay(Closing):
         on_set_aside: Callable[[SetAside], object] = lambda aside: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], str] = lambda: uuid4().hex,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         _check(messages_max, bytes_max, lanes_max, timeout_s, lease_s, poll_ms, first_wait_ms, wait_ms_max)
         self._session = Session(connect, dialect)
@@ -132,7 +132,7 @@ class OutboxRelay(Closing):
             self._session,
             self._tables,
             holder=new_id(),
-            bounds=Bounds(messages_max=messages_max, bytes_max=bytes_max, lanes_max=lanes_max),
+            bounds=ClaimLimits(messages_max=messages_max, bytes_max=bytes_max, lanes_max=lanes_max),
             strict=strict,
             new_id=new_id,
         )
@@ -280,7 +280,7 @@ class OutboxRelay(Closing):
             for claim, error, duplicates in outcomes:
                 try:
                     done += self._settle(claim, error, duplicates)
-                except Lost:
+                except LaneLost:
                     log.warning("event=outbox_lane_lost lane=%s", claim.lane)
                     done += RelayStats(lost=1)
         return self._told(done)
@@ -291,10 +291,10 @@ class OutboxRelay(Closing):
             self._ledger.stored(claim)
             return RelayStats(sent=rows, duplicates=duplicates)
         step = step_after(error, rows)
-        if step is Step.DIVIDE:
+        if step is NextStep.DIVIDE:
             self._ledger.divided(claim)
             return RelayStats(divided=1)
-        if step is Step.SET_ASIDE:
+        if step is NextStep.SET_ASIDE:
             self._ledger.set_aside(claim, error, self._now_ms())
             return RelayStats()  # counted when it is told
         wait_ms = round(self._waits_ms.after(claim.failures + 1))

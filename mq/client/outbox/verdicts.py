@@ -19,7 +19,7 @@ from typing import Final
 from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated, Unknown
 from mq.limits import PRODUCER_WINDOW_MS
 
-__all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "Step", "step_after", "too_late"]
+__all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "NextStep", "step_after", "too_late"]
 
 #: How long after its first attempt a request is repeated: an hour less than the service remembers it, for clocks that
 #: do not agree.
@@ -31,7 +31,7 @@ OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
 _FORGOTTEN: Final = "producer_sequence_out_of_order"
 
 
-class Step(enum.Enum):
+class NextStep(enum.Enum):
     """What to do with the rows of a request."""
 
     STORED = "stored"
@@ -40,15 +40,15 @@ class Step(enum.Enum):
     SET_ASIDE = "set aside"
 
 
-def step_after(error: DeltaMQError | None, rows: int) -> Step:
+def step_after(error: DeltaMQError | None, rows: int) -> NextStep:
     """Return what to do with `rows` rows after `error`, or after success."""
     if error is None:
-        return Step.STORED
+        return NextStep.STORED
     if error.code in _NOWHERE or error.code in (_FORGOTTEN, OUTCOME_UNKNOWN):
-        return Step.SET_ASIDE
+        return NextStep.SET_ASIDE
     if isinstance(error, Refused) and not isinstance(error, (Unauthenticated, Forbidden)):
-        return Step.SET_ASIDE if rows == 1 else Step.DIVIDE
-    return Step.REPEAT
+        return NextStep.SET_ASIDE if rows == 1 else NextStep.DIVIDE
+    return NextStep.REPEAT
 
 
 def too_late(first_attempt_ms: int, now_ms: int) -> Unknown | None:

@@ -20,7 +20,7 @@ from typing import Unpack
 
 import msgspec
 
-from mq.client.http import Access, Answer, Calls, Patience, path_of
+from mq.client.http import Answer, Calls, ClientAccess, Patience, path_of
 from mq.client.messages import FailedHandle, PopBatch, PopTable
 from mq.client.pop.wire import (
     HANDLE_EXPIRED,
@@ -63,7 +63,7 @@ class PopClient(Calls):
         *,
         client_id: str | None = None,
         patience: Patience | None = None,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         super().__init__(url, patience=patience, **access)
         self.group = check_group(group)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, Unpack
 
-from mq.client.http import Access, Patience
+from mq.client.http import ClientAccess, Patience
 from mq.client.pop.client import PopClient
 from mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
@@ -142,7 +142,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         after: After | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         patience: Patience | None = None,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         self.topics = checked_topics(topics)
         check_handler(handler)

@@ -38,7 +38,7 @@ from mq.client.produce.entry import Entry
 from mq.client.produce.entry_queue import EntryQueue
 from mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
 from mq.client.produce.shared import Shared
-from mq.client.produce.wire import ProduceRequest, encode_request, read_ranges, tell_stored
+from mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
 from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
 __all__ = ["Executor", "Failing", "Owner", "completing"]
@@ -255,7 +255,7 @@ class Executor:
             return
         self._attempt(batch, request)
 
-    def _request(self, batch: list[Entry], partition: str | None) -> ProduceRequest:
+    def _request(self, batch: list[Entry], partition: str | None) -> EncodedRequest:
         """Return the request of a batch, under the next sequence."""
         request = encode_request(
             batch, partition=partition, producer_id=self._producer_id, producer_seq=self._producer_seq
@@ -270,7 +270,7 @@ class Executor:
         """
         return None if any(entry.routed_by_key for entry in batch) else self.partition
 
-    def _attempt(self, batch: list[Entry], request: ProduceRequest) -> None:
+    def _attempt(self, batch: list[Entry], request: EncodedRequest) -> None:
         attempts = self._attempts(batch)
         uncertain = False
         while True:
@@ -310,7 +310,7 @@ class Executor:
             failures=max(entry.failures for entry in batch),
         )
 
-    def _post(self, request: ProduceRequest, timeout_s: float) -> list[SentRange]:
+    def _post(self, request: EncodedRequest, timeout_s: float) -> list[SentRange]:
         began = time.monotonic()
         broker = self.broker
         try:

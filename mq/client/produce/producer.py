@@ -24,7 +24,7 @@ from typing import Final, Literal, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from mq.client.http import Access, Hosts, Patience, Workers
+from mq.client.http import ClientAccess, Hosts, Patience, Workers
 from mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
 from mq.client.produce.buffer import Buffer
 from mq.client.produce.entry import Entry
@@ -95,7 +95,7 @@ class Producer:
         route_age_s_max: float = 30.0,
         route_age_s_min: float = 1.0,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         self._settings = SendSettings(
             patience=Patience(

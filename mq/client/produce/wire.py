@@ -25,7 +25,7 @@ from mq.client.produce.entry import Entry
 from mq.errors import Unknown
 from mq.wire import ProduceAnswer, Producer
 
-__all__ = ["ARROW", "ROW_SCHEMA", "ProduceRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
+__all__ = ["ARROW", "ROW_SCHEMA", "EncodedRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 JSON: Final = "application/json"
@@ -50,7 +50,7 @@ ROW_SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class EncodedRequest:
     """One produce request, encoded."""
 
     body: Body
@@ -65,7 +65,7 @@ _JSON_HEADERS: Final = {"Content-Type": JSON}
 
 def encode_request(
     entries: Sequence[Entry], *, partition: str | None, producer_id: str, producer_seq: int
-) -> ProduceRequest:
+) -> EncodedRequest:
     """Encode the request that stores all messages of `entries` in `partition` (None: the service routes them)."""
     first = entries[0]
     if len(entries) == 1 and first.rows is None and first.count == 1:
@@ -77,13 +77,13 @@ def encode_request(
     if first.expected_offset is not None:
         query["expected_offset"] = first.expected_offset
     batches = [_rows_of(entries)] if first.rows is None else [e.rows for e in entries if e.rows is not None]
-    return ProduceRequest(_stream(batches), headers, query, sum(e.count for e in entries))
+    return EncodedRequest(_stream(batches), headers, query, sum(e.count for e in entries))
 
 
 # JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _json_request(entry: Entry, message: Message, partition: str | None, producer: Producer) -> ProduceRequest:
+def _json_request(entry: Entry, message: Message, partition: str | None, producer: Producer) -> EncodedRequest:
     line = wire.Message(
         key=message.key,
         tag=message.tag,
@@ -99,7 +99,7 @@ def _json_request(entry: Entry, message: Message, partition: str | None, produce
     except UnicodeDecodeError:
         line.body_base64 = b64encode(message.body).decode()
     body = _encoder.encode(wire.ProduceRequest([line], producer, entry.expected_offset))
-    return ProduceRequest(body, _JSON_HEADERS, {}, 1)
+    return EncodedRequest(body, _JSON_HEADERS, {}, 1)
 
 
 # Arrow ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Final, Literal, Unpack
 import pyarrow as pa
 
 from mq.client.admin import Admin, topic_info
-from mq.client.http import Access, Closing, Endpoint, Patience, is_worth_retrying, path_of
+from mq.client.http import ClientAccess, Closing, Endpoint, Patience, is_worth_retrying, path_of
 from mq.client.messages import ReceivedMessage, messages_of, with_partition
 from mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
 from mq.client.pull.fetch_connections import FetchConnections
@@ -87,7 +87,7 @@ class PullConsumer(Closing):
         fetch_bytes: int = 4 * MIB,
         patience: Patience | None = None,
         partitions_age_s_max: float = 30.0,
-        **access: Unpack[Access],
+        **access: Unpack[ClientAccess],
     ) -> None:
         self.topic = check_topic(topic)
         #: Number of positions that `skip` has moved, and of messages lost to retention there.

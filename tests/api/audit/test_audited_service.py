@@ -11,7 +11,7 @@ import pytest
 
 from api.audit.asked import SHOWN_FIELDS
 from api.auth import CALLS, is_audited
-from mq.audit import ActBegun, ActEnded, Refused
+from mq.audit import ActBegun, ActEnded, RefusalCount
 from tables.config_sections import AuditWhen
 from tables.log import Warehouse, pages
 from tables.queue import AUDIT, audit_records_of
@@ -211,7 +211,7 @@ def test_sec_41_refusals_are_counted_by_minute_principal_call_and_reason(tmp_pat
             assert admin.by(None).call("GET", "/v1/topics").status == 401
         assert admin.by("mqk_wrong").send("orders", "x").status == 401
         before = acts(admin)
-    found = [record for record in stored(tmp_path) if isinstance(record, Refused)]
+    found = [record for record in stored(tmp_path) if isinstance(record, RefusalCount)]
     counted = {(one.principal, one.call, one.status, one.code): one.count for one in found}
     assert counted == {
         ("poor", "GET /v1/topics/{topic}/partitions/{partition}/messages", 403, "forbidden"): 3,
@@ -239,7 +239,7 @@ def test_sec_41_refusals_of_names_in_bodies_and_of_quotas_are_counted(tmp_path: 
         busy = admin.caller("busy", ("topic", "orders", "publish", "create"))
         assert admin.call("PUT", "/v1/auth/quotas/busy", {"requests_per_s": 1}).status == 200
         until(lambda: busy.send("orders", "x").status == 429)
-    found = {(one.principal, one.status, one.code) for one in stored(tmp_path) if isinstance(one, Refused)}
+    found = {(one.principal, one.status, one.code) for one in stored(tmp_path) if isinstance(one, RefusalCount)}
     assert found == {("poor", 403, "forbidden"), ("busy", 429, "quota_exceeded")}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from api.log.group_commit import GATHER_S, CommitQueue
 from api.log.loop_commits import LoopCommits
-from api.log.parts import Pending, RequestPart
+from api.log.parts import PendingRequest, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
@@ -95,7 +95,7 @@ class Bench:
         self.groups.append(len(parts))
 
     def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> RequestPart:
-        pending = Pending(1, self.loop)
+        pending = PendingRequest(1, self.loop)
         rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
         made = RequestPart(rows, pending, flush, **part)
         self.queue.put(made)
@@ -251,7 +251,7 @@ async def test_requests_of_producers_keep_their_own_stamps_among_others(bench: B
     stamp = ProducerStamp("p", 0, None, 1)
     parts = [bench.put("1"), bench.put("2", stamp=stamp), bench.put("3"), bench.put("4")]
     batch = pa.RecordBatch.from_pydict({"body": [b"5"], "key": ["k"]})
-    arrow = RequestPart(ArrowRows(1, 9, batch), Pending(1, bench.loop), Flush.SYNC)
+    arrow = RequestPart(ArrowRows(1, 9, batch), PendingRequest(1, bench.loop), Flush.SYNC)
     bench.queue.put(arrow)
     bench.log.gate.set()
     for part in (first, *parts, arrow):

@@ -12,7 +12,7 @@ import pytest
 
 from api.log.group_commit import CommitQueue
 from api.log.loop_commits import LoopCommits
-from api.log.parts import Pending, RequestPart
+from api.log.parts import PendingRequest, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import Rows
 from mq.errors import OffsetMismatch
@@ -48,7 +48,7 @@ class Bench:
 
     def put(self, *bodies: str, **part: Any) -> RequestPart:
         rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
-        made = RequestPart(rows, Pending(1, self.loop), **{"flush": Flush.SYNC, **part})
+        made = RequestPart(rows, PendingRequest(1, self.loop), **{"flush": Flush.SYNC, **part})
         self.queue.put(made)
         return made
 
@@ -209,7 +209,7 @@ def test_who_fails_when_told_of_a_commit_holds_up_no_other(tmp_path: Path) -> No
         for bench in benches:
             queue = CommitQueue(bench, workers, here, bench.loop)
             angry = RequestPart(Rows(1, 1, body=["a"]), _Angry(), Flush.SYNC)
-            calm = RequestPart(Rows(1, 1, body=["b"]), Pending(1, bench.loop), Flush.SYNC)
+            calm = RequestPart(Rows(1, 1, body=["b"]), PendingRequest(1, bench.loop), Flush.SYNC)
             queue.put(angry)
             queue.put(calm)
             parts += [angry, calm]

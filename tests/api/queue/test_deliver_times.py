@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.queue.delays import split_shares
-from api.wire.route_batch import Share, replayed, route_messages
+from api.wire.route_batch import PartitionShare, replayed, route_messages
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, Unprocessable
 from mq.limits import DELAY_MS_MAX
@@ -98,11 +98,11 @@ def rows_of(count: int) -> Rows:
     return Rows(count, 100 * count, body=[str(i) for i in range(count)])
 
 
-def indexes_of(share: Share, count: int) -> list[int]:
+def indexes_of(share: PartitionShare, count: int) -> list[int]:
     return list(range(count)) if share.indexes is None else [int(i) for i in share.indexes]
 
 
-def bodies_of(share: Share) -> list[str]:
+def bodies_of(share: PartitionShare) -> list[str]:
     if isinstance(share.messages, ArrowRows):
         return [body.decode() for body in share.messages.batch.column("body").to_pylist()]
     return [str(body) for body in share.messages.body]
@@ -110,7 +110,7 @@ def bodies_of(share: Share) -> list[str]:
 
 def shares_of(
     count: int, named: list[str | None], times: np.ndarray, now_ms: int, stored: dict[str, tuple[Part, ...]]
-) -> list[Share]:
+) -> list[PartitionShare]:
     """The shares of a request as the produce call makes them."""
     here = {name: parts for name, parts in stored.items() if name not in DELAYS.values()}
     messages = rows_of(count)

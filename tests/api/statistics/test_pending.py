@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from api.statistics.pending import Outcome, Pending
+from api.statistics.pending import Outcome, PendingCounts
 from mq.statistics import Consumed, MinuteKey
 
 NOON = 1_700_000_000_000 - 1_700_000_000_000 % 60_000
@@ -18,7 +18,7 @@ def rows(*, born_ms: list[int | None], appended_ms: int) -> pa.Table:
 
 
 def test_cons_06_ages_are_from_birth_or_else_from_the_append_and_never_below_zero() -> None:
-    pending = Pending()
+    pending = PendingCounts()
     pending.delivered(KEY, NOON + 100, rows(born_ms=[None, None], appended_ms=NOON), 1)
     pending.delivered(KEY, NOON + 200, rows(born_ms=[NOON, None, NOON + 900], appended_ms=NOON + 50), (1, 3, 2))
     pending.delivered(KEY, NOON + 300, rows(born_ms=[NOON], appended_ms=NOON + 50).slice(0, 1), 2)
@@ -28,7 +28,7 @@ def test_cons_06_ages_are_from_birth_or_else_from_the_append_and_never_below_zer
 
 
 def test_cons_06_what_was_noted_is_summed_once_by_minute_group_topic_and_broker() -> None:
-    pending = Pending()
+    pending = PendingCounts()
     other = KEY._replace(broker="broker-b")
     pending.handled(KEY, 30, 2, Outcome.SUCCEEDED)
     pending.handled(KEY, 10, 1, Outcome.DEAD)
@@ -43,6 +43,6 @@ def test_cons_06_what_was_noted_is_summed_once_by_minute_group_topic_and_broker(
 
 
 def test_cons_06_an_answer_without_messages_counts_nothing() -> None:
-    pending = Pending()
+    pending = PendingCounts()
     pending.delivered(KEY, NOON, rows(born_ms=[], appended_ms=NOON), 1)
     assert pending.sums() == {KEY: Consumed()}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.route_batch import Share, replayed, route_messages
+from api.wire.route_batch import PartitionShare, replayed, route_messages
 from api.wire.rows import ArrowRows, Rows, to_record_batch
 from mq.errors import Conflict, NotFound
 from mq.producer import Part
@@ -30,7 +30,7 @@ def as_arrow(key: list[str | None]) -> ArrowRows:
     return ArrowRows(len(key), 100, to_record_batch([as_rows(key)]))
 
 
-def bodies(share: Share) -> list[str]:
+def bodies(share: PartitionShare) -> list[str]:
     if isinstance(share.messages, Rows):
         return [str(b) for b in share.messages.body]
     return [b.decode() for b in share.messages.batch.column("body").to_pylist()]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mq.audit.records import ActBegun, ActEnded, Refused
+from mq.audit.records import ActBegun, ActEnded, RefusalCount
 from mq.audit.records import record_from_json as audit_from_json
 from mq.audit.records import record_to_json as audit_to_json
 from mq.auth.key import Key
@@ -325,7 +325,7 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
     ),
     "refusals": (
         AUDITS,
-        Refused(
+        RefusalCount(
             id="60",
             minute_ms=60_000,
             process="p1",

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 
 import pytest
 
-from mq.client.cli.doctor import Check, Checker, Health, Subject, check_service, examine, installed_checkers
+from mq.client.cli.doctor import Check, Checker, CheckOutcome, Subject, check_service, examine, installed_checkers
 from tests.unit.client.stub_service import StubService
 
 
 def test_a_service_in_order(stub: StubService) -> None:
     (check,) = check_service(Subject(url=stub.url))
-    assert check.health is Health.OK
+    assert check.health is CheckOutcome.OK
     assert "serves warehouse /w with broker-a, broker-b" in check.detail
 
 
 def test_a_service_that_is_not_ready(stub: StubService) -> None:
     stub.ready = False
     (check,) = check_service(Subject(url=stub.url))
-    assert check.health is Health.WARNING
+    assert check.health is CheckOutcome.WARNING
     assert check.remedy
 
 
@@ -27,7 +27,7 @@ def test_a_service_that_is_not_there() -> None:
     with StubService() as stub:
         url = stub.url
     (check,) = check_service(Subject(url=url))
-    assert check.health is Health.FAILED
+    assert check.health is CheckOutcome.FAILED
     assert "deltamq serve" in (check.remedy or "")
 
 
@@ -36,23 +36,23 @@ def test_a_checker_that_raises_is_a_failed_check_and_the_others_still_run() -> N
         raise RuntimeError("boom")
 
     def fine(subject: Subject) -> Iterable[Check]:
-        yield Check(name="fine", health=Health.OK, detail=subject.profile)
+        yield Check(name="fine", health=CheckOutcome.OK, detail=subject.profile)
 
     def cannot_load() -> Checker:
         raise ImportError("no such module")
 
     checks = list(examine(Subject(url="u"), {"a": lambda: broken, "b": cannot_load, "c": lambda: fine}))
     assert [(c.name, c.health) for c in checks] == [
-        ("a", Health.FAILED),
-        ("b", Health.FAILED),
-        ("fine", Health.OK),
+        ("a", CheckOutcome.FAILED),
+        ("b", CheckOutcome.FAILED),
+        ("fine", CheckOutcome.OK),
     ]
     assert "RuntimeError: boom" in checks[0].detail
 
 
 def test_what_is_not_in_order_names_a_remedy() -> None:
     with pytest.raises(AssertionError, match="remedy"):
-        Check(name="x", health=Health.FAILED, detail="broken")
+        Check(name="x", health=CheckOutcome.FAILED, detail="broken")
 
 
 def test_the_services_check_is_always_installed_and_comes_last() -> None:
@@ -62,7 +62,7 @@ def test_the_services_check_is_always_installed_and_comes_last() -> None:
 def test_sec_23_the_doctor_says_that_the_token_is_refused(stub: StubService) -> None:
     stub.valid_tokens = {"good"}
     [check] = check_service(Subject(url=stub.url, access={"token": "bad"}))
-    assert check.health is Health.FAILED
+    assert check.health is CheckOutcome.FAILED
     assert "DELTAMQ_CLIENT_TOKEN" in (check.remedy or "") and "bad" not in check.detail
     [check] = check_service(Subject(url=stub.url, access={"token": "good"}))
-    assert check.health is Health.OK
+    assert check.health is CheckOutcome.OK

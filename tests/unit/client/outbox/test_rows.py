@@ -17,7 +17,7 @@ from mq.client.outbox.dialect import POSTGRESQL, SQLITE, dialect_of
 from mq.client.outbox.ledger import fitting
 from mq.client.outbox.rows import lane_of, message_of, row_of, topic_of
 from mq.client.outbox.statements import Tables
-from mq.client.outbox.verdicts import REPEATABLE_MS, Step, step_after, too_late
+from mq.client.outbox.verdicts import REPEATABLE_MS, NextStep, step_after, too_late
 from mq.errors import (
     Conflict,
     DeltaMQError,
@@ -114,22 +114,22 @@ def test_a_body_that_another_program_wrote_as_text_is_taken() -> None:
 @pytest.mark.parametrize(
     ("error", "one", "several"),
     [
-        (None, Step.STORED, Step.STORED),
-        (Unavailable(), Step.REPEAT, Step.REPEAT),
-        (Overloaded(), Step.REPEAT, Step.REPEAT),
-        (Unknown(), Step.REPEAT, Step.REPEAT),
-        (Conflict(), Step.REPEAT, Step.REPEAT),
-        (DeltaMQError(), Step.REPEAT, Step.REPEAT),
-        (Unauthenticated(), Step.REPEAT, Step.REPEAT),
-        (Forbidden(), Step.REPEAT, Step.REPEAT),
-        (TooLarge(), Step.SET_ASIDE, Step.DIVIDE),
-        (Refused(), Step.SET_ASIDE, Step.DIVIDE),
-        (NotFound(code="topic_not_found"), Step.SET_ASIDE, Step.SET_ASIDE),
-        (NotFound(code="partition_not_found"), Step.SET_ASIDE, Step.SET_ASIDE),
-        (Conflict(code="producer_sequence_out_of_order"), Step.SET_ASIDE, Step.SET_ASIDE),
+        (None, NextStep.STORED, NextStep.STORED),
+        (Unavailable(), NextStep.REPEAT, NextStep.REPEAT),
+        (Overloaded(), NextStep.REPEAT, NextStep.REPEAT),
+        (Unknown(), NextStep.REPEAT, NextStep.REPEAT),
+        (Conflict(), NextStep.REPEAT, NextStep.REPEAT),
+        (DeltaMQError(), NextStep.REPEAT, NextStep.REPEAT),
+        (Unauthenticated(), NextStep.REPEAT, NextStep.REPEAT),
+        (Forbidden(), NextStep.REPEAT, NextStep.REPEAT),
+        (TooLarge(), NextStep.SET_ASIDE, NextStep.DIVIDE),
+        (Refused(), NextStep.SET_ASIDE, NextStep.DIVIDE),
+        (NotFound(code="topic_not_found"), NextStep.SET_ASIDE, NextStep.SET_ASIDE),
+        (NotFound(code="partition_not_found"), NextStep.SET_ASIDE, NextStep.SET_ASIDE),
+        (Conflict(code="producer_sequence_out_of_order"), NextStep.SET_ASIDE, NextStep.SET_ASIDE),
     ],
 )
-def test_send_07_what_becomes_of_a_request(error: DeltaMQError | None, one: Step, several: Step) -> None:
+def test_send_07_what_becomes_of_a_request(error: DeltaMQError | None, one: NextStep, several: NextStep) -> None:
     assert (step_after(error, 1), step_after(error, 7)) == (one, several)
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli.verify_command import doctor_checks, verify_command
-from mq.client.cli.doctor import Health, Subject
+from mq.client.cli.doctor import CheckOutcome, Subject
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.settings import Flush
@@ -97,28 +97,28 @@ def test_a_warehouse_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> N
 # The doctor.
 
 
-def checks(folder: Path) -> list[tuple[Health, str]]:
+def checks(folder: Path) -> list[tuple[CheckOutcome, str]]:
     subject = Subject(url="http://127.0.0.1:1", warehouse=str(folder))
     how, *found = [(check.health, check.detail) for check in doctor_checks(subject)]
-    assert how[0] is Health.OK and how[1].startswith("commits to local disks")
+    assert how[0] is CheckOutcome.OK and how[1].startswith("commits to local disks")
     assert ("native" in how[1]) == (native_library() is not None)
     return found
 
 
 def test_the_doctor_finds_a_sound_warehouse_sound(folder: Path) -> None:
     ((health, detail),) = checks(folder)
-    assert health is Health.OK and "1 partitions" in detail
+    assert health is CheckOutcome.OK and "1 partitions" in detail
 
 
 def test_the_doctor_names_a_damaged_file(folder: Path) -> None:
     commit(folder, 2).write_bytes(b"")
     ((health, detail),) = checks(folder)
-    assert health is Health.FAILED and f"{2:020d}.json" in detail
+    assert health is CheckOutcome.FAILED and f"{2:020d}.json" in detail
 
 
 def test_the_doctor_makes_no_warehouse(tmp_path: Path) -> None:
     ((health, _),) = checks(tmp_path / "no")
-    assert health is Health.OK
+    assert health is CheckOutcome.OK
     assert not (tmp_path / "no").exists()
 
 

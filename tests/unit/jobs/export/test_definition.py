@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs.export.definition import definition_of, definitions, read_definition, remove_definition, save
 from jobs.export.json_schema import struct_of_json_schema
-from jobs.export.plan import ExportState, Plan, Plans, next_ranges
+from jobs.export.plan import ExportPlan, ExportState, Plans, next_ranges
 from mq.errors import Conflict, NotFound, Refused
 from mq.static import StoredOffsets, Stretch
 from tables.failpoints import FailpointHit, arm
@@ -88,7 +88,7 @@ def test_spark_09_a_definition_keeps_its_identity_when_its_schema_changes_and_lo
 
 def test_spark_09_a_plan_is_carried_out_again_until_it_is_in_the_state() -> None:
     plans = Plans(MemoryStore(), "x")
-    plan = Plan(batch=0, schema="id BIGINT", ranges={"orders@a:0": (0, 5)})
+    plan = ExportPlan(batch=0, schema="id BIGINT", ranges={"orders@a:0": (0, 5)})
     plans.put(plan)
     with pytest.raises(Conflict):
         plans.put(plan)

@@ -20,7 +20,7 @@ from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue.merge_plan import Plan, PlannedRange
+from tables.queue.merge_plan import MergePlan, PlannedRange
 from tables.queue.refs import revive_ref
 from tables.settings import LogSettings
 from tables.store.store import Store
@@ -81,7 +81,7 @@ def files(tables: QueueTables) -> Store:
 
 
 def planned(log: PartitionLog, start: int, stop: int) -> LogSpan:
-    (found,) = spans_of(Plan(batch=0, logs={log.ref: PlannedRange(start, stop)}), [log])
+    (found,) = spans_of(MergePlan(batch=0, logs={log.ref: PlannedRange(start, stop)}), [log])
     return found
 
 
@@ -96,7 +96,7 @@ def test_a_task_reads_its_offsets_and_no_more(log: PartitionLog, files: Store) -
     parts = found.cut(3)
     assert [offsets(files, part) for part in parts] == [[2, 3], [4, 5], [6, 7, 8]]
     assert [len(part.files) for part in parts] == [2, 2, 3]
-    assert spans_of(Plan(batch=0, logs={log.ref: PlannedRange(4, 4)}), [log]) == []
+    assert spans_of(MergePlan(batch=0, logs={log.ref: PlannedRange(4, 4)}), [log]) == []
 
 
 def test_files_that_were_rolled_up_since_are_read_where_their_rows_are_now(

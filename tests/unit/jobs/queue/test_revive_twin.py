@@ -18,7 +18,7 @@ from mq.queue.retry import DEAD_REASON_HEADER
 from mq.queue.retry_topic import retry_lane
 from mq.queue_limits import ACK_SETTLE_MS, BUCKET_MS
 from mq.testing.jobs import revive_steps
-from mq.testing.log import MemoryTopic, Row, Tables
+from mq.testing.log import MemoryTopic, Row, StoredState
 from tables import failpoints
 from tables.failpoints import FailpointHit
 from tables.log.warehouse import Warehouse
@@ -63,7 +63,7 @@ class Game:
         self.topic: Topic = self.real.topic(partitions=2)
         self.group: Group = self.real.group(max_attempts=2)
         self.job = self._new_job()
-        self.twin = Tables()
+        self.twin = StoredState()
         self.twin.topics[self.topic.name] = MemoryTopic(self.topic.name, self.topic.id, self.topic.route)
         self.twin.groups = self.real.meta.groups
         for partition in (0, 1):

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.queue.revive_batch import ReviveBatch
 from mq.queue.checkpoint import Checkpoint
-from mq.queue.revive import Due
+from mq.queue.revive import DueCheckpoint
 from mq.queue_limits import ACK_SETTLE_MS
 from tables import failpoints
 from tables.delta.stamped import ProducerStamp, RowsPart
@@ -45,11 +45,11 @@ def tables(tmp_path: Path) -> Iterator[QueueTables]:
     failpoints.arm("")
 
 
-def _batch(tables: QueueTables, open_here: ExitStack, meanwhile: list[Due]) -> ReviveBatch:
+def _batch(tables: QueueTables, open_here: ExitStack, meanwhile: list[DueCheckpoint]) -> ReviveBatch:
     """A batch in a process of its own; while it decides, another run deals with `meanwhile`."""
     warehouse = open_here.enter_context(closing(_open(tables)))
 
-    def failures(_: Due) -> int:
+    def failures(_: DueCheckpoint) -> int:
         if meanwhile:
             others = [meanwhile.pop()]
             assert _batch(tables, open_here, []).run(others).settled == others
@@ -68,11 +68,11 @@ def test_pop_11_a_run_that_was_overtaken_stores_nothing_twice(tables: QueueTable
     """The other one could read only some of the messages: its request is another one."""
     popped = _two_bits(tables)
     with ExitStack() as open_here:
-        outcome = _batch(tables, open_here, [Due(popped, bits)]).run([Due(popped, 0b11)])
+        outcome = _batch(tables, open_here, [DueCheckpoint(popped, bits)]).run([DueCheckpoint(popped, 0b11)])
         if bits != 0b11:
             assert any("another run stored" in trouble for trouble in outcome.troubles)
             assert [due.bits for due, _ in outcome.later] == [0b11]
-        _batch(tables, open_here, []).run([Due(popped, 0b11)])
+        _batch(tables, open_here, []).run([DueCheckpoint(popped, 0b11)])
     assert Counter(row["body"] for row in tables.retried(tables.group(), tables.topic())) == {b"a": 1, b"b": 1}
 
 
@@ -110,14 +110,16 @@ def test_pop_11_a_destination_that_forgets_while_a_run_decides_refuses_it(tables
         warehouse = open_here.enter_context(closing(_open(tables)))
         once = [None]
 
-        def failures(_: Due) -> int:
+        def failures(_: DueCheckpoint) -> int:
             while once:
                 once.pop()
-                _batch(tables, open_here, []).run([Due(popped, 0b11)])
+                _batch(tables, open_here, []).run([DueCheckpoint(popped, 0b11)])
                 _fill(warehouse, tables)
             return 0
 
-        outcome = ReviveBatch(warehouse, CLUSTER, MetaLog(warehouse).meta, DUE, failures).run([Due(popped, 0b11)])
+        outcome = ReviveBatch(warehouse, CLUSTER, MetaLog(warehouse).meta, DUE, failures).run(
+            [DueCheckpoint(popped, 0b11)]
+        )
         assert any("forgotten" in trouble for trouble in outcome.troubles)
     bodies = Counter(row["body"] for row in tables.retried(tables.group(), tables.topic()))
     assert (bodies[b"a"], bodies[b"b"]) == (1, 1)

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sql.catalog_plan import Entry, Made, Step, made_of, plan_steps
+from jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
 
 WAREHOUSE = "/data/it's; definition of a warehouse"
 NAMES = st.sampled_from("abcdef")
 
 
-def table(name: str, location: str = "x") -> Entry:
-    return Entry(name=name, about="A table.", location=location)
+def table(name: str, location: str = "x") -> CatalogEntry:
+    return CatalogEntry(name=name, about="A table.", location=location)
 
 
-def view(name: str, query: str = "SELECT 1") -> Entry:
-    return Entry(name=name, about="A view.", query=query)
+def view(name: str, query: str = "SELECT 1") -> CatalogEntry:
+    return CatalogEntry(name=name, about="A view.", query=query)
 
 
-def as_made(entry: Entry, warehouse: str = WAREHOUSE) -> Made:
+def as_made(entry: CatalogEntry, warehouse: str = WAREHOUSE) -> Made:
     return made_of(entry.name, bool(entry.query), entry.comment(warehouse))
 
 
-def after(found: Sequence[Made], steps: Sequence[Step]) -> dict[str, Made]:
+def after(found: Sequence[Made], steps: Sequence[CatalogStep]) -> dict[str, Made]:
     """The catalog when some of the steps have been taken."""
     there = {one.name: one for one in found}
     for step in steps:
@@ -70,7 +70,7 @@ ENTRIES = st.lists(
 
 @given(ENTRIES, ENTRIES, st.integers(0, 12))
 def test_spark_11_a_run_that_was_killed_anywhere_is_made_good_by_the_next(
-    before: list[Entry], wanted: list[Entry], killed: int
+    before: list[CatalogEntry], wanted: list[CatalogEntry], killed: int
 ) -> None:
     found = [as_made(entry) for entry in before]
     steps, taken = plan_steps(wanted, found, WAREHOUSE)

@@ -31,7 +31,7 @@ from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue.merge_plan import Plan, PlannedRange, app_id, put_plan
+from tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
 from tables.queue.metadata import META_PARTITION
 from tables.queue.records import rows_of_offset_records
 from tables.queue.refs import DELAY, DELAY_MARKS, OFFSETS, dead_ref, retry_ref, revive_ref, system_ref
@@ -338,7 +338,7 @@ def test_marks_stay_as_long_as_the_messages_that_they_are_about(bench: Bench) ->
 
 def merged(bench: Bench, ref: PartitionRef, stop: int, batch_number: int) -> None:
     """As the merge job leaves it when `stop` records of a revive log are in its table."""
-    put_plan(bench.warehouse.store, POP_CHECKPOINTS, Plan(batch=batch_number, logs={ref: PlannedRange(0, stop)}))
+    put_plan(bench.warehouse.store, POP_CHECKPOINTS, MergePlan(batch=batch_number, logs={ref: PlannedRange(0, stop)}))
     table = bench.warehouse.store.uri(POP_CHECKPOINTS)
     properties = CommitProperties(app_transactions=[Transaction(app_id(POP_CHECKPOINTS), batch_number)])
     write_deltalake(table, pa.table({"n": [batch_number]}), mode="append", commit_properties=properties)

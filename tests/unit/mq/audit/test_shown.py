@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mq.audit import Change, bounded, outcome_of, states_of
+from mq.audit import MetadataChange, bounded, outcome_of, states_of
 from mq.audit_limits import SHOWN_BYTES_MAX
 from mq.auth import decide_first_administrator, new_key
 from mq.auth.changes import decide_put_principal
@@ -33,7 +33,7 @@ def test_sec_40_an_outcome_claims_no_more_than_is_known(
 
 def test_sec_40_a_key_is_shown_without_its_digest() -> None:
     key, token = new_key("ada", b"i" * 8, b"s" * 32, 5)
-    change = Change(Meta(), decide_first_administrator(Meta().auth, key))
+    change = MetadataChange(Meta(), decide_first_administrator(Meta().auth, key))
     before, after = states_of([change])
     assert json.loads(before) == {"auth/ada": None}
     assert json.loads(after)["auth/ada"]["keys"] == [{"id": key.id, "created_ms": 5, "until_ms": None}]
@@ -41,8 +41,8 @@ def test_sec_40_a_key_is_shown_without_its_digest() -> None:
 
 
 def test_sec_40_several_changes_are_shown_from_the_first_to_the_last() -> None:
-    one = Change(Meta(), decide_put_principal(Meta().auth, "ada", "a", 5))
-    two = Change(one.after, decide_put_principal(one.after.auth, "ada", "b", 6))
+    one = MetadataChange(Meta(), decide_put_principal(Meta().auth, "ada", "a", 5))
+    two = MetadataChange(one.after, decide_put_principal(one.after.auth, "ada", "b", 6))
     before, after = states_of([one, two])
     assert (json.loads(before)["auth/ada"], json.loads(after)["auth/ada"]["note"]) == (None, "b")
     assert states_of([]) == ("", "")

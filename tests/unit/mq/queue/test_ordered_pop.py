@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mq.errors import Conflict
 from mq.queue.checkpoint import LaneKey
 from mq.queue.keyed_pop import KeyedPop
-from mq.queue.ordered_pop import Delivery, OrderedLane, OrderedPop, Turn, dead_producer_id
+from mq.queue.ordered_pop import Delivery, OrderedLane, OrderedPop, PopTurn, dead_producer_id
 from mq.queue.progress import Committed, Delivered
 
 MINUTE = 60_000
@@ -36,11 +36,11 @@ def test_pop_16_a_batch_holds_the_partition_until_all_of_it_is_acked() -> None:
     first = popped(one)
     assert first == [Delivery(0, 1, 0), Delivery(1, 1, 0), Delivery(2, 1, 0)]
     acked(one, first[1:])
-    assert one.turn(1, 32) == Turn(wait_until_ms=MINUTE)
+    assert one.turn(1, 32) == PopTurn(wait_until_ms=MINUTE)
     assert one.committed == 0
     acked(one, first[:1])
     assert one.committed == 3
-    assert one.turn(1, 32) == Turn(read_from=3)
+    assert one.turn(1, 32) == PopTurn(read_from=3)
 
 
 def test_pop_16_the_same_messages_come_again_in_order_after_the_invisible_time() -> None:
@@ -58,7 +58,7 @@ def test_pop_16_a_smaller_pop_gets_the_first_of_them() -> None:
     one = lane()
     popped(one, 4)
     assert [d.offset for d in popped(one, 2, now_ms=MINUTE)] == [0, 1]
-    assert one.turn(MINUTE + 1, 2) == Turn(wait_until_ms=2 * MINUTE)
+    assert one.turn(MINUTE + 1, 2) == PopTurn(wait_until_ms=2 * MINUTE)
     acked(one, [Delivery(0, 2, MINUTE), Delivery(1, 2, MINUTE)], MINUTE + 1)
     assert [d.offset for d in popped(one, 2, now_ms=MINUTE + 1)] == [2, 3]
 
@@ -94,7 +94,7 @@ def test_pop_09_a_change_moves_the_time_and_kills_the_old_handle() -> None:
     (old, *_) = popped(one, 1)
     new = one.change(old, 10, 2 * MINUTE)
     assert new == Delivery(0, 1, 10), "the attempt is the same"
-    assert one.turn(MINUTE, 1) == Turn(wait_until_ms=10 + 2 * MINUTE)
+    assert one.turn(MINUTE, 1) == PopTurn(wait_until_ms=10 + 2 * MINUTE)
     with pytest.raises(Conflict):
         one.change(old, 11, MINUTE)
     acked(one, [new], MINUTE)
@@ -105,20 +105,20 @@ def test_pop_16_a_released_message_holds_the_others_only_as_long_as_they_fly() -
     one = lane()
     first = popped(one, 2)
     one.change(first[0], 5, 0)
-    assert one.turn(5, 32) == Turn(wait_until_ms=MINUTE)
+    assert one.turn(5, 32) == PopTurn(wait_until_ms=MINUTE)
     acked(one, first[1:], 6)
-    assert one.turn(6, 32) == Turn(again=(0,))
+    assert one.turn(6, 32) == PopTurn(again=(0,))
 
 
 def test_pop_16_a_message_that_failed_too_often_is_dead_and_the_partition_goes_on() -> None:
     one = lane(max_attempts=2)
     popped(one)
     popped(one, now_ms=MINUTE)
-    assert one.turn(2 * MINUTE, 32) == Turn(dead=(0, 1, 2))
-    assert one.turn(2 * MINUTE, 32) == Turn(dead=(0, 1, 2)), "told until it is done"
+    assert one.turn(2 * MINUTE, 32) == PopTurn(dead=(0, 1, 2))
+    assert one.turn(2 * MINUTE, 32) == PopTurn(dead=(0, 1, 2)), "told until it is done"
     for offset in range(3):
         one.end(offset)
-    assert one.turn(2 * MINUTE, 32) == Turn(read_from=3)
+    assert one.turn(2 * MINUTE, 32) == PopTurn(read_from=3)
 
 
 def test_order_8_without_a_limit_a_message_is_repeated_for_ever() -> None:
@@ -135,7 +135,7 @@ def test_cons_3_filtered_messages_count_as_consumed() -> None:
     acked(one, [Delivery(2, 1, 0), Delivery(5, 1, 0)])
     assert one.committed == 9
     assert one.new([], 20, 1, MINUTE) == []
-    assert one.turn(1, 1) == Turn(read_from=20)
+    assert one.turn(1, 1) == PopTurn(read_from=20)
 
 
 def test_pop_16_after_a_crash_leases_go_on_and_the_rest_is_counted_on() -> None:
@@ -143,15 +143,15 @@ def test_pop_16_after_a_crash_leases_go_on_and_the_rest_is_counted_on() -> None:
     first = popped(one)
     acked(one, [first[1]])
     after = lane(max_attempts=2, start=one.progress())
-    assert after.turn(5, 32) == Turn(wait_until_ms=MINUTE)
-    assert after.turn(MINUTE, 32) == Turn(again=(0, 2))
+    assert after.turn(5, 32) == PopTurn(wait_until_ms=MINUTE)
+    assert after.turn(MINUTE, 32) == PopTurn(again=(0, 2))
     again = after.again((0, 2), MINUTE, MINUTE)
     assert again == [Delivery(0, 2, MINUTE), Delivery(2, 2, MINUTE)]
     third = lane(max_attempts=2, start=after.progress())
     acked(third, again[:1], MINUTE + 1)
-    assert third.turn(2 * MINUTE, 32) == Turn(dead=(2,)), "it was delivered twice"
+    assert third.turn(2 * MINUTE, 32) == PopTurn(dead=(2,)), "it was delivered twice"
     third.end(2)
-    assert third.turn(2 * MINUTE, 32) == Turn(read_from=3)
+    assert third.turn(2 * MINUTE, 32) == PopTurn(read_from=3)
 
 
 def test_pop_09_a_handle_from_before_a_crash_is_as_good_as_it_was() -> None:
@@ -181,12 +181,12 @@ def test_pop_16_leases_are_no_longer_when_the_clock_is_set_back() -> None:
     hour = 60 * MINUTE
     first = popped(one, 2, now_ms=hour)
     after = lane(start=one.progress())
-    assert after.turn(0, 32) == Turn(wait_until_ms=hour + MINUTE), "as long as it was said"
+    assert after.turn(0, 32) == PopTurn(wait_until_ms=hour + MINUTE), "as long as it was said"
     renewed = after.change(first[0], 5, MINUTE)
     assert renewed.pop_time_ms > first[0].pop_time_ms, "a fold of what is stored takes the newer one"
     acked(after, [renewed, first[1]], 6)
     assert [d.pop_time_ms for d in popped(after, 2, now_ms=7)] == [7, 7]
-    assert after.turn(8, 32) == Turn(wait_until_ms=7 + MINUTE)
+    assert after.turn(8, 32) == PopTurn(wait_until_ms=7 + MINUTE)
 
 
 def test_pop_16_what_was_not_delivered_between_flights_comes_in_its_place() -> None:
@@ -195,10 +195,10 @@ def test_pop_16_what_was_not_delivered_between_flights_comes_in_its_place() -> N
     keyed.offer([(0, "a"), (1, "a"), (2, "b")], 3)
     keyed.take(0, 32, MINUTE)
     one = lane(start=keyed.progress())
-    assert one.turn(5, 32) == Turn(wait_until_ms=MINUTE), "the partition is held"
-    assert one.turn(MINUTE, 32) == Turn(again=(0,)), "nothing overtakes 1"
+    assert one.turn(5, 32) == PopTurn(wait_until_ms=MINUTE), "the partition is held"
+    assert one.turn(MINUTE, 32) == PopTurn(again=(0,)), "nothing overtakes 1"
     acked(one, one.again((0,), MINUTE, MINUTE), MINUTE)
-    assert one.turn(MINUTE + 1, 32) == Turn(read_from=1)
+    assert one.turn(MINUTE + 1, 32) == PopTurn(read_from=1)
     assert one.new([1, 2, 3], 4, MINUTE + 1, MINUTE) == [
         Delivery(1, 1, MINUTE + 1), Delivery(2, 2, MINUTE + 1), Delivery(3, 1, MINUTE + 1)
     ]  # fmt: skip
@@ -211,8 +211,8 @@ def test_pop_16_a_message_over_its_limit_waits_for_those_before_it() -> None:
     given_now = one.new([0, 1, 2, 3], 4, 0, MINUTE)
     assert given_now == [Delivery(0, 1, 1), Delivery(1, 1, 1)]
     acked(one, given_now)
-    assert one.turn(1, 9) == Turn(wait_until_ms=MINUTE)
-    assert one.turn(MINUTE, 9) == Turn(dead=(2,))
+    assert one.turn(1, 9) == PopTurn(wait_until_ms=MINUTE)
+    assert one.turn(MINUTE, 9) == PopTurn(dead=(2,))
 
 
 @pytest.mark.parametrize("limit", [None, 9])
@@ -220,9 +220,9 @@ def test_pop_16_a_condemned_message_is_dead_also_after_a_crash(limit: int | None
     one = lane(max_attempts=limit)
     first = popped(one)
     one.condemn(first[1], 5)
-    assert one.turn(5, 32) == Turn(dead=(1,)), "the others fly on"
+    assert one.turn(5, 32) == PopTurn(dead=(1,)), "the others fly on"
     after = lane(max_attempts=limit, start=one.progress())
-    assert after.turn(9, 32) == Turn(dead=(1,))
+    assert after.turn(9, 32) == PopTurn(dead=(1,))
     assert after.is_condemned(1) and after.attempts_of(1) == 1
     for known in (one, after):
         with pytest.raises(Conflict):
@@ -238,7 +238,7 @@ def test_retry_3_the_reason_goes_with_a_lane_that_a_handle_had_opened() -> None:
     opened = OrderedLane(one.progress(), max_attempts=None)
     opened.condemn(first[1], 5, "no such customer")
     after = opened.as_kind(OrderedPop, max_attempts=3)
-    assert after.turn(5, 32) == Turn(dead=(1,))
+    assert after.turn(5, 32) == PopTurn(dead=(1,))
     assert after.reason_of(1) == "no such customer"
 
 

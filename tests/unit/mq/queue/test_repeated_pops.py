@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mq.errors import Conflict, Unprocessable
 from mq.queue.keyed_pop import KeyedPop
-from mq.queue.ordered_pop import Delivery, OrderedPop, Turn, check_attempt_id
+from mq.queue.ordered_pop import Delivery, OrderedPop, PopTurn, check_attempt_id
 from mq.queue.progress import Committed
 from mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
 
@@ -104,7 +104,7 @@ def test_pop_20_what_does_not_fit_is_released_at_once(kind: type[Lane]) -> None:
     assert [d.offset for d in kept] == [0]
     assert one.repeat("x", 6, MINUTE, 32) == [Delivery(0, 1, 6)], "it is asked for again"
     if isinstance(one, OrderedPop):
-        assert one.turn(7, 32) == Turn(wait_until_ms=6 + MINUTE), "nothing overtakes the first"
+        assert one.turn(7, 32) == PopTurn(wait_until_ms=6 + MINUTE), "nothing overtakes the first"
         one.ack(Delivery(0, 1, 6), 7)
     assert [(d.offset, d.attempt) for d in popped(one, 2, 7, "y")] == [(1, 2), (2, 2)]
 

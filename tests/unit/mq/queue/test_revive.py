@@ -17,14 +17,14 @@ from mq.queue.revive import (
     Copy,
     DeadLetter,
     Decision,
-    Due,
+    DueCheckpoint,
     Later,
     Life,
     Lost,
     LostReason,
     Revive,
     Skip,
-    Stored,
+    StoredCopies,
     decide_redelivery,
     due,
     life_of,
@@ -39,16 +39,16 @@ from tests.unit.mq.queue.test_checkpoint import POP
 
 CHECKPOINT = Checkpoint(pop=POP, span=Span(7, 4))
 DUE_MS = CHECKPOINT.revive_time_ms
-ALL = Due(CHECKPOINT, 0b1111)
+ALL = DueCheckpoint(CHECKPOINT, 0b1111)
 
 
-def decided(one: Due = ALL, **more: object) -> list[Decision]:
+def decided(one: DueCheckpoint = ALL, **more: object) -> list[Decision]:
     given_facts: dict[str, Any] = {"life": Life.PRESENT, "max_attempts": 16, "now_ms": DUE_MS, **more}
     return decide_redelivery(one, **given_facts)
 
 
 def test_pop_11_what_is_due_is_delivered_again_with_its_attempts() -> None:
-    (revive,) = decided(Due(replace(CHECKPOINT, span=Span(7, 3, (0, 1, 5), (1, 2, 3))), 0b101))
+    (revive,) = decided(DueCheckpoint(replace(CHECKPOINT, span=Span(7, 3, (0, 1, 5), (1, 2, 3))), 0b101))
     assert isinstance(revive, Revive)
     assert list(revive.copies()) == [Copy(7, 1), Copy(12, 3)]
     assert sum(one.messages for one in revive.requests()) == 2
@@ -56,7 +56,7 @@ def test_pop_11_what_is_due_is_delivered_again_with_its_attempts() -> None:
 
 def test_pop_11_the_attempt_limit_holds_for_consumers_that_only_time_out() -> None:
     """RocketMQ #8332: silent consumers were retried for ever."""
-    one = Due(replace(CHECKPOINT, span=Span(7, 4, None, (15, 16, 17, 1))), 0b1111)
+    one = DueCheckpoint(replace(CHECKPOINT, span=Span(7, 4, None, (15, 16, 17, 1))), 0b1111)
     assert decided(one) == [
         DeadLetter(one.checkpoint, 0b0110, "max_attempts"),
         Revive(one.checkpoint, 0b1001),
@@ -64,7 +64,7 @@ def test_pop_11_the_attempt_limit_holds_for_consumers_that_only_time_out() -> No
 
 
 def test_retry_3_a_condemned_message_is_dead_whatever_its_attempts() -> None:
-    one = Due(replace(CHECKPOINT, dead_reason="no such customer"), 0b11)
+    one = DueCheckpoint(replace(CHECKPOINT, dead_reason="no such customer"), 0b11)
     assert decided(one) == [DeadLetter(one.checkpoint, 0b11, "no such customer")]
 
 
@@ -114,16 +114,16 @@ def test_pop_11_a_message_that_cannot_be_read_delays_only_itself() -> None:
 
 
 def test_pop_11_what_a_killed_run_stored_is_not_stored_again() -> None:
-    assert decided(stored=Stored(retry=0b0001, dead=0b0100)) == [Revive(CHECKPOINT, 0b1010)]
-    assert decided(stored=Stored(retry=0b1111)) == []
+    assert decided(stored=StoredCopies(retry=0b0001, dead=0b0100)) == [Revive(CHECKPOINT, 0b1010)]
+    assert decided(stored=StoredCopies(retry=0b1111)) == []
     assert settle(ALL, []) == Done(CHECKPOINT.key, 0b1111, DUE_MS), "and is ended by this run"
 
 
 def test_pop_11_a_limit_lowered_between_two_runs_does_not_kill_what_lives_in_the_retry_topic() -> None:
-    one = Due(replace(CHECKPOINT, span=Span(7, 4, None, 3)), 0b1111)
+    one = DueCheckpoint(replace(CHECKPOINT, span=Span(7, 4, None, 3)), 0b1111)
     (first,) = decided(one, max_attempts=5)
     assert isinstance(first, Revive)
-    assert decided(one, max_attempts=2, stored=Stored(retry=first.bits)) == []
+    assert decided(one, max_attempts=2, stored=StoredCopies(retry=first.bits)) == []
 
 
 @given(keys, keys, st.integers(0, 100), st.integers(0, 100))
@@ -157,12 +157,14 @@ def test_pop_09_a_message_that_was_delivered_again_is_not_once_more_by_the_lease
 def test_pop_11_each_due_message_is_in_exactly_one_decision(
     checkpoint: Checkpoint, bits: int, max_attempts: int, data: st.DataObject
 ) -> None:
-    one = Due(checkpoint, bits & checkpoint.span.full)
+    one = DueCheckpoint(checkpoint, bits & checkpoint.span.full)
     offsets = [checkpoint.span.offset_of(i) for i in range(checkpoint.span.num)]
     gone = data.draw(st.sets(st.sampled_from(offsets)))
     unreadable = data.draw(st.dictionaries(st.sampled_from(offsets), st.integers(0, 99)))
     stored = data.draw(st.integers(0, 2**32 - 1)) & one.bits
-    decisions = decided(one, max_attempts=max_attempts, gone=gone, unreadable=unreadable, stored=Stored(retry=stored))
+    decisions = decided(
+        one, max_attempts=max_attempts, gone=gone, unreadable=unreadable, stored=StoredCopies(retry=stored)
+    )
     assert sum(decision.bits for decision in decisions) == one.bits & ~stored
     assert all(decision.bits for decision in decisions)
     for decision in decisions:
@@ -182,8 +184,8 @@ def test_pop_11_due_is_in_order_of_time_and_waits_for_acks_under_way() -> None:
     late = replace(CHECKPOINT, pop=replace(POP, pop_time_ms=9_000))
     states = fold({}, [late, CHECKPOINT, early, Ack(early.key, 0b0001, early.revive_time_ms)]).values()
     now_ms = CHECKPOINT.revive_time_ms + 300
-    assert due(states, now_ms) == [Due(early, 0b1110), Due(CHECKPOINT, 0b1111)]
-    assert due(states, now_ms - 1) == [Due(early, 0b1110)]
+    assert due(states, now_ms) == [DueCheckpoint(early, 0b1110), DueCheckpoint(CHECKPOINT, 0b1111)]
+    assert due(states, now_ms - 1) == [DueCheckpoint(early, 0b1110)]
     assert due([CheckpointState(acked=1)], 10**15) == []
 
 
@@ -202,7 +204,7 @@ class Destination:
                 known.append(seq)
                 self.messages += mine
 
-    def bits(self, one: Due) -> int:
+    def bits(self, one: DueCheckpoint) -> int:
         return stored_bits(
             one.checkpoint.key, one.checkpoint.span, one.bits, lambda producer: self.seqs.get(producer, ())
         )
@@ -229,7 +231,7 @@ def test_pop_11_each_message_ends_in_one_place_however_often_runs_are_killed(pla
         steps = int(str(plan["kill_after"]))
         facts = {name: fact for name, fact in plan.items() if name != "kill_after"}
         for one in due(fold({}, records).values(), DUE_MS + 300):
-            decisions = decided(one, stored=Stored(retry.bits(one), dead.bits(one)), **facts)
+            decisions = decided(one, stored=StoredCopies(retry.bits(one), dead.bits(one)), **facts)
             for decision in decisions[:steps]:
                 if isinstance(decision, Revive | DeadLetter):
                     (retry if isinstance(decision, Revive) else dead).append(decision)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.static.logical_queue import LogicalQueue
-from mq.static.progress import Found, commit_steps, offset_at_time, position_of, reset_steps
+from mq.static.progress import SegmentOffsets, commit_steps, offset_at_time, position_of, reset_steps
 from mq.static.segment import UNDECIDED, Segment
 
 
@@ -119,7 +119,7 @@ def test_static_15_the_offset_of_a_time_is_that_of_the_first_message_at_or_after
     for one in queue.readable:
         end = ends(queue, count)[one.partition]
         first = next((at for at in range(end) if one.logical(at) in later), end)
-        found[one.partition] = Found(first, end)
+        found[one.partition] = SegmentOffsets(first, end)
     assert offset_at_time(queue, found) == (there[passed] if passed < len(there) else end_of(queue, count))
 
 
@@ -127,7 +127,11 @@ def test_static_4070_the_first_hit_ends_a_search_by_time_also_at_offset_0() -> N
     """RocketMQ #4070: a hit at offset 0 counted as none, and hits of later segments replaced it."""
     first, second, leader = segment(0, 0, 5), segment(1, 5, 5), segment(2, 10)
     queue = LogicalQueue(0, (first, second, leader))
-    everywhere = {one.partition: Found(0, 5) for one in queue.segments}
+    everywhere = {one.partition: SegmentOffsets(0, 5) for one in queue.segments}
     assert offset_at_time(queue, everywhere) == 0
-    assert offset_at_time(queue, {**everywhere, first.partition: Found(5, 5)}) == 5, "and at 0 of a later segment"
-    assert offset_at_time(queue, {**everywhere, first.partition: Found(0, 0)}) == 5, "retention has emptied the first"
+    assert offset_at_time(queue, {**everywhere, first.partition: SegmentOffsets(5, 5)}) == 5, (
+        "and at 0 of a later segment"
+    )
+    assert offset_at_time(queue, {**everywhere, first.partition: SegmentOffsets(0, 0)}) == 5, (
+        "retention has emptied the first"
+    )

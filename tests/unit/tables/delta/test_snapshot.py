@@ -11,7 +11,7 @@ from mq.errors import Corrupt
 from tables.delta.checkpoint import read_checkpoint, write_checkpoint
 from tables.delta.snapshot import CommitLost, PartitionNotFound, load
 from tables.log.log import PartitionLog
-from tables.store.store import Entry, MemoryStore, Store
+from tables.store.store import ListedFile, MemoryStore, Store
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock
@@ -131,7 +131,7 @@ class MomentlessStore(MemoryStore):
 
     missed = ""
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> list[ListedFile]:
         return [e for e in super().entries(folder) if e.name != self.missed]
 
 

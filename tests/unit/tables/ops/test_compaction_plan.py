@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from mq.limits import MIB
 from tables.delta.actions import DataFile
-from tables.ops.compaction_plan import TAIL_FILES_MAX, Target, plan_compaction
+from tables.ops.compaction_plan import TAIL_FILES_MAX, CompactionTargets, plan_compaction
 from tests.unit.tables.log.test_rollup import files_of
 
-TARGET = Target(bytes=1_000, tail_bytes=60)
+TARGET = CompactionTargets(bytes=1_000, tail_bytes=60)
 SIZES = st.lists(st.integers(1, 1_500), max_size=60)
 HOUR_US = 3_600_000_000
 
@@ -36,7 +36,9 @@ def merged(group: list[DataFile]) -> DataFile:
     )
 
 
-def followed(files: list[DataFile], target: Target, rewrites: dict[int, int] | None = None) -> list[DataFile]:
+def followed(
+    files: list[DataFile], target: CompactionTargets, rewrites: dict[int, int] | None = None
+) -> list[DataFile]:
     """The files after one run."""
     for group in (list(group) for group in plan_compaction(files, target)):
         at = files.index(group[0])
@@ -85,7 +87,7 @@ def test_spark_08_whatever_arrives_between_runs_a_row_is_rewritten_once_and_file
 
 
 def test_spark_08_10_gb_of_the_service_s_files_lie_in_about_80() -> None:
-    target = Target(bytes=128 * MIB, tail_bytes=8 * MIB)
+    target = CompactionTargets(bytes=128 * MIB, tail_bytes=8 * MIB)
     sizes = [8 * MIB + (at * 7_919_993) % (8 * MIB) for at in range(850)]
     files = of_sizes(sizes[: next(n for n in range(850) if sum(sizes[:n]) >= 10 * 10**9)])
     found = followed(files, target)

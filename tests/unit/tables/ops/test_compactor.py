@@ -14,7 +14,7 @@ from mq.errors import Corrupt, Unknown
 from tables.delta.snapshot import load
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
-from tables.ops.compaction_plan import Target, plan_compaction
+from tables.ops.compaction_plan import CompactionTargets, plan_compaction
 from tables.ops.compactor import Compacted, Compactor
 from tables.ops.verification import Gravity, verify
 from tables.settings import LogSettings
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.promise("PIPE-13")
 
 
 #: Nothing is final, and nothing is left to roll-ups: what a test appends is compacted.
-EVERYTHING = Target(bytes=1 << 30, tail_bytes=1)
+EVERYTHING = CompactionTargets(bytes=1 << 30, tail_bytes=1)
 
 
 def compactor(log: PartitionLog, store: MemoryStore | FaultyStore, clock: SetClock) -> Compactor:
@@ -247,7 +247,7 @@ def test_spark_08_in_any_order_of_steps_of_three_processes_nothing_is_lost_or_re
     logs = [opened() for _ in range(3)]
     sent: list[bytes] = []
     low = 0
-    target = Target(bytes=12_000, tail_bytes=1)
+    target = CompactionTargets(bytes=12_000, tail_bytes=1)
     for number, (step, who) in enumerate(steps):
         log = logs[who]
         clock.advance_ms(400)
@@ -282,7 +282,7 @@ def test_spark_08_threads_that_append_compact_roll_up_and_remove_at_once(files: 
     """Each round begins for all threads at once, so that none of them waits for its turn while others work."""
     settings_ = LogSettings(rollup_files=4, row_group_rows=16)
     # Two roll-ups reach it
-    target = Target(bytes=12_000, tail_bytes=1)
+    target = CompactionTargets(bytes=12_000, tail_bytes=1)
     opened = [Warehouse.open("", store=files, settings=settings_, clock=clock).create(REF) for _ in range(4)]
     rounds = 150
     sent = numbered_bodies("m", 4 * rounds)

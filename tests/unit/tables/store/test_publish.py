@@ -16,7 +16,7 @@ from jobs.setup.native import library_path as built_path
 from tables.compiled import library_path
 from tables.failpoints import arm
 from tables.store.file_pool import PoolingFiles
-from tables.store.file_system import Failed, Publication, Step
+from tables.store.file_system import CommitStep, Failed, Publication
 from tables.store.local import HEAD, OsFiles
 from tables.store.native import (
     NativePool,
@@ -151,11 +151,11 @@ def _head_taken(wanted: Publication) -> None:
 @pytest.mark.parametrize(
     ("spoil", "step", "error"),
     [
-        (_no_folder, Step.WRITE_FILE, FileNotFoundError),
-        (_file_taken, Step.WRITE_FILE, FileExistsError),
-        (_no_log, Step.WRITE_LOG, FileNotFoundError),
-        (_name_taken, Step.LINK, FileExistsError),
-        (_head_taken, Step.SETTLE, IsADirectoryError),
+        (_no_folder, CommitStep.WRITE_FILE, FileNotFoundError),
+        (_file_taken, CommitStep.WRITE_FILE, FileExistsError),
+        (_no_log, CommitStep.WRITE_LOG, FileNotFoundError),
+        (_name_taken, CommitStep.LINK, FileExistsError),
+        (_head_taken, CommitStep.SETTLE, IsADirectoryError),
     ],
 )
 def test_a_step_that_fails_is_told_with_its_error_and_leaves_nothing_open(
@@ -163,7 +163,7 @@ def test_a_step_that_fails_is_told_with_its_error_and_leaves_nothing_open(
     wanted: Publication,
     sync: bool,
     spoil: Callable[[Publication], None],
-    step: Step,
+    step: CommitStep,
     error: type[OSError],
 ) -> None:
     spoil(wanted)
@@ -171,7 +171,7 @@ def test_a_step_that_fails_is_told_with_its_error_and_leaves_nothing_open(
     assert failed is not None and failed.step is step
     assert type(failed.error) is error and failed.error.strerror
     assert _open_files(wanted) == set()
-    if step is Step.LINK:
+    if step is CommitStep.LINK:
         assert Path(wanted.name).read_bytes() == b"of another"
 
 
@@ -231,7 +231,7 @@ def test_many_publications_are_under_way_at_once_and_each_has_its_outcome(tmp_pa
     assert set(found) == set(numbers)
     for pair in range(100):
         lost = [failed for number, failed in found.items() if numbers[number] // 2 == pair and failed is not None]
-        assert [failed.step for failed in lost] == [Step.LINK], "one of two has the name"
+        assert [failed.step for failed in lost] == [CommitStep.LINK], "one of two has the name"
     assert _open_files(wanted) == set()
 
 
