@@ -36,6 +36,7 @@ class Turn:
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
+        assert self._depth > 0 and self._thread == threading.get_ident(), "it is another thread's"
         self._depth -= 1
         if not self._depth:
             self._thread = None

@@ -150,6 +150,7 @@ class Admission:
 
     def reserve(self, count: int) -> None:
         """Admit `count` more bytes, or raise `Overloaded`."""
+        assert count >= 0, "a reservation only grows"
         if self.bytes + count > self._bytes_max:
             detail = f"{self._bytes_max} bytes of {self._kind} requests are under way; try again"
             raise Overloaded(detail, code="queue_full")
@@ -181,6 +182,7 @@ class Ticket:
         """Give back what is reserved; once."""
         self._admission.bytes -= self.bytes
         self._admission.requests -= 1
+        assert self._admission.bytes >= 0 and self._admission.requests >= 0, "a request is released once"
 
 
 # Headers and body ---------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def share_sizes(held: Mapping[str, int], shards: int) -> dict[str, int]:
     held
         How many shards each participating application holds.
     """
+    assert held, "somebody must participate"
     small, left_over = divmod(shards, len(held))
     ranked = sorted(held, key=lambda one: (-held[one], one))
     return {one: small + (rank < left_over) for rank, one in enumerate(ranked)}
@@ -53,6 +54,7 @@ def shard_share(
     left
         Shards that were free for so long that their intended owner must have failed: `me` takes them in any case.
     """
+    assert me in applications, f"{me} does not participate"
     wanted = sorted(set(shards))
     mine = [shard for shard, owner in owners.items() if owner == me]
     free = [shard for shard in wanted if shard not in owners]

@@ -216,6 +216,7 @@ class ClassicGroup:
         if self.phase is Phase.STABLE:
             self._synced.append(member)
             return
+        assert self.phase is Phase.SYNCING, "a group with members joins, syncs, or is stable"
         found.syncs = True
         if member == self.leader:
             for one in self.members.values():
@@ -350,6 +351,7 @@ class ClassicGroup:
             self._end()
 
     def _complete(self, now_ms: int) -> None:
+        assert self.phase is Phase.JOINING, "only a group that joins is complete"
         for one in [one.id for one in self.members.values() if not one.joins]:
             self._removed(one)
         if not self.members:

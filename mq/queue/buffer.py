@@ -139,6 +139,7 @@ class Buffer:
         if not spans:
             self.skip(lane, next_offset)
             return []
+        assert lane.latest <= spans[0][0] and spans[-1][0] < next_offset, "pops do not go back"
         straight = self._goes_straight(lane, len(spans), pop.revive_time_ms - now_ms)
         state = _LEAVING if straight else _HELD
         last = len(spans) - 1
@@ -236,6 +237,7 @@ class Buffer:
 
         Returns False if it was stored so late that the revive job may have passed: then the outcome is unknown.
         """
+        assert bits & held.pending == bits, "an acknowledgement ends once"
         held.pending &= ~bits
         self._spend(held, bits)
         return self._in_time(held, now_ms)
@@ -316,6 +318,7 @@ class Buffer:
         Returns False if it was stored too late, as `ack_stored` does.
         """
         held, new = change.held, change.checkpoint
+        assert change.bit & held.changing, "a change ends once"
         self._remember(held.lane, new.pop, new.span)
         held.pending &= ~change.bit
         held.changing &= ~change.bit
@@ -325,6 +328,7 @@ class Buffer:
 
     def change_failed(self, change: Change) -> None:
         """Note that the new checkpoint certainly is not in the log: nothing has changed."""
+        assert change.bit & change.held.changing, "a change ends once"
         change.held.pending &= ~change.bit
         change.held.changing &= ~change.bit
 
@@ -366,6 +370,7 @@ class Buffer:
 
     def redelivered(self, held: Held, bits: int) -> None:
         """Note that messages of an overdue checkpoint were delivered again, dead-lettered, or lost."""
+        assert not bits & ~held.full, "bits without messages"
         held.spent |= bits
         if held.spent == held.full:
             held.lane.overdue.pop(held.key, None)
@@ -374,9 +379,11 @@ class Buffer:
         """Note that the checkpoint is in the log: the committed offset may move over it."""
         held = decision.held
         lane = held.lane
+        assert self._lanes.get(lane.key) is lane, "the lane has ended"
         held.state = held.state.to(_STORED)
         self._held_count -= 1
         lane.held_count -= 1
+        assert 0 <= lane.held_count <= self._held_count, "a checkpoint leaves memory once"
         held.bucket = self._due.add(held, held.pop.revive_time_ms)
         if held.spent == held.full:
             self._finish(held)
@@ -386,6 +393,7 @@ class Buffer:
     def store_failed(self, decision: StoreCheckpoint, now_ms: int) -> None:
         """Note that the checkpoint certainly is not in the log: it stays in memory until the next tick tries again."""
         held = decision.held
+        assert self._lanes.get(held.lane.key) is held.lane, "the lane has ended"
         held.state = held.state.to(_HELD)
         held.bucket = self._due.add(held, now_ms + BUCKET_MS)
         if held.spent == held.full:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -106,6 +107,7 @@ class Stamped:
 
 def table_of(appends: Sequence[Stamped], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of adjacent appends as MESSAGE_SCHEMA, or as its `columns` alone, each in one chunk."""
+    assert all(one.start + one.count == other.start for one, other in pairwise(appends)), "appends are not adjacent"
     schema = MESSAGE_SCHEMA if columns is None else _schema_of(tuple(columns))
     made = _Columns(appends)
     return pa.Table.from_arrays([made.column(name) for name in schema.names], schema=schema)

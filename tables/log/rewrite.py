@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 from tables.clock import Clock
@@ -33,6 +34,7 @@ class Rewrite:
         self._adds = adds
         self._removes = removes
         self._operation = operation
+        assert _keeps_offsets(adds, removes), f"{state.ref.name}: a {operation} would lose or move offsets"
         self._began_ms = clock.boot_ms()
         for encoded in adds:
             publisher.put(encoded, durable=True)
@@ -54,6 +56,8 @@ class Rewrite:
         self._publisher.sync_earlier()
         if not self._state.are_live(self._removes):
             return False
+        oldest = self._state.files[: len(self._removes)]
+        assert self._adds or {file.path for file in oldest} == {file.path for file in self._removes}, "it leaves a hole"
         await self._publisher.commit(
             self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms
         )
@@ -70,6 +74,15 @@ class Rewrite:
             data_change=not self._adds,
             now_ms=self._now_ms,
         )
+
+
+def _keeps_offsets(adds: Sequence[Encoded], removes: Sequence[DataFile]) -> bool:
+    """Return whether both are adjacent files, and the new files, if there are any, hold the offsets of the old ones."""
+    added = [(one.file.start, one.file.end) for one in adds]
+    removed = [(file.start, file.end) for file in removes]
+    if not removed or any(one[1] != other[0] for files in (added, removed) for one, other in pairwise(files)):
+        return False
+    return not added or (added[0][0], added[-1][1]) == (removed[0][0], removed[-1][1])
 
 
 @dataclass(frozen=True, slots=True)

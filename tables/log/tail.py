@@ -77,6 +77,7 @@ class TailBudget:
         # Read under the lock, so that if two threads changed the tail, the later call notes its present size.
         nbytes = tail.bytes
         self._bytes += nbytes - self._held.get(tail, 0)
+        assert self._bytes >= 0, "a tail gives back more than it took"
         if nbytes:
             self._held[tail] = nbytes
         else:
@@ -140,6 +141,7 @@ class Tail:
 
     def merge(self, rows: pa.Table) -> None:
         """Replace the pieces that `rows` covers by this one piece, if the tail holds all of them."""
+        assert rows.num_rows > 0, "no piece is empty"
         start = int(rows.column("offset")[0].as_py())
         end = start + rows.num_rows
         with self._lock:
@@ -175,6 +177,7 @@ class Tail:
         """Drop the `count` oldest pieces."""
         if count:
             self._bytes -= sum(p.bytes for p in self.pieces[:count])
+            assert self._bytes >= 0, "a tail drops more than it holds"
             self.pieces = self.pieces[count:]
 
     def unmade(self, offset: int, rows_max: int) -> int:

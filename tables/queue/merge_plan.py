@@ -86,6 +86,7 @@ def app_id(table: str) -> str:
 
 def put_plan(store: Store, table: str, plan: MergePlan) -> MergePlan:
     """Store the plan, unless there is one with its number; return the stored one."""
+    assert all(0 <= span.start <= span.stop for span in plan.logs.values()), "a batch goes forward"
     logs = [_StoredSpan(ref.topic, ref.name, span.start, span.stop, ref.generation) for ref, span in plan.logs.items()]
     key = _key(table, plan.batch)
     try:
