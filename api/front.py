@@ -300,7 +300,7 @@ async def _admitted(gate: Gate, scope: Scope) -> Caller:
 
 
 async def _admitted_client(guard: Guard, scope: Scope) -> Caller:
-    """Return who sent a request that no process forwarded: of whom its key or token is, else its certificate."""
+    """Return the caller of a request that no process forwarded, by its key or token, else by its certificate."""
     shown = scope[SHOWN] = guard.certificates.credential(scope)
     try:
         caller = await guard.gate.admit_any(scope)

@@ -56,7 +56,7 @@ def scan_filtered(
         matching = wanted.matching(found.rows)
         at = found.next_offset
         if matching.num_rows:
-            kept = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1)
+            kept = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1).rows
             rest = matching.column("offset")[kept.num_rows].as_py() if kept.num_rows < matching.num_rows else None
             return Scanned(found, kept, at, rest)
     return Scanned(found, None, at)

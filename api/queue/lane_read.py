@@ -28,6 +28,8 @@ class ReadRows(NamedTuple):
     rows: pa.Table
     offsets: Sequence[int]
     next_offset: int
+    #: The approximate size of the rows in an answer, in bytes; None if nobody has weighed them.
+    weight: int | None = None
 
 
 def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> ReadRows | None:
@@ -50,7 +52,7 @@ def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) ->
     found = request.log.read(start, max_messages=most, max_bytes=request.max_bytes)
     if found.status is not FetchStatus.FOUND:
         return ReadRows(found.rows, (), start)
-    return ReadRows(found.rows, range(start, found.next_offset), found.next_offset)
+    return ReadRows(found.rows, range(start, found.next_offset), found.next_offset, found.weight)
 
 
 def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int, wanted: MessageFilter) -> ReadRows:

@@ -162,7 +162,7 @@ class OrderedLanes:
 
     async def _again(self, ordered: OrderedPop, offsets: Sequence[int], request: LanePopRequest) -> Taken | None:
         """Deliver the first of these messages again, as many as fit into the answer; the others follow later."""
-        rows = cut_to_bytes(await self._read(offsets, request), request.max_bytes, at_least=1)
+        rows = cut_to_bytes(await self._read(offsets, request), request.max_bytes, at_least=1).rows
         read = rows.column("offset").to_pylist()
         # A client's commit may have ended some of them during the read.
         left = [offset for offset in read if not ordered.is_done(offset)]

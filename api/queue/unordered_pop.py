@@ -71,7 +71,8 @@ class UnorderedPop:
         spans = spans_of(seen.offsets, attempts)
         must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
         handles = mint(self._logs.keys, pop, spans, tenure=lane.tenure)
-        return Taken(pop, seen.rows, handles, attempts, weight_of(seen.rows)), must_store
+        weight = weight_of(seen.rows) if seen.weight is None else seen.weight
+        return Taken(pop, seen.rows, handles, attempts, weight), must_store
 
     def _is_live(self, lane: Lane) -> bool:
         return self._buffer.lane(lane.key) is lane

@@ -263,10 +263,12 @@ def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[
     """Verify handles; return the genuine ones by lease, and the positions of those that are not genuine.
 
     A batch that comes back whole and in order costs one comparison for 32 messages. A cluster's name before a handle is
-    passed over: who calls this has looked at it.
+    passed over: the caller has looked at it.
     """
-    if _CLUSTER_END in "".join(handles):
+    joined = "".join(handles)
+    if _CLUSTER_END in joined:
         handles = [handle.rpartition(_CLUSTER_END)[2] for handle in handles]
+        joined = "".join(handles)
     opened: list[Opened] = []
     invalid: list[int] = []
     apart: dict[str, list[int]] = {}
@@ -288,7 +290,7 @@ def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[
         tails = _tails(keys.secrets[lease[1]], group, head, num)
         # Joined texts tell nothing about where one handle ends: `ab`, `c` are joined as `a`, `bc` are.
         alike = len(run) == num and set(map(len, run)) == {len(handle)}
-        if alike and _same("".join(run), head + head.join(tails)):
+        if alike and _same(joined if num == count else "".join(run), head + head.join(tails)):
             opened.append(Opened(lease[0], lease[0].span.full, range(at, at + num)))
             at += num
         else:

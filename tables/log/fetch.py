@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import pyarrow as pa
 __all__ = [
     "FetchStatus",
     "Fetched",
+    "Weighed",
     "cut_to_bytes",
     "fetched",
     "one_record_batch",
@@ -35,6 +36,13 @@ class FetchStatus(enum.Enum):
     OFFSET_TOO_LARGE = "offset_too_large"
 
 
+class Weighed(NamedTuple):
+    """Rows, and their approximate size in an answer, in bytes."""
+
+    rows: pa.Table
+    weight: int
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """Rows (MESSAGE_SCHEMA, or the columns asked for), and the offset from which the next read continues."""
@@ -44,6 +52,8 @@ class Fetched:
     next_offset: int
     min_offset: int
     max_offset: int
+    #: The approximate size of the rows in an answer, in bytes; None if nobody has weighed them.
+    weight: int | None = None
 
 
 def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
@@ -57,9 +67,10 @@ def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
     return None
 
 
-def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
-    """Return the answer that holds `rows`, which start at `offset`."""
-    return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
+def fetched(found: Weighed, offset: int, low: int, end: int) -> Fetched:
+    """Return the answer that holds what was found, from `offset` on."""
+    rows = found.rows
+    return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end, found.weight)
 
 
 def weight_of(rows: pa.Table) -> int:
@@ -101,13 +112,15 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
     return weights
 
 
-def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
+def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> Weighed:
     """Return the first rows that take at most `bytes_max` together, but never fewer than `at_least` rows."""
-    if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
-        return rows
+    weight = weight_of(rows)
+    if weight <= bytes_max or rows.nbytes <= bytes_max:
+        return Weighed(rows, weight)
     rows = rows.slice(0, max(at_least, bytes_max // _ROW_BYTES + 1))
     total = np.cumsum(weights_of(rows))
-    return rows.slice(0, max(at_least, int(np.searchsorted(total, bytes_max, side="right"))))
+    count = min(max(at_least, int(np.searchsorted(total, bytes_max, side="right"))), len(total))
+    return Weighed(rows.slice(0, count), int(total[count - 1]) if count else 0)
 
 
 def one_record_batch(rows: pa.Table) -> pa.RecordBatch:

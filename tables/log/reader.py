@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mq.errors import Corrupt
 from tables.delta import DataFile, FileReader
-from tables.log.fetch import Fetched, cut_to_bytes, fetched, status_of
+from tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, status_of
 from tables.log.state import LogState
 from tables.log.tail import Tail
 from tables.schema import MESSAGE_SCHEMA
@@ -70,8 +70,7 @@ class LogReader:
         status = status_of(offset, low, end)
         if status is not None:
             return Fetched(status, MESSAGE_SCHEMA.empty_table(), min(max(offset, low), end), low, end)
-        rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes, columns)
-        return fetched(rows, offset, low, end)
+        return fetched(self._rows(files, offset, min(end, offset + max_messages), max_bytes, columns), offset, low, end)
 
     def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
         """Run `read(files, end offset)`; damage stops the partition, unless the log no longer names all those files.
@@ -92,20 +91,21 @@ class LogReader:
 
     def _rows(
         self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int, columns: Sequence[str] | None
-    ) -> pa.Table:
+    ) -> Weighed:
         found: list[pa.Table] = []
-        at = start
+        at, weight = start, 0
         while at < stop and max_bytes > 0:
             rows = self._tail.rows(at, stop, max_bytes, columns)
             if rows is None:
                 rows = self._from_file(files, at, stop, columns)
-            kept = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
+            kept, its_weight = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
             found.append(kept)
+            weight += its_weight
             at += kept.num_rows
             if at >= stop or kept.num_rows < rows.num_rows:
                 break
             max_bytes -= kept.nbytes
-        return found[0] if len(found) == 1 else pa.concat_tables(found)
+        return Weighed(found[0] if len(found) == 1 else pa.concat_tables(found), weight)
 
     def _from_file(self, files: Sequence[DataFile], start: int, stop: int, columns: Sequence[str] | None) -> pa.Table:
         """Read rows from `start` on from the file that holds it, up to the end of the row group at most."""

@@ -8,7 +8,7 @@ import pytest
 
 from mq.errors import Corrupt, Unavailable
 from tables.delta.native_parquet import native_writer
-from tables.log.fetch import FetchStatus
+from tables.log.fetch import FetchStatus, weight_of, weights_of
 from tables.log.log import PartitionLog
 from tables.schema import MESSAGE_SCHEMA
 from tables.store.store import MemoryStore
@@ -58,6 +58,15 @@ def test_a_read_of_some_columns_has_what_a_read_of_all_has_of_them(filled: Parti
             for answer, columns in zip(answers, order, strict=True):
                 assert columns is None or answer.rows.equals(whole.rows.select(some))
                 assert answer.next_offset == whole.next_offset
+
+
+@pytest.mark.parametrize("bytes_max", [1, 200, 400, 1 << 20])
+def test_a_read_says_what_its_rows_weigh_and_weighs_at_most_what_is_asked(filled: PartitionLog, bytes_max: int) -> None:
+    for start in range(20):
+        for count in (1, 7, 20):
+            answer = filled.read(start, max_messages=count, max_bytes=bytes_max)
+            assert answer.weight == weight_of(answer.rows) == sum(weights_of(answer.rows))
+            assert answer.weight <= bytes_max or answer.rows.num_rows == 1
 
 
 def test_the_end_has_no_new_message(filled: PartitionLog) -> None:
