@@ -237,7 +237,6 @@ class Buffer:
 
         Returns False if it was stored so late that the revive job may have passed: then the outcome is unknown.
         """
-        assert bits & held.pending == bits, "an acknowledgement ends once"
         held.pending &= ~bits
         self._spend(held, bits)
         return self._in_time(held, now_ms)
