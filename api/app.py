@@ -17,7 +17,7 @@ from api.openapi import describe
 from api.order import Gates
 from api.ports import REAL, Ports
 from api.principals import AUTH_ROUTERS
-from api.reading import GlobalReader, PartitionReader, QueueReader
+from api.reading import GlobalReader
 from api.routes import (
     ROUTERS,
     FetchEndpoint,
@@ -165,15 +165,13 @@ def _produce(service: Service) -> ProduceEndpoint:
 
 
 def _fetch(service: Service) -> FetchEndpoint:
-    reader = PartitionReader(service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000)
-    queues = QueueReader(reader, service.topics, service.meta, service.partitions)
     return FetchEndpoint(
         service.topics,
         service.groups,
-        reader,
-        queues,
+        service.reader,
+        service.queue_reader,
         Gates(service.locks, service.lanes, service.moved, service.statistics),
-        GlobalReader(queues, service.global_copies),
+        GlobalReader(service.queue_reader, service.global_copies),
         peers=service.peers,
         partitions=service.partitions,
         metrics=service.metrics,

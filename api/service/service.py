@@ -39,6 +39,7 @@ from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
 from api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
+from api.reading import PartitionReader, QueueReader
 from api.service.access import ServiceAccess
 from api.service.gauges import RequestRate, counters_of, gauges_of
 from api.service.takeover import Takeover
@@ -142,6 +143,7 @@ class Service:
         self.owners = Owners(self.hosting, self.peers, keys)
 
     def _make_topics(self) -> None:
+        """Make the topics, what changes static ones, and what reads partitions and logical queues."""
         settings = self.settings
         self.topics = Topics(
             self.meta,
@@ -152,6 +154,8 @@ class Service:
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts, self.now_ms)
         self.static_topics = StaticTopics(self.meta, self.topics, self.sealer, self.now_ms)
+        self.reader = PartitionReader(self.partitions, self.hosting, refresh_s=self._refresh_s)
+        self.queue_reader = QueueReader(self.reader, self.topics, self.meta, self.partitions)
 
     def _make_clusters(self) -> None:
         """Make the topics of several clusters, and the ways to the others."""

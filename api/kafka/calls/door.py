@@ -51,7 +51,6 @@ from api.kafka.messages import (
     offered,
     unknown_version,
 )
-from api.reading import PartitionReader, QueueReader
 from api.sending import PartitionAppender, QueueAppender
 from api.service import Service
 from api.wire import Ticket
@@ -200,9 +199,15 @@ def _producing(service: Service, places: Places) -> Producing:
 
 
 def _fetching(service: Service, places: Places) -> Fetching:
-    reader = PartitionReader(service.partitions, service.hosting, refresh_s=service.settings.refresh_ms / 1000)
-    queues = QueueReader(reader, service.topics, service.meta, service.partitions)
-    return Fetching(places, service.topics, service.partitions, reader, queues, service.progress, service.metrics)
+    return Fetching(
+        places,
+        service.topics,
+        service.partitions,
+        service.reader,
+        service.queue_reader,
+        service.progress,
+        service.metrics,
+    )
 
 
 async def _at_once(answer: Message) -> Message:
