@@ -9,6 +9,8 @@ HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
 WORKERS ?= 3
 # Many tests of `make unit` wait for a stub service, so four processes keep two cores busy
 UNIT_WORKERS = $(if $(filter file,$(origin WORKERS)),4,$(WORKERS))
+# Some tests of `make faults` use all cores, most of them one: one process, unless it is asked for more
+FAULT_WORKERS = $(if $(filter file,$(origin WORKERS)),,-n $(WORKERS) --dist loadscope --no-loadscope-reorder)
 # Files of `make unit` lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
 FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 { print "TMPDIR=/dev/shm" }')
 # Services and Spark's workers are started by the hundred: they compile the modules once
@@ -67,8 +69,8 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 	$(VENV)/python -m tests.bench $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick) $(if $(LONG),--long) \
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
-faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) $(HOURS:%=--ignore=%) \
+faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100 WORKERS=2)
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(FAULT_WORKERS) $(TESTS) $(HOURS:%=--ignore=%) \
 		-m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 fuzz: setup ## Search every decoder for inputs that break it, SECONDS=60 for each (ARGS="--seed 7 arrow")
