@@ -70,8 +70,8 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100 WORKERS=2)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(FAULT_WORKERS) $(TESTS) $(HOURS:%=--ignore=%) \
-		-m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) $(HOURS:%=--ignore=%) \
+		$(FAULT_WORKERS) -m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 fuzz: setup ## Search every decoder for inputs that break it, SECONDS=60 for each (ARGS="--seed 7 arrow")
 	$(VENV)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)

@@ -29,6 +29,8 @@ class Scanned(NamedTuple):
     reached: int
     #: The offset of the first message that passes and had no room among `kept`; None if all had.
     rest: int | None = None
+    #: The approximate size of `kept` in an answer, in bytes.
+    weight: int = 0
 
 
 def scan_filtered(
@@ -56,7 +58,7 @@ def scan_filtered(
         matching = wanted.matching(found.rows)
         at = found.next_offset
         if matching.num_rows:
-            kept = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1).rows
+            kept, weight = cut_to_bytes(matching.slice(0, max_messages), max_bytes, at_least=1)
             rest = matching.column("offset")[kept.num_rows].as_py() if kept.num_rows < matching.num_rows else None
-            return Scanned(found, kept, at, rest)
+            return Scanned(found, kept, at, rest, weight)
     return Scanned(found, None, at)

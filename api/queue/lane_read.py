@@ -62,7 +62,8 @@ def _filtered(request: LanePopRequest, start: int, limit: int | None, most: int,
     if scanned.kept is None:
         return ReadRows(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), scanned.reached)
     offsets: list[int] = scanned.kept.column("offset").to_pylist()
-    return ReadRows(scanned.kept, offsets, scanned.reached if scanned.rest is None else offsets[-1] + 1)
+    reached = scanned.reached if scanned.rest is None else offsets[-1] + 1
+    return ReadRows(scanned.kept, offsets, reached, scanned.weight)
 
 
 def allowed(seen: ReadRows, blocked: Blocked | None) -> ReadRows:

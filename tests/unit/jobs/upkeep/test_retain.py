@@ -1,4 +1,4 @@
-"""The job `retain` over real tables: what goes, what stays, which groups hold back (SPEC RETRY-6, POP-11, POP-12)."""
+"""The job `retain` over real tables: what goes, what stays, what groups hold back (SPEC RETRY-6, POP-11, POP-12)."""
 
 from __future__ import annotations
 
