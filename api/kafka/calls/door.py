@@ -88,8 +88,9 @@ class Door:
         )
 
     def begin_stop(self) -> None:
-        """Let no member of a group wait any longer."""
+        """Let no member of a group wait any longer, and read nothing ahead."""
         self._members.end()
+        self._fetching.begin_stop()
 
     def begin_at_once(self, frame: Frame, asker: Asker, reply: Reply) -> bool:
         """Begin an append for which nothing has to be waited; False for all other requests, which are not begun.

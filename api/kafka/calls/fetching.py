@@ -12,13 +12,14 @@ A partition's log is never cut, whichever process serves it, so all of it belong
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from api.host import GONE, HostedTopic, Topics
 from api.kafka.access import Asker
 from api.kafka.calls.places import Places
+from api.kafka.calls.read_ahead import Chunk, Place, ReadAhead
 from api.kafka.messages import (
     ErrorCode,
     FetchedPartition,
@@ -40,14 +41,14 @@ from api.kafka.messages import (
 )
 from api.kafka.records import encode_records
 from api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
-from api.log import Metrics, Partition, Partitions
+from api.log import Gauge, Metrics, Partition, Partitions
 from api.progress import QueueProgress
 from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
 from api.wire import Ticket
 from mq.errors import DeltaMQError
 from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
-from mq.static import LogicalQueue
+from mq.static import LogicalQueue, place_of
 from tables.log import Fetched, FetchStatus
 
 __all__ = ["Fetching"]
@@ -58,6 +59,8 @@ _MAX_TIMESTAMP: Final = -3
 _US: Final = 1_000
 #: The leader epoch of every partition; clients ask for a negative one if they do not know it.
 _EPOCH: Final = 0
+#: Errors after which consumers should try again, but with these numbers would not.
+_TRY_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class Fetching:
         progress: QueueProgress,
         metrics: Metrics,
     ) -> None:
+        """`metrics` shows how much was read ahead."""
         self._places = places
         self._topics = topics
         self._partitions = partitions
@@ -90,7 +94,16 @@ class Fetching:
         self._queues = queues
         self._progress = progress
         self._metrics = metrics
+        self._ahead = ahead = ReadAhead()
+        text = "Messages for Kafka's consumers that were read before they were asked for."
+        metrics.counters.append(Gauge("deltamq_kafka_read_ahead", text, lambda: ahead.taken))
+        text = "Bytes reserved for reading ahead for Kafka's consumers."
+        metrics.gauges.append(Gauge("deltamq_kafka_read_ahead_bytes", text, lambda: ahead.bytes))
         self._loop = asyncio.get_running_loop()
+
+    def begin_stop(self) -> None:
+        """Read nothing ahead any more."""
+        self._ahead.end()
 
     async def fetch(self, request: FetchRequest, ticket: Ticket, asker: Asker) -> FetchResponse:
         """Return what the partitions have from the given offsets on; the bytes of rows are reserved in `ticket`."""
@@ -116,10 +129,10 @@ class Fetching:
             for wanted in topic.partitions:
                 try:
                     asked = await self._asked(topic.name, wanted, asker)
-                    one = await self._read(asked, left if size else max(left, 1), ticket, is_first=not size)
+                    one = await self._read(asked, left, size, ticket)
                     watched.append(asked)
                 except DeltaMQError as error:
-                    one = FetchedPartition(wanted.partition, error_code_of(error), records=None)
+                    one = FetchedPartition(wanted.partition, _code_of(error), records=None)
                 final = final or one.error_code != ErrorCode.NONE
                 size += len(one.records or b"")
                 left -= len(one.records or b"")
@@ -137,40 +150,75 @@ class Fetching:
         self._topics.check_readable(topic, partition)
         return _Asked(topic, topic.partition(partition), wanted)
 
-    async def _read(self, asked: _Asked, left: int, ticket: Ticket, *, is_first: bool) -> FetchedPartition:
-        """Read one partition without waiting; only the first one that has messages may go beyond the bytes left."""
+    async def _read(self, asked: _Asked, left: int, size: int, ticket: Ticket) -> FetchedPartition:
+        """Read one partition without waiting, for an answer that has `size` bytes and may get so many more.
+
+        Only the first partition that has messages may go beyond these.
+        """
         wanted = asked.wanted
         bytes_max = min(left, max(wanted.partition_max_bytes, 1)) if left > 0 else 0
-        query = FetchQuery(
-            max(wanted.fetch_offset, 0), FETCH_MESSAGES_MAX if bytes_max else 1, bytes_max or 1, 0, None, RECORD_COLUMNS
+        place = Place(asked.topic.topic.id, wanted.partition, wanted.fetch_offset)
+        was_expected = place in self._ahead
+        chunk = await self._read_ahead(asked, place, bytes_max)
+        # It is still expected if what was read ahead is too large for this answer: reading on would be in vain, too.
+        reads_on = was_expected and place not in self._ahead
+        if chunk is None:
+            chunk = await self._chunk(asked, wanted.fetch_offset, bytes_max, ticket, size)
+        asked.queue = chunk.queue
+        if chunk.queue is not None:
+            asked.partition = asked.topic.partition(chunk.queue.newest_readable.partition)
+        records = chunk.records if len(chunk.records) <= left or not size else b""
+        if records:
+            ticket.grow(max(0, size + len(records) - ticket.bytes))
+            self._metrics.fetched_messages[asked.topic.name] += chunk.messages
+            self._metrics.fetched_bytes[asked.topic.name] += len(records)
+            if chunk.max_offset - chunk.next_offset >= chunk.messages:  # as much again: the next one will be full, too
+                limit = min(size + left, max(wanted.partition_max_bytes, 1))
+                read = partial(self._chunk, asked, chunk.next_offset, limit)
+                self._ahead.expect(place._replace(offset=chunk.next_offset), limit, read if reads_on else None)
+        out = wanted.fetch_offset < 0 or chunk.status in (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_TOO_LARGE)
+        return FetchedPartition(
+            wanted.partition,
+            ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.NONE,
+            high_watermark=chunk.max_offset,
+            last_stable_offset=chunk.max_offset,
+            log_start_offset=chunk.min_offset,
+            records=records,
         )
+
+    async def _read_ahead(self, asked: _Asked, place: Place, bytes_max: int) -> Chunk | None:
+        """Return what was read ahead, if a read would still find it: it was not removed, and may be read."""
+        chunk = await self._ahead.take(place, bytes_max)
+        if chunk is None or not chunk.records:
+            return None
+        queue, log = asked.queue, asked.partition.log
+        if queue is not None:
+            self._topics.check_readable(asked.topic, place_of(queue, place.offset).segment.partition, queue.name)
+            return chunk if queue == chunk.queue else None
+        if log is None or log.min_offset > place.offset:
+            return None
+        return replace(chunk, min_offset=log.min_offset, max_offset=log.end_offset)
+
+    async def _chunk(self, asked: _Asked, offset: int, bytes_max: int, ticket: Ticket, held: int = 0) -> Chunk:
+        """Read and encode what a partition has now, about `bytes_max`, of 0 nothing; `ticket` holds `held` already."""
+        count = FETCH_MESSAGES_MAX if bytes_max else 1
+        query = FetchQuery(max(offset, 0), count, bytes_max or 1, 0, None, RECORD_COLUMNS)
+        queue = asked.queue
         try:
-            if asked.queue is not None:
-                found, asked.queue = await self._queues.look(asked.topic, asked.queue.name, query)
-                asked.partition = asked.topic.partition(asked.queue.newest_readable.partition)
+            if queue is not None:
+                found, queue = await self._queues.look(asked.topic, queue.name, query)
             else:
                 log = await asked.partition.opened()
                 found = await self._reader.look(asked.partition, log, query, query.offset)
         except GONE as error:
             raise await self._topics.explained(asked.topic, error) from error
         records = b""
-        if found.rows.num_rows and (bytes_max or is_first):
-            ticket.grow(max(0, found.rows.nbytes - ticket.bytes))
+        if found.rows.num_rows and bytes_max:
+            ticket.grow(max(0, held + found.rows.nbytes - ticket.bytes))
             encode = partial(_encoded, found)
             records = encode() if found.rows.nbytes <= INLINE_BYTES else await self._partitions.run(encode)
-            if len(records) > left and not is_first:
-                records = b""
-        if records:
-            self._metrics.fetched_messages[asked.topic.name] += found.rows.num_rows
-            self._metrics.fetched_bytes[asked.topic.name] += len(records)
-        out = wanted.fetch_offset < 0 or found.status in (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_TOO_LARGE)
-        return FetchedPartition(
-            wanted.partition,
-            ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.NONE,
-            high_watermark=found.max_offset,
-            last_stable_offset=found.max_offset,
-            log_start_offset=found.min_offset,
-            records=records,
+        return Chunk(
+            found.status, records, found.rows.num_rows, found.next_offset, found.min_offset, found.max_offset, queue
         )
 
     async def _more(self, watched: list[_Asked], timeout_s: float) -> None:
@@ -280,6 +328,15 @@ class Fetching:
             if end > log.min_offset:
                 return ListedOffset(index, ErrorCode.NONE, log.append_ms, segment.logical(end - 1))
         return ListedOffset(index, ErrorCode.NONE, -1, -1)
+
+
+def _code_of(error: DeltaMQError) -> ErrorCode:
+    """Return the number of an error in the answer to a fetch: consumers fail with codes that they do not expect there.
+
+    After `NOT_LEADER_OR_FOLLOWER` they look up the partition's leader, and try again.
+    """
+    code = error_code_of(error)
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _TRY_AGAIN else code
 
 
 def _encoded(found: Fetched) -> bytes:
