@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mq.limits import KIB
+from mq.limits import KIB, MIB
 from mq.producer import Part, part_to_json
 from tables.delta.actions import DataFile
 from tables.delta.native_parquet import WrittenFile
@@ -31,9 +31,10 @@ from tables.schema import MESSAGE_SCHEMA
 __all__ = ["PARTS_KEY", "Encoded", "encode_file", "encode_stamped"]
 
 PARTS_KEY: Final = b"mq.parts"
-#: Size of the largest file that is written without pyarrow. It lives for a second or two until a roll-up, so speed
-#: matters more than size.
+#: Size of the largest file that is written without pyarrow, and so without compression.
 _FEW_BYTES_MAX: Final = 256 * KIB
+#: The same for an append: its file lives for a second or two until a roll-up, so speed matters more than size.
+_APPENDED_BYTES_MAX: Final = 3 * MIB
 #: Columns with few distinct values; for the others a dictionary would only cost time.
 _REPEATING: Final = [
     "key",
@@ -68,12 +69,14 @@ class Encoded:
 
 
 def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_group_rows: int) -> Encoded:
-    """Encode the rows of an append, without making their columns if there are few rows.
+    """Encode the rows of an append, without making their columns if they are less than half of a row group.
 
-    The file is the same as that which `encode_file` makes of their columns.
+    A roll-up copies larger row groups instead of encoding them again, so these are compressed at once. The file of few
+    rows is the same as that which `encode_file` makes of their columns.
     """
     key_values = key_values_of(parts)
-    few = encode_few_stamped(rows, key_values, _FEW_BYTES_MAX) if rows.count <= row_group_rows else None
+    is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or rows.count * 2 < row_group_rows
+    few = encode_few_stamped(rows, key_values, _APPENDED_BYTES_MAX) if is_small else None
     if few is None:
         return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
     at = rows.rows.schema.get_field_index("deliver_time")

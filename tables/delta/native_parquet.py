@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from mq.limits import KIB, MIB
 from tables.compiled import library_path
 
 __all__ = [
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 _SOURCE: Final = Path(__file__).with_name("small_parquet.c")
-#: Bytes of the memory that each thread writes files to.
-_ROOM: Final = 512 * 1024
+#: Bytes of the memory that each thread writes files to: of the largest file, and its footer.
+_ROOM: Final = 3 * MIB + 256 * KIB
 #: Rows from which on writing gives the interpreter's lock away: with fewer, getting it back would take longer.
 _MANY_ROWS: Final = 256
 #: Numbers of `struct leaf`, and where those of what the column holds begin.

@@ -188,6 +188,31 @@ def test_the_file_of_an_append_is_that_of_its_columns(rows: Stamped, row_group_r
     assert found == made if isinstance(made.data, bytes) else found.file == made.file
 
 
+def _large_append(count: int, size: int) -> Stamped:
+    batch = _batch(body=[b"%08d" % i + b"." * (size - 8) for i in range(count)], key=[f"k{i}" for i in range(count)])
+    halves = [RowsPart(count // 2, _producer(7)), RowsPart(count - count // 2, _producer(8))]
+    return _stamped(batch, halves, 5)
+
+
+def _producer(seq: int) -> ProducerStamp:
+    return ProducerStamp("p", seq, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "is_plain"), [(5_000, 100, True), (16_383, 100, True), (16_384, 100, False), (400, 10_000, False)]
+)
+def test_the_file_of_an_append_of_less_than_half_a_row_group_is_written_without_compression(
+    count: int, size: int, is_plain: bool
+) -> None:
+    rows = _large_append(count, size)
+    found = encode_stamped(rows, [], now_ms=5, row_group_rows=32_768)
+    assert _read(bytes(found.data)).equals(rows.table())
+    assert found.file.count == count and found.file.size == len(found.data)
+    metadata = pq.read_metadata(pa.BufferReader(found.data))
+    body = metadata.row_group(0).column(metadata.schema.names.index("body"))
+    assert (body.compression == "UNCOMPRESSED") == (is_plain and native_writer() is not None)
+
+
 def test_columns_of_an_append_are_not_made_to_write_its_file() -> None:
     rows = _stamped(_batch(body=[b"a", b"b"]), [RowsPart(2, ProducerStamp("p", 7, None, 2))])
     encode_stamped(rows, [], now_ms=5, row_group_rows=1_000)
