@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from tables.store import Failed, NativePool, Work
 
@@ -26,6 +26,12 @@ log = logging.getLogger("deltamq.api")
 _OVERLAP_S: Final = 0.1
 #: Takes the exception that a commit raised, None for none.
 Done: TypeAlias = Callable[[Exception | None], None]
+
+
+class _Ended(NamedTuple):
+    """The end of a commit, and what it raised."""
+
+    error: Exception | None
 
 
 class LoopCommits:
@@ -71,32 +77,33 @@ class LoopCommits:
         self._partitions -= 1
 
     def begin(self, work: Work[None], done: Done) -> None:
-        """Run a commit, and call `done` at its end."""
-        self._step(work, done, None)
+        """Run a commit, and call `done` at its end, never before this returns.
 
-    def _step(self, work: Work[None], done: Done, outcome: Failed | None) -> None:
-        """Run a commit to its next file calls, or to its end."""
+        A commit without file calls, of repeats alone, ends at once; the caller has not noted yet who waits for it.
+        """
+        ended = self._step(work, done, None)
+        if ended is not None:
+            self._loop.call_soon(_tell, done, ended)
+
+    def _step(self, work: Work[None], done: Done, outcome: Failed | None) -> _Ended | None:
+        """Run a commit to its next file calls, or to its end; return None while it is under way."""
         assert self._pool is not None, "`enter` says so"
-        error: Exception | None = None
         try:
             self._under_way[self._pool.begin(work.send(outcome))] = work, done
         except StopIteration:
-            pass
-        except Exception as raised:
-            error = raised
-        else:
-            return
-        done(error)
+            return _Ended(None)
+        except Exception as error:
+            return _Ended(error)
+        return None
 
     def _go_on(self) -> None:
         """Go on with the commits whose file calls were made."""
         assert self._pool is not None, "it is its outcomes that are there"
         for number, outcome in self._pool.outcomes():
             work, done = self._under_way.pop(number)
-            try:
-                self._step(work, done, outcome)
-            except Exception:  # a waiting request's own: the other commits go on
-                log.exception("event=commit_not_told")
+            ended = self._step(work, done, outcome)
+            if ended is not None:
+                _tell(done, ended)
 
     def end(self) -> None:
         """Leave all further commits to threads."""
@@ -108,3 +115,10 @@ class LoopCommits:
         if self._pool is not None:
             self._loop.remove_reader(self._pool.fd)
             self._pool.stop()
+
+
+def _tell(done: Done, ended: _Ended) -> None:
+    try:
+        done(ended.error)
+    except Exception:  # a waiting request's own: the other commits go on
+        log.exception("event=commit_not_told")

@@ -104,6 +104,7 @@ class _Waiting:
         self._lines = [one for one in placed if isinstance(one, InLine)]
         self._left = len(self._lines)
         for line in self._lines:
+            assert line.outcome is None, "a commit ends later"
             line.settled = self._settled
         if not self._lines:
             self._answer()

@@ -372,6 +372,24 @@ def test_kafka_03_everything_is_there_after_a_restart(tmp_path, topic) -> None:
 
 
 @pytest.mark.promise("KAFKA-1")
+def test_kafka_03_repeats_are_answered_while_partitions_commit_at_once(kafka, topic) -> None:
+    """The event loop makes such commits itself, and one of repeats alone has nothing to store."""
+    kafka.api.put_topic(topic, partitions=4)
+    with RawClient(kafka.port) as client:
+        producer = client.ask(InitProducerIdRequest(None, 1_000)).producer_id
+        parts = [
+            ProducePartition(
+                index, encode_records(_records([b"v%d" % index]), base_offset=0, producer=(producer, 0, 0))
+            )
+            for index in range(4)
+        ]
+        request = ProduceRequest(None, -1, 1_000, [ProduceTopic(topic, parts)])
+        answers = [client.ask(request) for _ in range(20)]
+    offsets = [[(one.error_code, one.base_offset) for one in answer.topics[0].partitions] for answer in answers]
+    assert offsets == [[(ErrorCode.NONE, 0)] * 4] * 20
+    assert sum(kafka.api.stored(topic).values()) == 4
+
+
 def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic) -> None:
     port, store, held = free_port(), faulty_disk(tmp_path), threading.Event()
     with running(config_for(tmp_path, kafka_port=port), Ports(store=store)) as api, RawClient(port) as client:

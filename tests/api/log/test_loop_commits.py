@@ -250,3 +250,23 @@ def test_commits_are_made_by_the_loop_while_several_overlap() -> None:
             here.stop()
 
     asyncio.run(inside())
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("not now")])
+def test_a_commit_without_file_calls_ends_after_it_was_begun(error: Exception | None) -> None:
+    """Its request is not ready to be told before that: it would never be answered."""
+
+    async def nothing_to_store() -> None:
+        if error is not None:
+            raise error
+
+    async def inside() -> None:
+        here, told = LoopCommits(asyncio.get_running_loop(), NativePool(1), overlap_s=60), list[Exception | None]()
+        here.begin(nothing_to_store(), told.append)
+        assert not told
+        await asyncio.sleep(0)
+        assert told == [error]
+        here.end()
+        here.stop()
+
+    asyncio.run(inside())
