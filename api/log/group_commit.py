@@ -105,7 +105,7 @@ class CommitQueue:
         self._finishing: asyncio.Future[None] | None = None
 
     def put(self, part: RequestPart) -> None:
-        """Queue one part; its `pending` is notified when it is committed or refused."""
+        """Queue one part; its `pending` is notified when it is committed or refused, never before this returns."""
         with self._lock:
             self._waiting.append(part)
             is_first = not self._busy

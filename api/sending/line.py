@@ -61,7 +61,7 @@ class Queue(Protocol):
     """The commit queue of a partition."""
 
     def put(self, part: RequestPart) -> None:
-        """Queue one part; its `pending` is notified when it is committed or refused."""
+        """Queue one part; its `pending` is notified when it is committed or refused, never before this returns."""
 
 
 class Target(NamedTuple):
