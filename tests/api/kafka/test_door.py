@@ -390,6 +390,7 @@ def test_kafka_03_repeats_are_answered_while_partitions_commit_at_once(kafka, to
     assert sum(kafka.api.stored(topic).values()) == 4
 
 
+@pytest.mark.promise("KAFKA-1")
 def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic) -> None:
     port, store, held = free_port(), faulty_disk(tmp_path), threading.Event()
     with running(config_for(tmp_path, kafka_port=port), Ports(store=store)) as api, RawClient(port) as client:
