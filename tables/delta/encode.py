@@ -35,6 +35,8 @@ PARTS_KEY: Final = b"mq.parts"
 _FEW_BYTES_MAX: Final = 256 * KIB
 #: The same for an append: its file lives for a second or two until a roll-up, so speed matters more than size.
 _APPENDED_BYTES_MAX: Final = 3 * MIB
+#: Bytes of a row up to which that is so: of large bodies little else is to be encoded, and more would go to the disk.
+_SMALL_ROW_BYTES: Final = 2 * KIB
 #: Columns with few distinct values; for the others a dictionary would only cost time.
 _REPEATING: Final = [
     "key",
@@ -76,7 +78,8 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
     """
     key_values = key_values_of(parts)
     is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or rows.count * 2 < row_group_rows
-    few = encode_few_stamped(rows, key_values, _APPENDED_BYTES_MAX) if is_small else None
+    bytes_max = min(max(_FEW_BYTES_MAX, rows.count * _SMALL_ROW_BYTES), _APPENDED_BYTES_MAX)
+    few = encode_few_stamped(rows, key_values, bytes_max) if is_small else None
     if few is None:
         return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
     at = rows.rows.schema.get_field_index("deliver_time")

@@ -199,7 +199,7 @@ def _producer(seq: int) -> ProducerStamp:
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "is_plain"), [(5_000, 100, True), (16_383, 100, True), (16_384, 100, False), (400, 10_000, False)]
+    ("count", "size", "is_plain"), [(5_000, 100, True), (16_383, 100, True), (16_384, 100, False), (100, 10_000, False)]
 )
 def test_the_file_of_an_append_of_less_than_half_a_row_group_is_written_without_compression(
     count: int, size: int, is_plain: bool
