@@ -141,12 +141,13 @@ class Admission:
         self.bytes = 0
         self.requests = 0
 
-    def enter(self) -> Ticket:
-        """Admit one request, or raise `Overloaded`."""
+    def enter(self, count: int = 0) -> Ticket:
+        """Admit one request and `count` of its bytes, or raise `Overloaded`."""
         if self.requests >= self._requests_max:
             raise Overloaded(f"{self._requests_max} {self._kind} requests are under way; try again", code="queue_full")
+        self.reserve(count)
         self.requests += 1
-        return Ticket(self)
+        return Ticket(self, count)
 
     def reserve(self, count: int) -> None:
         """Admit `count` more bytes, or raise `Overloaded`."""
@@ -162,9 +163,9 @@ class Ticket:
 
     __slots__ = ("_admission", "bytes")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, count: int) -> None:
         self._admission = admission
-        self.bytes = 0
+        self.bytes = count
 
     def grow(self, count: int) -> None:
         self._admission.reserve(count)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -24,7 +25,7 @@ from mq.limits import MIB
 from mq.static import LogicalQueue
 from tables.log import FetchStatus
 
-__all__ = ["Chunk", "Place", "ReadAhead"]
+__all__ = ["Chunk", "Place", "Read", "ReadAhead"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -109,49 +110,41 @@ class ReadAhead:
         """Expect a client that takes so many bytes; with `read`, read for it, if there is room."""
         if self._is_over or place in self:
             return
-        self._drop(lambda found: found.until <= self._loop.time())
+        self._drop(self._loop.time())
         expected = self._expected[place] = _Expected(self._loop.time() + _EXPECTED_S, bytes_max)
         if self._timer is None:
             self._timer = self._loop.call_at(expected.until, self._look)
-        if read is not None and (ticket := self._reserved(bytes_max)) is not None:
-            expected.ticket = ticket
-            expected.task = self._loop.create_task(_read(read, ticket, place))
-            self._tasks.add(expected.task)
-            expected.task.add_done_callback(self._tasks.discard)
+        if read is None:
+            return
+        try:
+            expected.ticket = self._room.enter(bytes_max)
+        except Overloaded:
+            return
+        expected.task = self._loop.create_task(_read(read, expected.ticket, place))
+        self._tasks.add(expected.task)
+        expected.task.add_done_callback(self._tasks.discard)
 
     def end(self) -> None:
         """Read nothing ahead from now on."""
         self._is_over = True
-        self._drop(lambda _: True)
+        self._drop(math.inf)
         for task in self._tasks:
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
-    def _reserved(self, count: int) -> Ticket | None:
-        try:
-            ticket = self._room.enter()
-        except Overloaded:
-            return None
-        try:
-            ticket.grow(count)
-        except Overloaded:
-            ticket.release()
-            return None
-        return ticket
-
-    def _drop(self, is_over: Callable[[_Expected], bool]) -> None:
-        """Drop what is over, from the oldest on."""
+    def _drop(self, until: float) -> None:
+        """Drop what is expected until then at most, by the loop's clock."""
         while self._expected:
             place, expected = next(iter(self._expected.items()))
-            if not is_over(expected):
+            if expected.until > until:
                 return
             del self._expected[place]
             _release(expected)
 
     def _look(self) -> None:
         self._timer = None
-        self._drop(lambda found: found.until <= self._loop.time())
+        self._drop(self._loop.time())
         if self._expected:
             self._timer = self._loop.call_at(next(iter(self._expected.values())).until, self._look)
 

@@ -92,20 +92,9 @@ class Arrival:
                 meter.asked(self.size)
                 self.meter = meter
             self._is_metered = True
-        admission = room.answers if self.call == _FETCH else room.requests
         try:
-            ticket = admission.enter()
+            self.ticket = room.answers.enter() if self.call == _FETCH else room.requests.enter(self.size)
         except Overloaded:
-            return self._no_room()
-        try:
-            if self.call != _FETCH:
-                ticket.grow(self.size)
-        except Overloaded:
-            ticket.release()
-            return self._no_room()
-        self.ticket = ticket
+            self.failures += 1
+            return _AGAIN_S.after(self.failures)
         return 0.0
-
-    def _no_room(self) -> float:
-        self.failures += 1
-        return _AGAIN_S.after(self.failures)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from api.kafka.calls.read_ahead import Chunk, Place, ReadAhead
+from api.kafka.calls.read_ahead import Chunk, Place, Read, ReadAhead
 from api.kafka.messages import ErrorCode, FetchedPartition, FetchPartition, FetchRequest
 from api.kafka.messages.log_messages import FetchTopic
 from api.kafka.records import batches_of, decode_batches
@@ -52,6 +53,11 @@ def _read_on(client: RawClient, topic: str, offset: int = 0) -> Iterator[list[st
         yield values
         offset += len(values)
         assert offset <= found.high_watermark
+
+
+def _read_two(client: RawClient, topic: str) -> int:
+    """Fetch two chunks, so that the third is read ahead; return where it begins."""
+    return sum(map(len, itertools.islice(_read_on(client, topic), 2)))
 
 
 def _ahead(kafka: KafkaApi) -> int:
@@ -115,9 +121,7 @@ def test_kafka_03_a_smaller_fetch_gets_no_more_than_it_asked_for(kafka, topic) -
     kafka.api.put_topic(topic, partitions=1)
     assert kafka.api.send(topic, *_bodies("m", MESSAGES)).status == 200
     with RawClient(kafka.port) as client:
-        at = 0
-        for _ in range(2):
-            at += len(_values(_fetch(client, topic, at)))
+        at = _read_two(client, topic)
         assert 0 < len(_values(_fetch(client, topic, at, CHUNK // 4))) <= IN_CHUNK // 2
         assert _reserved(kafka) <= CHUNK, "what was too large is read ahead once, and not after every such fetch"
 
@@ -126,9 +130,7 @@ def test_kafka_03_nothing_is_given_of_a_topic_that_was_deleted_and_made_again(ka
     kafka.api.put_topic(topic, partitions=1)
     assert kafka.api.send(topic, *_bodies("old", MESSAGES)).status == 200
     with RawClient(kafka.port) as client:
-        at = 0
-        for _ in range(2):
-            at += len(_values(_fetch(client, topic, at)))
+        at = _read_two(client, topic)
         assert kafka.api.call("DELETE", f"/v1/topics/{topic}").status == 204
         assert _fetch(client, topic, at).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         kafka.api.put_topic(topic, partitions=1)
@@ -149,8 +151,7 @@ def test_kafka_10_what_was_read_ahead_is_not_given_once_its_queue_has_moved(tmp_
             for count, values in enumerate(_read_on(client, topic)):
                 found += values
                 if count == 2:
-                    before = _ahead(kafka)
-                    assert before, "logical queues are read ahead, too"
+                    assert _ahead(kafka), "logical queues are read ahead, too"
                     assert static.remapped("broker-b")
                     static.send_to(0, "behind the remapping")
         assert found == [*bodies, "behind the remapping"]
@@ -175,9 +176,6 @@ def test_kafka_03_a_fetch_for_which_there_is_no_room_is_tried_again(tmp_path, to
 
 def _chunk(name: bytes) -> Chunk:
     return Chunk(FetchStatus.FOUND, name, 1, HERE.offset + 1, 0, 1_000, None)
-
-
-Read = Callable[[Ticket], Awaitable[Chunk]]
 
 
 def _reads(name: bytes, begun: list[bytes]) -> Read:
