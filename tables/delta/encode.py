@@ -28,7 +28,7 @@ from tables.delta.stamped import Stamped
 from tables.paths import data_file_name
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["PARTS_KEY", "Encoded", "encode_file", "encode_stamped"]
+__all__ = ["PARTS_KEY", "Encoded", "encode_file", "encode_stamped", "half_full"]
 
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow, and so without compression.
@@ -77,7 +77,7 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
     rows is the same as that which `encode_file` makes of their columns.
     """
     key_values = key_values_of(parts)
-    is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or rows.count * 2 < row_group_rows
+    is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or not half_full(rows.count, 1, row_group_rows)
     bytes_max = min(max(_FEW_BYTES_MAX, rows.count * _SMALL_ROW_BYTES), _APPENDED_BYTES_MAX)
     few = encode_few_stamped(rows, key_values, bytes_max) if is_small else None
     if few is None:
@@ -95,6 +95,11 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
         now_ms=now_ms,
     )
     return Encoded(few.data, file, len(few.data))
+
+
+def half_full(rows: int, groups: int, row_group_rows: int) -> bool:
+    """Whether row groups are half full on average: roll-ups and compactions copy such ones as they are."""
+    return rows * 2 >= groups * row_group_rows
 
 
 def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms: int, row_group_rows: int) -> Encoded:

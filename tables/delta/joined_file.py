@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from mq.limits import MIB
 from mq.producer import Part
 from tables.delta.actions import DataFile
-from tables.delta.encode import Encoded, footer_start, group_edges, key_values_of
+from tables.delta.encode import Encoded, footer_start, group_edges, half_full, key_values_of
 from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.moved_groups import Footer, joined_footer, read_footer
 from tables.paths import data_file_name
@@ -64,7 +64,7 @@ def join_files(
 def _has_large_groups(file: DataFile, row_group_rows: int) -> bool:
     """Whether a file's row groups are worth to be copied: half full on average, or of many bytes."""
     groups = file.crc.count(",")
-    return file.count * 2 >= groups * row_group_rows or file.size >= groups * _LARGE_BYTES
+    return half_full(file.count, groups, row_group_rows) or file.size >= groups * _LARGE_BYTES
 
 
 class _Joiner:
