@@ -28,13 +28,13 @@ from tables.delta.stamped import Stamped
 from tables.paths import data_file_name
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["PARTS_KEY", "Encoded", "encode_file", "encode_stamped", "half_full"]
+__all__ = ["APPENDED_BYTES_MAX", "PARTS_KEY", "Encoded", "encode_file", "encode_stamped", "half_full"]
 
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow, and so without compression.
 _FEW_BYTES_MAX: Final = 256 * KIB
 #: The same for an append: its file lives for a second or two until a roll-up, so speed matters more than size.
-_APPENDED_BYTES_MAX: Final = 3 * MIB
+APPENDED_BYTES_MAX: Final = 3 * MIB
 #: Bytes of a row up to which that is so: of large bodies little else is to be encoded, and more would go to the disk.
 _SMALL_ROW_BYTES: Final = 2 * KIB
 #: Columns with few distinct values; for the others a dictionary would only cost time.
@@ -78,7 +78,7 @@ def encode_stamped(rows: Stamped, parts: Sequence[Part], *, now_ms: int, row_gro
     """
     key_values = key_values_of(parts)
     is_small = rows.count <= min(SMALL_FILE_ROWS_MAX, row_group_rows) or not half_full(rows.count, 1, row_group_rows)
-    bytes_max = min(max(_FEW_BYTES_MAX, rows.count * _SMALL_ROW_BYTES), _APPENDED_BYTES_MAX)
+    bytes_max = min(max(_FEW_BYTES_MAX, rows.count * _SMALL_ROW_BYTES), APPENDED_BYTES_MAX)
     few = encode_few_stamped(rows, key_values, bytes_max) if is_small else None
     if few is None:
         return encode_file(rows.table(), parts, batch_id=rows.batch_id, now_ms=now_ms, row_group_rows=row_group_rows)

@@ -18,7 +18,14 @@ import pyarrow.parquet as pq
 from mq.limits import MIB
 from mq.producer import Part
 from tables.delta.actions import DataFile
-from tables.delta.encode import Encoded, footer_start, group_edges, half_full, key_values_of
+from tables.delta.encode import (
+    APPENDED_BYTES_MAX,
+    Encoded,
+    footer_start,
+    group_edges,
+    half_full,
+    key_values_of,
+)
 from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.moved_groups import Footer, joined_footer, read_footer
 from tables.paths import data_file_name
@@ -28,6 +35,7 @@ __all__ = ["join_files"]
 _MAGIC: Final = b"PAR1"
 #: Row groups with so many bytes are large, whatever the number of their rows.
 _LARGE_BYTES: Final = 4 * MIB
+assert _LARGE_BYTES > APPENDED_BYTES_MAX, "what an append did not compress is encoded again, not copied"
 
 
 def join_files(
