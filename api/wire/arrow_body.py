@@ -161,7 +161,8 @@ def _type_fits(name: str, kind: pa.DataType) -> bool:
 def _cast(name: str, column: pa.Array) -> pa.Array:
     target = {"born_time": TIME, "headers": HEADERS, "body": pa.binary()}.get(name, pa.string())
     try:
-        return _whole_numbers(column) if column.type == target else pc.cast(column, target)
+        # A cast may keep the buffers, too: that of texts to bytes does.
+        return _whole_numbers(column if column.type == target else pc.cast(column, target))
     except pa.ArrowInvalid as error:
         raise Unprocessable(f"{name}: {error}", field=name) from None
 

@@ -94,8 +94,9 @@ def weight_of_batch(rows: pa.RecordBatch) -> int:
 def _text_bytes(column: pa.Array) -> int:
     if not len(column):
         return 0
-    ends = memoryview(column.buffers()[1]).cast("i")
-    return int(ends[column.offset + len(column)] - ends[column.offset])
+    # A foreign buffer may be longer than its column, by any number of bytes.
+    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    return int(ends[-1] - ends[0])
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
@@ -104,7 +105,6 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
     for name in ("body", "key"):
         at = 0
         for chunk in rows.column(name).chunks:
-            # A foreign buffer may be longer than its column, by any number of bytes.
             stop = chunk.offset + len(chunk) + 1
             ends = np.frombuffer(chunk.buffers()[1], dtype=np.int32, count=stop)[chunk.offset :]
             weights[at : at + len(chunk)] += np.diff(ends)
