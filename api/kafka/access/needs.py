@@ -88,7 +88,7 @@ class Asker:
         self.caller = caller
         #: The headers of requests that this process sends to others for the caller.
         self.headers: Sequence[Header] = () if credential is None else [caller_header(credential)]
-        self._allowed: list[tuple[Resource, str, Verb]] = []
+        self._allowed: set[tuple[Resource, str, Verb]] = set()
         #: The call's name and where it comes from, for the audit.
         self.call = self.address = ""
         self._on_refused: Callable[[Forbidden, str], None] | None = None
@@ -134,7 +134,7 @@ class Asker:
             self.caller.require(resource, name, verb)
         except Forbidden as error:
             raise self._refused(error) from None
-        self._allowed.append((resource, name, verb))
+        self._allowed.add((resource, name, verb))
 
     def shown(self, resource: Resource) -> Callable[[str], bool]:
         """Return a function that says of a topic's or group's name whether the caller sees it in lists."""

@@ -2,7 +2,7 @@
 
     read each partition once --> enough bytes, or an error? -- yes --> answer
               ^                            | no
-              '--- a commit in any ------- wait until max_wait_ms
+              '--- about enough commits -- wait until max_wait_ms
 
 There are no fetch sessions: every answer says session 0, and clients then name all partitions each time (KIP-227).
 
@@ -12,7 +12,7 @@ A partition's log is never cut, whichever process serves it, so all of it belong
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -71,6 +71,28 @@ class _Asked:
     partition: Partition
     wanted: FetchPartition
     queue: LogicalQueue | None = None
+    #: What was read of it, up to where, and where it ended then.
+    messages: int = 0
+    size: int = 0
+    next_offset: int = 0
+    end_offset: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one read of all partitions found."""
+
+    topics: list[FetchedTopic]
+    #: Whether it is the answer however few bytes it has: one is an error, or there was no more room.
+    is_final: bool = False
+    #: The partitions without an error.
+    read: list[_Asked] = field(default_factory=list)
+    size: int = 0
+
+    def missing(self, bytes_min: int) -> int:
+        """Return about how many messages more make so many bytes, if they are like those that were read."""
+        messages = sum(asked.messages for asked in self.read)
+        return min(-(-(bytes_min - self.size) * messages // self.size), FETCH_MESSAGES_MAX) if messages else 1
 
 
 class Fetching:
@@ -110,35 +132,41 @@ class Fetching:
         if request.session_id:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
         deadline = self._loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        bytes_max = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
+        bytes_min = min(request.min_bytes, bytes_max)
         while True:
-            topics, size, final, watched = await self._read_all(request, ticket, asker)
+            found = await self._read_all(request, bytes_max, ticket, asker)
             left_s = deadline - self._loop.time()
-            if final or size >= request.min_bytes or left_s <= 0 or self._reader.stopping or not watched:
-                return FetchResponse(topics=topics)
-            await self._more(watched, left_s)
+            if found.is_final or found.size >= bytes_min or left_s <= 0 or self._reader.stopping or not found.read:
+                self._note(found.read)
+                return FetchResponse(topics=found.topics)
+            await self._more(found.read, found.missing(bytes_min), deadline)
 
-    async def _read_all(
-        self, request: FetchRequest, ticket: Ticket, asker: Asker
-    ) -> tuple[list[FetchedTopic], int, bool, list[_Asked]]:
-        """Read each partition once: return the answers, their bytes, whether one is an error, and what was read."""
-        left = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
-        size, final = 0, False
-        topics, watched = [], []
+    async def _read_all(self, request: FetchRequest, bytes_max: int, ticket: Ticket, asker: Asker) -> _Round:
+        """Read each partition once."""
+        found = _Round(topics=[])
         for topic in request.topics:
-            found = []
+            answers = []
             for wanted in topic.partitions:
                 try:
                     asked = await self._asked(topic.name, wanted, asker)
-                    one = await self._read(asked, left, size, ticket)
-                    watched.append(asked)
+                    left = bytes_max - found.size
+                    one = await self._read(asked, left, found.size, ticket)
+                    found.read.append(asked)
+                    is_cut = left < wanted.partition_max_bytes and asked.next_offset < asked.end_offset
+                    found.is_final = found.is_final or is_cut
                 except DeltaMQError as error:
                     one = FetchedPartition(wanted.partition, _code_of(error), records=None)
-                final = final or one.error_code != ErrorCode.NONE
-                size += len(one.records or b"")
-                left -= len(one.records or b"")
-                found.append(one)
-            topics.append(FetchedTopic(topic.name, found))
-        return topics, size, final, watched
+                found.is_final = found.is_final or one.error_code != ErrorCode.NONE
+                found.size += len(one.records or b"")
+                answers.append(one)
+            found.topics.append(FetchedTopic(topic.name, answers))
+        return found
+
+    def _note(self, read: list[_Asked]) -> None:
+        for asked in read:
+            self._metrics.fetched_messages[asked.topic.name] += asked.messages
+            self._metrics.fetched_bytes[asked.topic.name] += asked.size
 
     async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
         asker.check(FetchRequest, topic=name)
@@ -164,14 +192,13 @@ class Fetching:
         reads_on = was_expected and place not in self._ahead
         if chunk is None:
             chunk = await self._chunk(asked, wanted.fetch_offset, bytes_max, ticket, size)
-        asked.queue = chunk.queue
+        asked.queue, asked.next_offset, asked.end_offset = chunk.queue, chunk.next_offset, chunk.max_offset
         if chunk.queue is not None:
             asked.partition = asked.topic.partition(chunk.queue.newest_readable.partition)
         records = chunk.records if len(chunk.records) <= left or not size else b""
         if records:
             ticket.grow(max(0, size + len(records) - ticket.bytes))
-            self._metrics.fetched_messages[asked.topic.name] += chunk.messages
-            self._metrics.fetched_bytes[asked.topic.name] += len(records)
+            asked.messages, asked.size = chunk.messages, len(records)
             if chunk.max_offset - chunk.next_offset >= chunk.messages:  # as much again: the next one will be full, too
                 limit = min(size + left, max(wanted.partition_max_bytes, 1))
                 read = partial(self._chunk, asked, chunk.next_offset, limit)
@@ -221,26 +248,34 @@ class Fetching:
             found.status, records, found.rows.num_rows, found.next_offset, found.min_offset, found.max_offset, queue
         )
 
-    async def _more(self, watched: list[_Asked], timeout_s: float) -> None:
-        """Wait until one of the partitions has got messages, or was closed."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        for asked in watched:
-            asked.partition.watch(waiter)
-        try:
-            if not any(self._is_behind(asked) for asked in watched):
-                await asyncio.wait({waiter}, timeout=timeout_s)
-        finally:
-            for asked in watched:
-                asked.partition.forget(waiter)
+    async def _more(self, read: list[_Asked], messages: int, deadline: float) -> None:
+        """Wait until the partitions have got so many messages together since they were read, or one must be read again.
 
-    def _is_behind(self, asked: _Asked) -> bool:
-        """Whether there is more than was read: messages, or another segment."""
+        With fewer the answer would still be too small, and each commit would have everything read for nothing.
+        """
+        while sum(map(self._appended, read)) < messages and not self._reader.stopping:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            for asked in read:
+                asked.partition.watch(waiter)
+            try:
+                done, _ = await asyncio.wait({waiter}, timeout=max(0.0, deadline - self._loop.time()))
+            finally:
+                for asked in read:
+                    asked.partition.forget(waiter)
+            if not done:
+                return
+
+    def _appended(self, asked: _Asked) -> int:
+        """Return how many messages a partition has got since it was read; many if it was closed or remapped."""
         log, queue = asked.partition.log, asked.queue
-        if queue is None or log is None:
-            return log is None or log.end_offset > asked.wanted.fetch_offset
+        if log is None:
+            return FETCH_MESSAGES_MAX
+        if queue is None:
+            return log.end_offset - asked.end_offset
         newest, queues = queue.newest_readable, self._topics.queues(asked.topic)
-        is_appended = not newest.is_sealed and newest.logical(log.end_offset) > asked.wanted.fetch_offset
-        return is_appended or queues is None or queues.find(queue.name) != queue
+        if queues is None or queues.find(queue.name) != queue:
+            return FETCH_MESSAGES_MAX
+        return 0 if newest.is_sealed else newest.logical(log.end_offset) - asked.end_offset
 
     async def list_offsets(self, request: ListOffsetsRequest, asker: Asker) -> ListOffsetsResponse:
         """Return offsets by time; the earliest and the next one have names of their own."""
