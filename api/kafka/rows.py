@@ -292,6 +292,6 @@ def _listed(found: dict[str, str | None]) -> _Pairs:
             return [
                 (name.encode(), None if value is None else base64.b64decode(value)) for name, value in json.loads(whole)
             ]
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             pass
     return [(name.encode(), None if value is None else value.encode()) for name, value in found.items()]

@@ -30,21 +30,35 @@ async def commit_all(opened: PartitionLog, parts: list[RequestPart]) -> None:
 
 
 async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another."""
+    """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another.
+
+    The same if their rows cannot be read, whatever the error is: nothing is stored by then.
+    """
     try:
-        await _append(opened, parts)
+        rows, spans = _joined(parts)
+    except Exception as error:
+        await _commit_each(opened, parts, error)
+        return
+    try:
+        await _append(opened, parts, rows, spans)
     except (Refused, Conflict) as error:
-        if len(parts) == 1:
-            parts[0].error = error
-            return
-        for part in parts:
-            await _commit(opened, [part])
+        await _commit_each(opened, parts, error)
     except Exception as error:
         fail(parts, error)
 
 
-async def _append(opened: PartitionLog, parts: list[RequestPart]) -> None:
-    rows, spans = _joined(parts)
+async def _commit_each(opened: PartitionLog, parts: list[RequestPart], error: Exception) -> None:
+    """Commit each of `parts` alone, after they failed together; a single part has failed."""
+    if len(parts) == 1:
+        fail(parts, error)
+        return
+    for part in parts:
+        await _commit(opened, [part])
+
+
+async def _append(
+    opened: PartitionLog, parts: list[RequestPart], rows: pa.RecordBatch, spans: Sequence[RowsPart]
+) -> None:
     first = parts[0]
     appended = await opened.append_in_turn(
         rows, spans, flush=flush_of(parts), expected_offset=first.expected_offset, fence_epochs=first.fence_epochs

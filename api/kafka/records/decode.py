@@ -194,6 +194,8 @@ def _length(raw: bytes, at: int) -> tuple[int, int]:
             raise corrupt("the length of a record is too long")
     if length & 1:
         raise corrupt("the length of a record is negative")
+    if length >> 1 < RECORD_BYTES_MIN - 1:  # all but the length itself
+        raise corrupt("a record is shorter than an empty one")
     return length >> 1, at
 
 

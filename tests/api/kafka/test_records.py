@@ -19,7 +19,7 @@ from api.kafka.records import (
     encode_records,
     expanded_batch,
 )
-from api.kafka.records.batch import HEADER_BYTES
+from api.kafka.records.batch import HEADER_BYTES, pack_header
 from api.kafka.records.compression import Compression, compressed, expanded
 from api.kafka.records.decode import decode_in_columns
 from api.kafka.records.few import decode_few
@@ -332,6 +332,14 @@ def test_kafka_02_a_count_that_compression_hides_is_refused_when_it_is_expanded(
     raw[23:27] = (2**31 - 2).to_bytes(4, "big")
     with pytest.raises(DeltaMQError) as error:
         _decoded(_sealed(bytes(raw)))
+    assert error.value.code == "corrupt_records"
+
+
+def test_kafka_02_a_record_without_bytes_is_refused_also_behind_a_batch_of_the_same_shape() -> None:
+    records = b"".join(bytes([14, 0, 0, 2 * number, 1, 2, ord("x"), 0]) for number in range(10)) + b"\0"
+    batch = pack_header(records, base_offset=0, count=11, times_ms=(0, 0)) + records
+    with pytest.raises(DeltaMQError) as error:
+        _both(list(batches_of(batch + batch)))
     assert error.value.code == "corrupt_records"
 
 

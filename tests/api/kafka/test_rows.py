@@ -103,6 +103,12 @@ def test_kafka_04_headers_that_others_put_into_reserved_names_are_shown_as_they_
     assert two[:3] == (None, b"v", [(b"mq-null-body", b"true"), (b"mq-headers", b"[[1, 2]]")])
 
 
+def test_kafka_04_a_header_that_is_too_deep_to_be_read_is_shown_as_it_is() -> None:
+    deep = "[" * (HEADER_BYTES_MAX - len("mq-headers"))
+    rows = pa.Table.from_pylist([{"offset": 0, "body": b"v", "headers": [("mq-headers", deep)]}], schema=MESSAGE_SCHEMA)
+    assert _listed(records_of(rows))[0][2] == [(b"mq-headers", deep.encode())]
+
+
 @pytest.mark.parametrize(
     ("row", "code"),
     [

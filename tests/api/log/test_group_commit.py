@@ -13,7 +13,7 @@ import pytest
 
 from api.log.group_commit import GATHER_S, CommitQueue
 from api.log.loop_commits import LoopCommits
-from api.log.parts import PendingRequest, RequestPart
+from api.log.parts import PendingRequest, RecordRows, RequestPart
 from api.log.workers import Workers
 from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
@@ -299,6 +299,29 @@ async def test_a_refused_part_does_not_fail_its_neighbours(bench: Bench) -> None
     for part in (first, good, bad, late):
         await part.pending.wait()
     assert isinstance(bad.error, Conflict) and good.error is None and late.error is None
+    assert bench.log.commits == [[b"a"], [b"b"], [b"c"]]
+
+
+@on_a_queue
+async def test_rows_that_cannot_be_read_do_not_fail_their_neighbours(bench: Bench) -> None:
+    def encode(records: Sequence[str]) -> pa.RecordBatch:
+        if "unreadable" in records:
+            raise IndexError("no decoder has foreseen this")
+        return pa.RecordBatch.from_pydict({"body": [record.encode() for record in records]})
+
+    def put(*records: str) -> RequestPart:
+        part = RequestPart(RecordRows(records, encode), PendingRequest(1, bench.loop), Flush.SYNC)
+        bench.queue.put(part)
+        return part
+
+    bench.log.gate.clear()
+    parts = [put("a")]
+    await bench.committing()
+    parts += [put("b"), put("unreadable"), put("c")]
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    assert [part.error is None for part in parts] == [True, True, False, True]
     assert bench.log.commits == [[b"a"], [b"b"], [b"c"]]
 
 
