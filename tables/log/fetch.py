@@ -79,7 +79,8 @@ def weight_of(rows: pa.Table) -> int:
     for name in ("body", "key"):
         for chunk in rows.column(name).chunks:
             weight += _text_bytes(chunk)
-    return weight
+    at = rows.schema.get_field_index("headers")
+    return weight if at < 0 else weight + sum(map(_header_bytes, rows.column(at).chunks))
 
 
 def weight_of_batch(rows: pa.RecordBatch) -> int:
@@ -88,15 +89,33 @@ def weight_of_batch(rows: pa.RecordBatch) -> int:
     for name in ("body", "key"):
         at = rows.schema.get_field_index(name)
         weight += _text_bytes(rows.column(at)) if at >= 0 else 0
-    return weight
+    at = rows.schema.get_field_index("headers")
+    return weight if at < 0 else weight + _header_bytes(rows.column(at))
 
 
 def _text_bytes(column: pa.Array) -> int:
-    if not len(column):
-        return 0
-    # A foreign buffer may be longer than its column, by any number of bytes.
-    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    ends = _ends(column)
     return int(ends[-1] - ends[0])
+
+
+def _header_bytes(column: pa.Array) -> int:
+    if column.null_count == len(column):
+        return 0
+    ends = _header_ends(column)
+    return int(ends[-1] - ends[0])
+
+
+def _header_ends(column: pa.MapArray) -> npt.NDArray[np.int64]:
+    """Return the bytes of names and values before the first row, up to the second, ..., up to the last."""
+    rows = _ends(column)
+    return _ends(column.keys)[rows].astype(np.int64) + _ends(column.items)[rows]
+
+
+def _ends(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Return where the elements of a column begin and end; a foreign buffer may be longer than its column."""
+    if not len(column):  # then there may be no buffer
+        return np.zeros(1, np.int32)
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
@@ -105,10 +124,13 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
     for name in ("body", "key"):
         at = 0
         for chunk in rows.column(name).chunks:
-            stop = chunk.offset + len(chunk) + 1
-            ends = np.frombuffer(chunk.buffers()[1], dtype=np.int32, count=stop)[chunk.offset :]
-            weights[at : at + len(chunk)] += np.diff(ends)
+            weights[at : at + len(chunk)] += np.diff(_ends(chunk))
             at += len(chunk)
+    at = 0
+    for chunk in rows.column("headers").chunks if "headers" in rows.schema.names else ():
+        if chunk.null_count < len(chunk):
+            weights[at : at + len(chunk)] += np.diff(_header_ends(chunk))
+        at += len(chunk)
     return weights
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from mq.errors import Corrupt, Unavailable
 from tables.delta.native_parquet import native_writer
+from tables.log.batch import Batch
 from tables.log.fetch import FetchStatus, weight_of, weights_of
 from tables.log.log import PartitionLog
-from tables.schema import MESSAGE_SCHEMA
+from tables.schema import HEADERS, MESSAGE_SCHEMA
 from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
@@ -67,6 +69,23 @@ def test_a_read_says_what_its_rows_weigh_and_weighs_at_most_what_is_asked(filled
             answer = filled.read(start, max_messages=count, max_bytes=bytes_max)
             assert answer.weight == weight_of(answer.rows) == sum(weights_of(answer.rows))
             assert answer.weight <= bytes_max or answer.rows.num_rows == 1
+
+
+@pytest.mark.parametrize("source", ["memory", "files"])
+def test_headers_weigh_as_bodies_do(open_log: OpenLog, source: str) -> None:
+    """A thousand bytes of headers each: a fetch that bounds its bytes gets as few of them as of such bodies."""
+    given = [None, [("name", "x" * 996)], [], [("a", "x" * 499), ("b", "x" * 499)], [("name", None)]] * 4
+    column = pa.array(given, HEADERS)
+    rows = pa.RecordBatch.from_arrays([pa.array([b""] * 20, pa.binary()), column], names=["body", "headers"])
+    log = open_log()
+    log.append([Batch(rows)])
+    log = log if source == "memory" else open_log()
+    for start in range(20):
+        answer = log.read(start, max_messages=20, max_bytes=2_500)
+        kept = answer.rows.column("headers").to_pylist()
+        sizes = [64 + sum(len(name) + len(value or "") for name, value in pairs or ()) for pairs in kept]
+        assert weights_of(answer.rows).tolist() == sizes
+        assert weight_of(answer.rows) == answer.weight == sum(sizes) <= 2_500
 
 
 def test_the_end_has_no_new_message(filled: PartitionLog) -> None:
