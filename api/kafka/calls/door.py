@@ -92,23 +92,24 @@ class Door:
         self._members.end()
         self._fetching.begin_stop()
 
-    def begin_at_once(self, frame: Frame, asker: Asker, reply: Reply) -> bool:
+    def begin_at_once(self, frame: Frame, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
         """Begin an append for which nothing has to be waited; False for all other requests, which are not begun.
 
-        Its batches are in the queues of their partitions when this returns.
+        Its batches are in the queues of their partitions when this returns, and the bytes that they take more than the
+        request are reserved in `ticket`.
         """
         request = frame.request
-        return isinstance(request, ProduceRequest) and self._producing.begin_at_once(request, asker, reply)
+        return isinstance(request, ProduceRequest) and self._producing.begin_at_once(request, asker, ticket, reply)
 
-    async def begin(self, frame: Frame, session: Session, asker: Asker) -> Awaitable[Message | None]:
+    async def begin(self, frame: Frame, session: Session, asker: Asker, ticket: Ticket) -> Awaitable[Message | None]:
         """Begin a request that others may not overtake; return what waits for its answer.
 
         The answer is None if the client wants none. When this returns, appends are in the queues of their partitions,
-        and of a call about it, it is known who the client is.
+        and of a call about it, it is known who the client is. `ticket` is as for `begin_at_once`.
         """
         match frame.request:
             case ProduceRequest() as request:
-                return await self._producing.begin(request, asker)
+                return await self._producing.begin(request, asker, ticket)
             case SaslHandshakeRequest() as request:
                 return _at_once(session.handshake(request))
             case SaslAuthenticateRequest() as request:

@@ -38,8 +38,9 @@ from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_
 from api.kafka.rows import native_decoder, rows_of
 from api.log import Metrics, Partitions, RecordRows
 from api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
-from mq.errors import Conflict, DeltaMQError, Forbidden, Refused
-from mq.limits import REQUEST_BYTES_MAX
+from api.wire import Ticket
+from mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
+from mq.limits import MIB, REQUEST_BYTES_MAX
 from mq.names import check_client_topic
 from mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
 from mq.sequences import Sequence as ProducerSequence
@@ -53,6 +54,8 @@ _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"
 #: Most seconds that a producer waits for the logical offset of messages that are stored.
 _DECIDED_S: Final = 10.0
+#: Most bytes to which the batches of a request are expanded on the event loop, beyond what they were given as.
+_EXPANDED_AT_ONCE: Final = MIB
 _FLUSH: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 
 
@@ -61,6 +64,8 @@ class _Batch(NamedTuple):
 
     header: BatchHeader
     is_in_place: bool
+    #: How many bytes it takes more than it was given as.
+    expanded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,23 @@ class _Queued:
     count: int
     nbytes: int
     placed: InLine | InQueue
+
+
+class _Room:
+    """What the batches of a request may take when they are not compressed, together; the ticket holds what they do."""
+
+    __slots__ = ("_ticket", "left")
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        #: Bytes that those may take that come now.
+        self.left = REQUEST_BYTES_MAX
+
+    def take(self, batch: _Batch) -> None:
+        """Note a batch; raises `Overloaded` if the service has no room for what it takes more than before."""
+        self.left -= len(batch.header.records)
+        if batch.expanded > 0:
+            self._ticket.grow(batch.expanded)
 
 
 #: The batches of a request by topic: what waits for its outcome, or was refused.
@@ -146,55 +168,68 @@ class Producing:
         self._flush = flush
         self._now_ms = now_ms
 
-    def begin_at_once(self, request: ProduceRequest, asker: Asker, reply: Reply) -> bool:
+    def begin_at_once(self, request: ProduceRequest, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
-        known = []
+        room, expanded = _Room(ticket), 0
+        known: list[tuple[HostedTopic, list[tuple[ProducePartition, _Batch | DeltaMQError]]]] = []
         for topic in request.topics:
             hosted = self._topics.find(topic.name)
             if hosted is None or hosted.topic.static is not None or not self._places.served(hosted.topic):
                 return False
             if any(part.records is not None and len(part.records) > INLINE_BYTES for part in topic.partitions):
                 return False
-            known.append((hosted, topic))
+            parts = [(part, _checked_at_once(hosted, part)) for part in topic.partitions]
+            expanded += sum(batch.expanded for _, batch in parts if isinstance(batch, _Batch))
+            if expanded > _EXPANDED_AT_ONCE or any(isinstance(batch, TooLarge) for _, batch in parts):
+                return False
+            known.append((hosted, parts))
         topics = [
-            (topic.name, [self._begun_at_once(request, hosted, part, asker) for part in topic.partitions])
-            for hosted, topic in known
+            (hosted.name, [self._begun_at_once(request, hosted, part, batch, asker, room) for part, batch in parts])
+            for hosted, parts in known
         ]
         _Waiting(self, request, topics, reply)
         return True
 
     def _begun_at_once(
-        self, request: ProduceRequest, hosted: HostedTopic, part: ProducePartition, asker: Asker
+        self,
+        request: ProduceRequest,
+        hosted: HostedTopic,
+        part: ProducePartition,
+        batch: _Batch | DeltaMQError,
+        asker: Asker,
+        room: _Room,
     ) -> _Queued | ProducedPartition:
         try:
             _check(request)
             asker.check(ProduceRequest, topic=hosted.name)
             check_client_topic(hosted.name)
             partition = self._places.partition(hosted, part.index)
-            batch = _checked(part.records or b"", _key_check(hosted, part.index))
+            if isinstance(batch, DeltaMQError):
+                raise batch
+            room.take(batch)
             return self._placed(hosted, part.index, partition, batch)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
-    async def begin(self, request: ProduceRequest, asker: Asker) -> Awaitable[ProduceResponse | None]:
+    async def begin(self, request: ProduceRequest, asker: Asker, ticket: Ticket) -> Awaitable[ProduceResponse | None]:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
-        waiting = []
+        waiting, room = [], _Room(ticket)
         for topic in request.topics:
-            parts = [await self._begun(request, topic.name, part, asker) for part in topic.partitions]
+            parts = [await self._begun(request, topic.name, part, asker, room) for part in topic.partitions]
             waiting.append((topic.name, parts))
         return self.answer(request, waiting)
 
     async def _begun(
-        self, request: ProduceRequest, topic: str, part: ProducePartition, asker: Asker
+        self, request: ProduceRequest, topic: str, part: ProducePartition, asker: Asker, room: _Room
     ) -> _Queued | ProducedPartition:
         try:
             _check(request)
             asker.check(ProduceRequest, topic=topic)
-            return await self._queued(topic, part, request.timeout_ms)
+            return await self._queued(topic, part, request.timeout_ms, room)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
-    async def _queued(self, name: str, part: ProducePartition, timeout_ms: int) -> _Queued:
+    async def _queued(self, name: str, part: ProducePartition, timeout_ms: int, room: _Room) -> _Queued:
         """Check the partition's batch and put it into the queue.
 
         Raises
@@ -206,8 +241,13 @@ class Producing:
         queue = self._places.queue(hosted, part.index)
         partition = "" if queue is not None else self._places.partition(hosted, part.index)
         records = b"" if part.records is None else part.records
-        check = partial(_checked, records, _key_check(hosted, part.index))
-        batch = check() if len(records) <= INLINE_BYTES else await self._partitions.run(check)
+        batch = _checked_at_once(hosted, part) if len(records) <= INLINE_BYTES else None
+        if batch is None or isinstance(batch, TooLarge):
+            check = partial(_checked, records, _key_check(hosted, part.index), room.left)
+            batch = await self._partitions.run(check)
+        if isinstance(batch, DeltaMQError):
+            raise batch
+        room.take(batch)
         return self._placed(hosted, part.index, partition, batch, timeout_ms)
 
     def _placed(self, hosted: HostedTopic, index: int, partition: str, batch: _Batch, timeout_ms: int = 0) -> _Queued:
@@ -326,16 +366,25 @@ def _strict(hosted: HostedTopic) -> Conflict:
     return Conflict(detail, code="strict_topic")
 
 
-def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], bool] | None) -> _Batch:
+def _checked_at_once(hosted: HostedTopic, part: ProducePartition) -> _Batch | DeltaMQError:
+    """Do what `_checked` does, or return its error; `TooLarge` if that takes too long for an event loop."""
+    try:
+        return _checked(part.records or b"", _key_check(hosted, part.index), INLINE_BYTES)
+    except DeltaMQError as error:
+        return error
+
+
+def _checked(records: bytes | memoryview, key_check: Callable[[pa.BinaryArray], bool] | None, bytes_max: int) -> _Batch:
     """Return the one batch that a partition gets in a request, checked but for its records, and not compressed.
 
-    With a `key_check`, the keys of its records are looked at, too.
+    It takes at most `bytes_max` then. With a `key_check`, the keys of its records are looked at, too.
     """
     headers = list(batches_of(records))
     if len(headers) != 1:
         raise Refused(f"records: {len(headers)} batches for one partition; one is allowed", code="invalid_record")
-    header = expanded_batch(headers[0], REQUEST_BYTES_MAX)
-    return _Batch(header, key_check is None or key_check(decode_batches([header], native_decoder()).key))
+    header = expanded_batch(headers[0], bytes_max)
+    is_in_place = key_check is None or key_check(decode_batches([header], native_decoder()).key)
+    return _Batch(header, is_in_place, len(header.records) - len(headers[0].records))
 
 
 def _rows(batches: Sequence[BatchHeader]) -> pa.RecordBatch:

@@ -348,13 +348,13 @@ class Connection(asyncio.Protocol):
         if wanted.call not in _IN_TURN:
             begun.ask = partial(self._door.answer, frame, ticket, self._host, asker)
             self._ask_first()
-        elif not self._door.begin_at_once(frame, asker, begun):
+        elif not self._door.begin_at_once(frame, asker, ticket, begun):
             self._beginning = begun
             begun.later(partial(self._begun_in_turn, begun))
 
     async def _begun_in_turn(self, begun: _Begun) -> Message | None:
         """Begin a request, then let the next ones begin; return its answer."""
-        answer = await self._door.begin(begun.frame, self.session, begun.asker)
+        answer = await self._door.begin(begun.frame, self.session, begun.asker, begun.ticket)
         self._beginning = None
         if self.session.is_refused:  # the answer says why, and nothing follows it
             self._refused(Unauthenticated(), begun.asker.call)
