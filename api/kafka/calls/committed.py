@@ -13,7 +13,8 @@ from api.kafka.messages import (
     FetchedOffsets,
     OffsetFetchRequest,
     OffsetFetchResponse,
-    error_code_of,
+    group_code_of,
+    offset_code_of,
 )
 from api.progress import QueueProgress
 from api.queue import Lanes, MovedProgress
@@ -53,7 +54,7 @@ class OffsetFetches:
             if self._groups.find(name) is None:
                 await self._meta.refresh()
         except DeltaMQError as error:
-            return OffsetFetchResponse(topics=[], error_code=error_code_of(error))
+            return OffsetFetchResponse(topics=[], error_code=group_code_of(error))
         if request.topics is None:
             is_shown = asker.shown("topic")
             topics = [await self._all_of(name, topic) for topic in self._topics_of(name) if is_shown(topic.name)]
@@ -73,15 +74,22 @@ class OffsetFetches:
                 yield hosted
 
     async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
-        found = [await self.of(group, topic, index) for index in range(self._places.count(topic.topic))]
-        return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0])
+        found = [await self._found(group, topic, index) for index in range(self._places.count(topic.topic))]
+        return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0 or one.error_code])
 
     async def _named(self, group: str, name: str, index: int, asker: Asker) -> FetchedOffset:
         try:
             asker.check(OffsetFetchRequest, topic=name)
-            return await self.of(group, await self._places.topic(name), index)
+            topic = await self._places.topic(name)
         except DeltaMQError as error:
-            return FetchedOffset(index, error_code=error_code_of(error))
+            return FetchedOffset(index, error_code=offset_code_of(error))
+        return await self._found(group, topic, index)
+
+    async def _found(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
+        try:
+            return await self.of(group, topic, index)
+        except DeltaMQError as error:
+            return FetchedOffset(index, error_code=offset_code_of(error))
 
     async def of(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
         """Return the group's offset in a partition, -1 where it has none; all that was committed before counts."""

@@ -28,7 +28,7 @@ from api.kafka.messages import (
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    error_code_of,
+    group_code_of,
 )
 from api.progress import GroupCommits, QueueProgress
 from mq.errors import DeltaMQError, NotFound
@@ -89,7 +89,7 @@ class OffsetChanges:
     ) -> CommittedOffset:
         index, text = asked.index, asked.metadata or ""
         if isinstance(group, DeltaMQError):
-            return CommittedOffset(index, error_code_of(group))
+            return CommittedOffset(index, group_code_of(group))
         at = max(asked.offset, 0)
         try:
             asker.check(OffsetCommitRequest, topic=name)
@@ -105,7 +105,7 @@ class OffsetChanges:
                 )
             await store
         except DeltaMQError as error:
-            return CommittedOffset(index, error_code_of(error))
+            return CommittedOffset(index, group_code_of(error))
         return CommittedOffset(index, ErrorCode.NONE)
 
     async def _put_back(
@@ -129,7 +129,7 @@ class OffsetChanges:
                 asker.require("group", group.name, "reset")
                 await self._reset(group.name, topic, lanes, asker)
         except DeltaMQError as error:
-            code = error_code_of(error)
+            code = group_code_of(error)
         return {index: CommittedOffset(index, code) for index in done}
 
     async def _reset(self, group: str, topic: HostedTopic, lanes: Mapping[LaneKey, int], asker: Asker) -> None:
@@ -161,7 +161,7 @@ class OffsetChanges:
         except NotFound:
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         except DeltaMQError as error:
-            return OffsetDeleteResponse(error_code=error_code_of(error))
+            return OffsetDeleteResponse(error_code=group_code_of(error))
         topics = []
         for one in request.topics:
             if subscribed is None or one.name in subscribed:
@@ -177,7 +177,7 @@ class OffsetChanges:
             asker.check(OffsetDeleteRequest, topic=name)
             topic = await self._places.topic(name)
         except DeltaMQError as error:
-            return dict.fromkeys(indexes, error_code_of(error))
+            return dict.fromkeys(indexes, group_code_of(error))
         lanes, codes = dict[LaneKey, int](), dict[int, ErrorCode]()
         for index in indexes:
             try:
@@ -185,12 +185,12 @@ class OffsetChanges:
                     lanes |= dict.fromkeys(self._lanes(group, topic, index), NO_OFFSET)
                 codes[index] = ErrorCode.NONE
             except DeltaMQError as error:
-                codes[index] = error_code_of(error)
+                codes[index] = group_code_of(error)
         if lanes:
             try:
                 await self._reset(group, topic, lanes, asker)
             except DeltaMQError as error:
-                codes |= dict.fromkeys((index for index, code in codes.items() if not code), error_code_of(error))
+                codes |= dict.fromkeys((index for index, code in codes.items() if not code), group_code_of(error))
         return codes
 
     def _lanes(self, group: str, topic: HostedTopic, index: int) -> list[LaneKey]:

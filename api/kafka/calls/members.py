@@ -42,6 +42,7 @@ from api.kafka.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
     error_code_of,
+    group_code_of,
     subscription_of,
 )
 from mq.errors import Conflict, DeltaMQError, Forbidden, Unavailable
@@ -180,7 +181,7 @@ class Members:
             asker.check(JoinGroupRequest, group=request.group_id)
             return await self._joined(request, frame, host, new_id)
         except DeltaMQError as error:
-            code = error_code_of(error)
+            code = group_code_of(error)
             member = new_id if code is ErrorCode.MEMBER_ID_REQUIRED else request.member_id
             return JoinGroupResponse(error_code=code, member_id=member)
 
@@ -247,7 +248,7 @@ class Members:
             await self._decided(hosted.syncs, request.group_id, hosted, request.member_id)
             found = hosted.group.synced(request.member_id)
         except DeltaMQError as error:
-            return SyncGroupResponse(error_code=error_code_of(error))
+            return SyncGroupResponse(error_code=group_code_of(error))
         return SyncGroupResponse(error_code=ErrorCode.NONE, assignment=found.assignment)
 
     def heartbeat(self, request: HeartbeatRequest, asker: Asker) -> HeartbeatResponse:
@@ -259,7 +260,7 @@ class Members:
             hosted.group.heartbeat(now_ms, request.member_id, request.generation_id, instance)
             self._settle(request.group_id, hosted)
         except DeltaMQError as error:
-            return HeartbeatResponse(error_code=error_code_of(error))
+            return HeartbeatResponse(error_code=group_code_of(error))
         return HeartbeatResponse(error_code=ErrorCode.NONE)
 
     def leave(self, request: LeaveGroupRequest, asker: Asker) -> LeaveGroupResponse:
@@ -286,7 +287,7 @@ class Members:
             hosted.group.leave(self._now_ms(), member, instance)
             self._settle(name, hosted)
         except DeltaMQError as error:
-            return error_code_of(error)
+            return group_code_of(error)
         return ErrorCode.NONE
 
     def check_commit(self, name: str, member: str, generation: int, instance: str | None) -> None:

@@ -38,7 +38,7 @@ from api.kafka.messages.cluster_messages import (
     NewPartitions,
 )
 from api.kafka.messages.codec import Message, Parts
-from api.kafka.messages.errors import ErrorCode, error_code_of
+from api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of, offset_code_of
 from api.kafka.messages.group_messages import (
     CommitPartition,
     CommittedOffset,
@@ -206,7 +206,9 @@ __all__ = [
     "WantedEpoch",
     "answer_frame",
     "error_code_of",
+    "group_code_of",
     "offered",
+    "offset_code_of",
     "read_frame",
     "subscription_of",
     "unknown_version",

@@ -18,7 +18,7 @@ from mq.errors import (
     Unavailable,
 )
 
-__all__ = ["ErrorCode", "error_code_of"]
+__all__ = ["ErrorCode", "error_code_of", "group_code_of", "offset_code_of"]
 
 
 class ErrorCode(enum.IntEnum):
@@ -70,6 +70,7 @@ class ErrorCode(enum.IntEnum):
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
 
 
 _BY_CODE: Final = {
@@ -136,3 +137,23 @@ def error_code_of(error: DeltaMQError) -> ErrorCode:
         return _FORBIDDEN.get(error.field or "", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     by_class = next((code for kind, code in _BY_CLASS if isinstance(error, kind)), None)
     return ErrorCode.REQUEST_TIMED_OUT if by_class is None else by_class
+
+
+def group_code_of(error: DeltaMQError) -> ErrorCode:
+    """Return the number of an error in the answer to a call of a group (SPEC KAFKA-9).
+
+    Java's consumers end at a number that they do not expect there. After this one they look up the coordinator, and try
+    again.
+    """
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if _passes(error) else error_code_of(error)
+
+
+def offset_code_of(error: DeltaMQError) -> ErrorCode:
+    """Return the same for a partition whose offsets are fetched, where another number says it."""
+    return ErrorCode.UNSTABLE_OFFSET_COMMIT if _passes(error) else error_code_of(error)
+
+
+def _passes(error: DeltaMQError) -> bool:
+    """Whether the call may be answered later, by this process or by another."""
+    code = error_code_of(error)
+    return code in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT) or isinstance(error, StorageFull)
