@@ -225,14 +225,23 @@ class Ledger:
         )
 
     def _readable(self, lane: str, ids: Sequence[int], now_ms: int) -> list[Row]:
-        """Read these rows; those that hold no message, because another program wrote them, are set aside."""
+        """Read these rows; those that hold no message, because another program wrote them, are set aside.
+
+        With `strict`, later rows of such a row's key are left out: they wait, as the query of the next claim sees to.
+        """
         rows = []
+        held_back: set[tuple[object, object]] = set()
         for number, *columns in self._read(ids):
+            topic, key = columns[:2]
+            if (topic, key) in held_back:
+                continue
             try:
                 message = message_of(columns)
                 check_message(message)
             except Refused as error:
                 self._set_aside(lane, [int(number)], error, now_ms)
+                if self._strict and key is not None:
+                    held_back.add((topic, key))
             else:
                 rows.append(Row(int(number), message))
         return rows

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mq.client import Message, OutboxRelay
+from mq.client.outbox.rows import lane_of
 from mq.client.outbox.verdicts import REPEATABLE_MS
 from mq.errors import NotFound, Refused, Unauthenticated, Unavailable
 from tests.outbox_database import OutboxDatabase
@@ -22,6 +23,13 @@ LEASE_MS = 30_000
 def drained(relay: OutboxRelay, database: OutboxDatabase) -> None:
     assert relay.drain()
     assert database.waiting() == []
+
+
+def make_unreadable(database: OutboxDatabase, body: str) -> None:
+    """Change the rows with this body as another program may: they hold no message any more."""
+    for number, found in database.rows(f"SELECT id, body FROM {database.table}"):
+        if bytes(found).decode() == body:
+            database.change(f"UPDATE {database.table} SET headers = 'no json' WHERE id = {number}")
 
 
 # What is sent -----------------------------------------------------------------------------------------------------
@@ -387,6 +395,26 @@ def test_send_07_rows_that_hold_no_message_are_set_aside(
     drained(make_relay(), database)
     assert service.bodies(key="k") == ["2"]
     assert database.set_aside() == [("1", "row_unreadable"), ("3", "message_too_large")]
+
+
+def test_send_07_strict_lets_later_messages_of_a_key_wait_for_a_row_that_holds_no_message(
+    database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
+) -> None:
+    lane = lane_of("orders", "k")
+    neighbour = next(key for key in map(str, range(1_000)) if lane_of("orders", key) == lane)
+    database.put("unreadable", "later", key="k")
+    database.put("another key", key=neighbour)
+    database.put("unreadable", "without a key")
+    make_unreadable(database, "unreadable")
+    relay = make_relay(strict=True)
+    relay.drain()
+    assert database.waiting() == ["later"]
+    assert [len(messages) for *_, messages in service.requests] == [1, 1]
+    assert service.bodies(key=neighbour) == ["another key"]
+    assert service.bodies() == ["without a key"]
+    database.change(f"DELETE FROM {database.table} WHERE lane IS NULL")
+    drained(relay, database)
+    assert service.bodies(key="k") == ["later"]
 
 
 def test_send_07_a_wrong_token_sets_nothing_aside(
