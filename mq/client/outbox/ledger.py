@@ -16,8 +16,8 @@ settle it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +127,7 @@ class Ledger:
         self._bounds = bounds
         self._strict = strict
         self._new_id = new_id
-        #: Rows that were set aside in this transaction.
+        #: Rows that were set aside in this transaction, or are committed and not told yet.
         self._aside: list[SetAside] = []
         #: Lanes whose producer id this relay made or has seen in use. A database that was restored from a copy has
         #: sequences that the service knows for other messages: so a new relay numbers its requests anew.
@@ -140,6 +140,17 @@ class Ledger:
         self._turns: dict[str, int] = {}
         self._passes = 0
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run the block in one transaction; what it sets aside is told only if its commit succeeds."""
+        try:
+            with self._session.transaction():
+                yield
+        except BaseException:
+            # A commit that failed may have happened, and is not told then: better than telling what never happened.
+            self._aside.clear()
+            raise
+
     # Claiming ---------------------------------------------------------------------------------------------------
 
     def claims(self, now_ms: int, lease_until_ms: int) -> list[Claim]:
@@ -148,7 +159,7 @@ class Ledger:
         if not wanted:
             return []
         found = []
-        with self._session.transaction():
+        with self.transaction():
             dialect = self._session.dialect
             lanes = [_Lane(*row) for row in self._read_lanes(now_ms, dialect.lock)]
             for lane in self._in_turn([one for one in lanes if one.lane in wanted]):

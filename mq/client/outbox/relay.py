@@ -99,7 +99,8 @@ class OutboxRelay(Closing):
     first_wait_ms, wait_ms_max
         The wait after a failed request, which doubles with each further failure, up to a maximum.
     on_set_aside
-        Called with each `SetAside`, after its commit.
+        Called with each `SetAside`, after its commit. It is not called if that commit seems to fail, though it may have
+        happened: only the database tells for certain what is set aside.
     access
         How the service is reached, `token` for one, if `producer` is a URL; see `Calls`.
     """
@@ -202,12 +203,13 @@ class OutboxRelay(Closing):
         now_ms = self._now_ms()
         claims = self._ledger.claims(now_ms, now_ms + self._lease_ms)
         done = self._told(RelayStats())
-        if claims:
-            done += self._settled(
-                [(claim, *outcome) for claim, outcome in zip(claims, self._send(claims), strict=True)]
-            )
+        # Counted now: it stays done if the rest of the pass fails.
         self._stats += done
-        return done
+        if not claims:
+            return done
+        settled = self._settled([(claim, *outcome) for claim, outcome in zip(claims, self._send(claims), strict=True)])
+        self._stats += settled
+        return done + settled
 
     def drain(self) -> bool:
         """Run passes while messages can be sent now; returns whether none is left that waits."""
@@ -276,7 +278,7 @@ class OutboxRelay(Closing):
     def _settled(self, outcomes: Sequence[tuple[Claim, DeltaMQError | None, int]]) -> RelayStats:
         """Write down what became of all requests, in one transaction, and return the counts."""
         done = RelayStats(requests=len(outcomes))
-        with self._session.transaction():
+        with self._ledger.transaction():
             for claim, error, duplicates in outcomes:
                 try:
                     done += self._settle(claim, error, duplicates)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mq.client import Message, OutboxRelay
+from mq.client.outbox import SetAside
 from mq.client.outbox.rows import lane_of
 from mq.client.outbox.verdicts import REPEATABLE_MS
 from mq.errors import NotFound, Refused, Unauthenticated, Unavailable
@@ -415,6 +416,38 @@ def test_send_07_strict_lets_later_messages_of_a_key_wait_for_a_row_that_holds_n
     database.change(f"DELETE FROM {database.table} WHERE lane IS NULL")
     drained(relay, database)
     assert service.bodies(key="k") == ["later"]
+
+
+@pytest.mark.parametrize("commit", [2, 3])
+@pytest.mark.parametrize("error", [OSError("disk"), Crash()])
+def test_send_07_what_a_failed_commit_set_aside_is_neither_told_nor_counted(
+    database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay, commit: int, error: BaseException
+) -> None:
+    """Commits of a pass: new lanes, claims (which set aside rows without a message), outcomes."""
+    database.put("unreadable", topic="a")
+    database.put("1", topic="nowhere")
+    make_unreadable(database, "unreadable")
+    service.missing.add("nowhere")
+    failures = {commit: error}
+
+    def fail(number: int, done: bool) -> None:
+        if not done and number in failures:
+            raise failures.pop(number)
+
+    watched = database.watched(fail)
+    told: list[SetAside] = []
+    relay = make_relay(connect=watched.connect, dialect=database.dialect, on_set_aside=told.append)
+    with pytest.raises((Unavailable, Crash)):
+        relay.run_once()
+    # What would have been set aside can be sent now.
+    service.missing.clear()
+    database.change(f"UPDATE {database.table} SET headers = NULL WHERE lane IS NOT NULL")
+    drained(relay, database)
+    aside = database.set_aside()
+    assert aside == ([] if commit == 2 else [("unreadable", "row_unreadable")])
+    assert [one.code for one in told] == [code for _, code in aside]
+    assert relay.stats().set_aside == len(aside)
+    assert service.all_bodies("nowhere") == ["1"]
 
 
 def test_send_07_a_wrong_token_sets_nothing_aside(
