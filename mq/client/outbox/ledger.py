@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,8 +31,22 @@ from mq.client.outbox.statements import Tables
 from mq.client.outbox.verdicts import OUTCOME_UNKNOWN
 from mq.errors import DeltaMQError, Refused, Unknown
 
-__all__ = ["Claim", "ClaimLimits", "LaneLost", "Ledger", "SetAside", "fitting", "not_repeatable"]
+__all__ = [
+    "HELD_BACK_LOOKS_MAX",
+    "LOOKS_MAX",
+    "Claim",
+    "ClaimLimits",
+    "LaneLost",
+    "Ledger",
+    "SetAside",
+    "fitting",
+    "not_repeatable",
+]
 
+#: Most lanes at which one pass looks, in one transaction; of these, those that were held back when it looked last. Only
+#: a person ends that, so such lanes need not be looked at in every pass, and a look at one reads all that waits in it.
+LOOKS_MAX: Final = 1_024
+HELD_BACK_LOOKS_MAX: Final = 64
 #: Longest detail of an error that is stored, in characters.
 _DETAIL_MAX = 1_000
 
@@ -136,9 +150,13 @@ class Ledger:
         self._certain: dict[str, tuple[str, int]] = {}
         #: Largest number of messages in the next request of a lane of which a larger one was refused.
         self._narrowed: dict[str, int] = {}
-        #: When each lane had its turn, in passes: those that waited longest come first.
+        #: When each lane was looked at last, in passes: those that waited longest come first.
         self._turns: dict[str, int] = {}
         self._passes = 0
+        #: Lanes whose messages all waited behind others that are set aside, when they were looked at last (`strict`).
+        self._held_back: set[str] = set()
+        #: Lanes that the latest pass left to the next one, without those that are held back.
+        self.lanes_left = 0
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -156,20 +174,29 @@ class Ledger:
     def claims(self, now_ms: int, lease_until_ms: int) -> list[Claim]:
         """Claim the next request of lanes that have messages, in one transaction; open claims are repeated."""
         wanted = self._due(now_ms)
+        self._held_back &= wanted
+        self.lanes_left = 0
         if not wanted:
             return []
-        found = []
+        found: list[Claim] = []
+        looked = 0
         with self.transaction():
             dialect = self._session.dialect
             lanes = [_Lane(*row) for row in self._read_lanes(now_ms, dialect.lock)]
-            for lane in self._in_turn([one for one in lanes if one.lane in wanted]):
+            in_turn = self._in_turn([one for one in lanes if one.lane in wanted])
+            for lane in in_turn[:LOOKS_MAX]:
+                if len(found) == self._bounds.lanes_max:
+                    break
+                looked += 1
                 claim = self._open(lane) if lane.claim is not None else self._new(lane, now_ms)
                 if claim is not None:
                     self._note(claim, lease_until_ms)
                     found.append(claim)
         self._passes += 1
+        # Also those at which it looked in vain: they would come first for ever, and the others never.
+        self._turns.update((lane.lane, self._passes) for lane in in_turn[:looked])
+        self.lanes_left = sum(not self._is_held_back(lane) for lane in in_turn[looked:])
         for claim in found:
-            self._turns[claim.lane] = self._passes
             if not claim.inherited:
                 self._numbered.add(claim.lane)
                 self._certain[claim.lane] = (claim.producer_id, claim.producer_seq)
@@ -193,9 +220,21 @@ class Ledger:
         return self._session.rows(self._tables.read_lanes(lock), now_ms, now_ms, self._holder)
 
     def _in_turn(self, lanes: Collection[_Lane]) -> list[_Lane]:
-        """Return the lanes of this pass; those that had a turn wait for the others."""
+        """Return the lanes in the order in which a pass looks at them: one that had a turn waits for the others.
+
+        Of those that are held back it has only as many as one pass looks at.
+        """
         ordered = sorted(lanes, key=lambda one: (self._turns.get(one.lane, 0), one.lane))
-        return ordered[: self._bounds.lanes_max]
+        held_back = [one for one in ordered if self._is_held_back(one)]
+        later = {one.lane for one in held_back[HELD_BACK_LOOKS_MAX:]}
+        return [one for one in ordered if one.lane not in later]
+
+    def _is_held_back(self, lane: _Lane) -> bool:
+        return lane.claim is None and lane.lane in self._held_back
+
+    def look_again(self) -> None:
+        """Let the next passes look at all lanes, also at many that were held back."""
+        self._held_back.clear()
 
     def _open(self, lane: _Lane) -> Claim:
         """Return the request that is under way already, exactly as it was."""
@@ -220,6 +259,10 @@ class Ledger:
         """Return a request of the lane's first messages; None if there are none, or none that can be sent."""
         limit = min(self._narrowed.get(lane.lane, self._bounds.messages_max), self._bounds.messages_max)
         first = self._session.rows(self._tables.next_messages(strict=self._strict), lane.lane, limit)
+        if first:
+            self._held_back.discard(lane.lane)
+        else:
+            self._held_back.add(lane.lane)
         rows = self._readable(lane.lane, fitting(first, self._bounds.bytes_max), now_ms)
         if not rows:
             return None

@@ -63,13 +63,15 @@ class RelayStats:
     divided: int = 0
     #: Requests whose lane another relay had taken over meanwhile.
     lost: int = 0
+    #: Lanes that a pass left to the next one, which comes at once: it had enough requests, or had looked at enough.
+    lanes_left: int = 0
     #: Failures of the database.
     database_failures: int = 0
 
     @property
     def went_on(self) -> bool:
         """True if there may be more to do at once."""
-        return self.sent + self.set_aside + self.divided > 0
+        return self.sent + self.set_aside + self.divided + self.lanes_left > 0
 
     def __add__(self, other: RelayStats) -> RelayStats:
         return RelayStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
@@ -202,7 +204,7 @@ class OutboxRelay(Closing):
             self._checked = True
         now_ms = self._now_ms()
         claims = self._ledger.claims(now_ms, now_ms + self._lease_ms)
-        done = self._told(RelayStats())
+        done = self._told(RelayStats(lanes_left=self._ledger.lanes_left))
         # Counted now: it stays done if the rest of the pass fails.
         self._stats += done
         if not claims:
@@ -213,6 +215,7 @@ class OutboxRelay(Closing):
 
     def drain(self) -> bool:
         """Run passes while messages can be sent now; returns whether none is left that waits."""
+        self._ledger.look_again()
         while not self._stopping.is_set() and self.run_once().went_on:
             pass
         return not self._ledger.waiting()

@@ -10,6 +10,7 @@ import pytest
 
 from mq.client import Message, OutboxRelay
 from mq.client.outbox import SetAside
+from mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX
 from mq.client.outbox.rows import lane_of
 from mq.client.outbox.verdicts import REPEATABLE_MS
 from mq.errors import NotFound, Refused, Unauthenticated, Unavailable
@@ -361,6 +362,54 @@ def test_send_07_strict_lets_later_messages_of_the_key_wait(
     database.change(f"DELETE FROM {database.table} WHERE lane IS NULL")
     drained(relay, database)
     assert service.bodies(key="k") == ["1", "2"]
+
+
+def test_send_07_strict_lanes_that_are_held_back_starve_no_others(
+    database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
+) -> None:
+    for topic in ("a", "b"):
+        database.put("bad", "later", key="k", topic=topic)
+    database.put("1", "2", "3", key="k", topic="c")
+    relay = make_relay(strict=True, lanes_max=1, messages_max=1)
+    for _ in range(8):
+        assert relay.run_once().requests <= 1
+    assert service.bodies("c", "k") == ["1", "2", "3"]
+    # Nor those that a new relay, which does not know of them, finds.
+    database.put("4", key="k", topic="c")
+    assert not make_relay(strict=True, lanes_max=1).drain()
+    assert service.bodies("c", "k") == ["1", "2", "3", "4"]
+    assert database.waiting() == ["later", "later"]
+
+
+def test_send_07_strict_a_pass_looks_at_some_of_the_lanes_that_are_held_back_and_the_others_go_on(
+    database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
+) -> None:
+    topics = [f"held-{number:04}" for number in range(LOOKS_MAX + 10)]
+    with database.transaction() as connection:
+        for topic in topics:
+            database.outbox.put_many(connection, topic, [Message(b"aside", "k"), Message(b"later", "k")])
+    first_rows = f"SELECT MIN(id) FROM {database.table} GROUP BY topic"
+    database.change(
+        f"UPDATE {database.table} SET lane = NULL, error_code = 'x', error_detail = '', failed_ms = 0 "
+        f"WHERE id IN ({first_rows})"
+    )
+    database.put("1", key="k", topic="sent")
+    relay = make_relay(strict=True)
+    first = relay.run_once()
+    assert (first.requests, first.lanes_left, first.went_on) == (0, 11, True)
+    assert relay.run_once().sent == 1
+    # It knows them now: a lane that goes on waits for none of them, and they keep no relay busy.
+    database.put("2", key="k", topic="sent")
+    assert relay.run_once().sent == 1
+    assert not relay.run_once().went_on
+    # One that a person mends is found after some passes, and by drain() at once.
+    database.change(f"DELETE FROM {database.table} WHERE lane IS NULL AND topic = '{topics[-1]}'")
+    assert any(relay.run_once().sent for _ in range(len(topics) // HELD_BACK_LOOKS_MAX + 1))
+    for topic in (topics[0], topics[-2]):
+        database.change(f"DELETE FROM {database.table} WHERE lane IS NULL AND topic = '{topic}'")
+    assert not relay.drain()
+    assert [service.bodies(topic, "k") for topic in (topics[0], topics[-2], topics[-1])] == [["later"]] * 3
+    assert service.bodies("sent", "k") == ["1", "2"]
 
 
 def test_send_07_an_unknown_topic_is_set_aside_and_can_be_sent_again(
