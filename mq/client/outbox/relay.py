@@ -27,7 +27,7 @@ from mq.client.outbox.ledger import Claim, ClaimLimits, LaneLost, Ledger, SetAsi
 from mq.client.outbox.outbox import TABLE
 from mq.client.outbox.session import DATABASE_FAILED, Session
 from mq.client.outbox.statements import Tables
-from mq.client.outbox.verdicts import NextStep, step_after, too_late
+from mq.client.outbox.verdicts import NextStep, after_unknown, step_after, too_late
 from mq.client.produce import Producer, SendFuture
 from mq.errors import DeltaMQError, Refused, Unavailable
 from mq.limits import MIB, REQUEST_MESSAGES_MAX
@@ -295,6 +295,8 @@ class OutboxRelay(Closing):
         if error is None:
             self._ledger.stored(claim)
             return RelayStats(sent=rows, duplicates=duplicates)
+        if claim.inherited:
+            error = after_unknown(error)
         step = step_after(error, rows)
         if step is NextStep.DIVIDE:
             self._ledger.divided(claim)

@@ -9,6 +9,9 @@ the topic or the named partition does not exist     SET_ASIDE   all its rows, wh
 refused, several messages                           DIVIDE      nothing was stored: fewer messages, until one is left
 refused, one message                                SET_ASIDE
 may be stored, and can no longer be recognised      SET_ASIDE   only a person can tell whether to send it again
+
+If an earlier attempt may have been applied, a refusal means this only if that attempt would have met it, too
+(`after_unknown`). Fewer messages are another request, with another name: what is stored would be stored once more.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated, Unknown
+from mq.errors import DeltaMQError, Forbidden, NotFound, Refused, TooLarge, Unauthenticated, Unknown
 from mq.limits import PRODUCER_WINDOW_MS
 
-__all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "NextStep", "step_after", "too_late"]
+__all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "NextStep", "after_unknown", "step_after", "too_late"]
 
 #: How long after its first attempt a request is repeated: an hour less than the service remembers it, for clocks that
 #: do not agree.
@@ -29,6 +32,10 @@ _NOWHERE: Final = frozenset({"topic_not_found", "partition_not_found", "physical
 #: The request may be stored, and a repeated one would not be recognised.
 OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
 _FORGOTTEN: Final = "producer_sequence_out_of_order"
+#: Refusals of a whole request by its size. The limit is a setting of the service, or of a proxy, which gives no code.
+#: It comes first: a request over it is refused although it is stored.
+_REQUEST_SIZE: Final = frozenset({"request_too_large", TooLarge.code})
+_TIMED_OUT: Final = 408
 
 
 class NextStep(enum.Enum):
@@ -49,6 +56,24 @@ def step_after(error: DeltaMQError | None, rows: int) -> NextStep:
     if isinstance(error, Refused) and not isinstance(error, (Unauthenticated, Forbidden)):
         return NextStep.SET_ASIDE if rows == 1 else NextStep.DIVIDE
     return NextStep.REPEAT
+
+
+def after_unknown(error: DeltaMQError) -> DeltaMQError:
+    """Return what `error` says of a request of which an earlier attempt may be stored.
+
+    What the service refuses by rules that do not change was refused every time. A limit may have been lowered since:
+    then the outcome stays unknown. A refusal by somebody who does not know the request, as a proxy, says nothing.
+    """
+    if error.code in _REQUEST_SIZE:
+        return Unknown(
+            f"an earlier attempt may be stored, and now: {error.detail}; look for the message_id in the topic before "
+            "it is sent again",
+            code=OUTCOME_UNKNOWN,
+        )
+    is_of_the_moment = isinstance(error, NotFound) or error.status == _TIMED_OUT
+    if is_of_the_moment and error.code not in _NOWHERE:
+        return Unknown(error.detail, code=error.code)
+    return error
 
 
 def too_late(first_attempt_ms: int, now_ms: int) -> Unknown | None:

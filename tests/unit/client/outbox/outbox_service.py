@@ -35,6 +35,8 @@ class OutboxService:
         self.stored: dict[str, list[Message]] = {}
         self.faults: deque[Fault | None] = deque()
         self.missing: set[str] = set()
+        #: Refuses every request before the service looks whether it is stored, as limits of its size and proxies do.
+        self.refusing: DeltaMQError | None = None
         self.requests: list[tuple[str, str, int, tuple[Message, ...]]] = []
         #: Called once, before the next request is stored.
         self.meanwhile: Callable[[], object] | None = None
@@ -67,6 +69,8 @@ class OutboxService:
         return future
 
     def _store(self, topic: str, messages: tuple[Message, ...], producer_id: str, seq: int) -> SentRange:
+        if self.refusing is not None:
+            raise self.refusing
         if topic in self.missing:
             raise NotFound("no such topic", code="topic_not_found")
         kept = self._seen.setdefault(producer_id, {})

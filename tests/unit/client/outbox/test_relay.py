@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from mq.client import Message, OutboxRelay
+from mq.client.http import error_of
 from mq.client.outbox import SetAside
 from mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX
 from mq.client.outbox.rows import lane_of
 from mq.client.outbox.verdicts import REPEATABLE_MS
-from mq.errors import NotFound, Refused, Unauthenticated, Unavailable
+from mq.errors import NotFound, Refused, TooLarge, Unauthenticated, Unavailable
 from tests.outbox_database import OutboxDatabase
 from tests.unit.client.outbox.conftest import Clock
 from tests.unit.client.outbox.outbox_service import Crash, Fault, OutboxService
@@ -542,6 +543,64 @@ def test_send_07_a_service_that_was_certainly_away_for_days_gets_everything(
         clock.now_ms += REPEATABLE_MS // 2
     drained(relay, database)
     assert service.bodies(key="k") == ["1"]
+
+
+@pytest.mark.parametrize("code", ["request_too_large", "too_large"])
+@pytest.mark.parametrize("bodies", [["1"], ["1", "2"]])
+def test_send_07_a_request_that_may_be_stored_is_not_sent_in_parts_when_its_size_is_refused(
+    database: OutboxDatabase,
+    service: OutboxService,
+    make_relay: MakeRelay,
+    clock: Clock,
+    code: str,
+    bodies: list[str],
+) -> None:
+    """A limit of the service, or of a proxy, was lowered after the attempt that stored it."""
+    database.put(*bodies, key="k")
+    service.faults.append(Fault.LOST)
+    relay = make_relay()
+    assert relay.run_once().repeated == 1
+    clock.now_ms += LEASE_MS
+    service.refusing = TooLarge("at most 64 KiB", code=code)
+    assert relay.run_once().set_aside == len(bodies)
+    service.refusing = None
+    database.put("later", key="k")
+    drained(relay, database)
+    assert service.bodies(key="k") == [*bodies, "later"]
+    with database.transaction() as connection:
+        aside = database.outbox.status(connection).messages
+    assert [one.code for one in aside] == ["outbox_outcome_unknown"] * len(bodies)
+    assert "at most 64 KiB" in aside[0].detail
+
+
+def test_send_07_a_request_that_is_certainly_not_stored_is_divided_when_its_size_is_refused(
+    database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay
+) -> None:
+    database.put("1", "2", key="k")
+    service.refusing = TooLarge("at most 64 KiB", code="request_too_large")
+    relay = make_relay()
+    assert relay.run_once().divided == 1
+    service.refusing = None
+    drained(relay, database)
+    assert [len(messages) for *_, messages in service.requests] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("status", [404, 408])
+def test_send_07_a_request_that_may_be_stored_is_repeated_when_a_proxy_refuses_it(
+    database: OutboxDatabase, service: OutboxService, make_relay: MakeRelay, clock: Clock, status: int
+) -> None:
+    database.put("1", "2", key="k")
+    service.faults.append(Fault.LOST)
+    relay = make_relay()
+    assert relay.run_once().repeated == 1
+    clock.now_ms += LEASE_MS
+    service.refusing = error_of(status, {}, b"<html></html>")
+    assert relay.run_once().repeated == 1
+    clock.now_ms += LEASE_MS
+    service.refusing = None
+    assert relay.run_once().duplicates == 2
+    assert service.bodies(key="k") == ["1", "2"]
+    assert database.waiting() == database.set_aside() == []
 
 
 def test_send_07_a_request_whose_rows_were_deleted_by_hand_is_not_repeated(
