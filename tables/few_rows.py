@@ -59,8 +59,6 @@ def text_column(values: Sequence[str | None]) -> pa.StringArray:
 def binary_column(values: Sequence[bytes | None]) -> pa.BinaryArray:
     """Return byte strings as a column; if they are many, or some are None, as Arrow makes it."""
     known = [value for value in values[: FEW_ROWS_MAX + 1] if value is not None]
-    if not known and len(values) <= FEW_ROWS_MAX:
-        return pa.nulls(len(values), pa.binary())
     if len(known) < len(values) or len(known) > FEW_ROWS_MAX or sum(map(len, known)) > _INT32_MAX:
         return pa.array(values, pa.binary())
     return _from_bytes(known, pa.binary())

@@ -70,6 +70,11 @@ class Member:
     #: What it is told who leads, if it has come back as the leader: it must not plan, since the others would not join.
     told_leader: str = ""
 
+    @property
+    def is_answered_later(self) -> bool:
+        """Whether it waits for an answer: until it has it, its heartbeats stand behind, on the same connection."""
+        return self.joins or self.syncs
+
     def data_of(self, protocol: str) -> bytes:
         return dict(self.said.protocols).get(protocol, b"")
 
@@ -222,7 +227,7 @@ class ClassicGroup:
             for one in self.members.values():
                 one.assignment = plan.get(one.id, b"")
             self.phase = Phase.STABLE
-            self._tell_synced()
+            self._tell_synced(now_ms)
 
     def heartbeat(self, now_ms: int, member: str, generation: int, instance: str | None = None) -> None:
         """Note that a member lives; raises what `sync` does."""
@@ -283,7 +288,9 @@ class ClassicGroup:
     def tick(self, now_ms: int) -> None:
         """Do what is due: members that were not heard of are gone, and a time to join may be over."""
         silent = [
-            one.id for one in self.members.values() if not one.joins and now_ms - one.heard_ms > one.said.session_ms
+            one.id
+            for one in self.members.values()
+            if not one.is_answered_later and now_ms - one.heard_ms > one.said.session_ms
         ]
         for one in silent:
             self._removed(one)
@@ -298,7 +305,7 @@ class ClassicGroup:
 
     def next_ms(self) -> int | None:
         """Return when `tick` has something to do next; None for never."""
-        due = [one.heard_ms + one.said.session_ms + 1 for one in self.members.values() if not one.joins]
+        due = [one.heard_ms + one.said.session_ms + 1 for one in self.members.values() if not one.is_answered_later]
         due += [until_ms + 1 for until_ms in self._given.values()]
         if self.phase is Phase.JOINING:
             due.append(self._deadline_ms)
@@ -340,7 +347,7 @@ class ClassicGroup:
         self.phase = Phase.JOINING
         wait_ms = max(one.said.rebalance_ms for one in self.members.values())
         self._deadline_ms = now_ms + (min(INITIAL_DELAY_MS, wait_ms) if self._waits_for_more else wait_ms)
-        self._tell_synced()
+        self._tell_synced(now_ms)
 
     def _changed(self, now_ms: int) -> None:
         """Plan anew, since a member is gone."""
@@ -377,10 +384,10 @@ class ClassicGroup:
         if found.syncs:
             self._synced.append(member)
 
-    def _tell_synced(self) -> None:
+    def _tell_synced(self, now_ms: int) -> None:
         for one in self.members.values():
             if one.syncs:
-                one.syncs = False
+                one.syncs, one.heard_ms = False, now_ms
                 self._synced.append(one.id)
 
     def _common(self, said: Sequence[Sequence[tuple[str, bytes]]]) -> set[str]:

@@ -5,15 +5,17 @@ A pass over columns has some forty calls, however many records there are; below 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from api.kafka.records.batch import BatchHeader
 from api.kafka.records.columns import Records
 from api.kafka.records.varints import VARINT_BYTES_MAX, corrupt
-from tables.few_rows import binary_column
 
 __all__ = ["FEW_RECORDS", "decode_few"]
 
@@ -60,11 +62,22 @@ def decode_few(batches: Sequence[BatchHeader]) -> Records | None:
         if at != len(data):
             raise corrupt("a batch does not end where its last record does")
     return Records(
-        key=binary_column(keys),
-        value=binary_column(values),
+        key=_column(keys),
+        value=_column(values),
         headers=None,
         time_ms=np.array([(time + _HALF) % (2 * _HALF) - _HALF for time in times], dtype=np.int64),
     )
+
+
+def _column(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    """Return keys or values as a column; Arrow's `array` would give the interpreter's lock away four times."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return pa.nulls(len(values), pa.binary())
+    if len(known) < len(values):
+        return pa.array(values, pa.binary())
+    ends = array("i", (0, *accumulate(map(len, known))))
+    return pa.Array.from_buffers(pa.binary(), len(known), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(known))])
 
 
 #: Sums of 64-bit numbers wrap, as those of columns do.

@@ -7,7 +7,7 @@ no                                     refused, several calls in the batch      
 no                                     refused or conflict                       FAIL
 no                                     trouble, nothing left to try              FAIL      certainly not stored
 any                                    trouble, may try again                    RETRY     same bytes, same sequence
-yes                                    refused for what it says                  FAIL      it was refused every time
+yes                                    refused for what its messages say         FAIL      it was refused every time
 yes                                    anything else                             UNKNOWN   never called a failure
 """
 
@@ -28,14 +28,19 @@ from mq.errors import (
     Overloaded,
     Refused,
     StorageFull,
+    TooLarge,
     Unauthenticated,
 )
 
-__all__ = ["AfterFailure", "certainly_not_applied", "judge"]
+__all__ = ["REQUEST_SIZE", "AfterFailure", "certainly_not_applied", "judge"]
 
 _WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})
 #: Refusals that depend on the service's state, not on the request: an earlier attempt may have met another state.
 _OF_THE_MOMENT: Final = (NotFound, Unauthenticated, Forbidden)
+#: Refusals of a whole request by its size, by the service and by proxies, which give no code. The limit is a setting,
+#: and comes first: a request over it is refused although it is stored.
+REQUEST_SIZE: Final = frozenset({"request_too_large", TooLarge.code})
+_TIMED_OUT: Final = 408
 
 
 class AfterFailure(enum.Enum):
@@ -65,8 +70,14 @@ def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) 
             return AfterFailure.RETRY
         return AfterFailure.UNKNOWN if uncertain else AfterFailure.FAIL
     if uncertain:
-        refused_every_time = isinstance(error, Refused) and not isinstance(error, _OF_THE_MOMENT)
-        return AfterFailure.FAIL if refused_every_time else AfterFailure.UNKNOWN
+        return AfterFailure.FAIL if _was_refused_every_time(error) else AfterFailure.UNKNOWN
     if isinstance(error, NotFound) and error.code in _WRONG_ROUTE:
         return AfterFailure.REROUTE
     return AfterFailure.SPLIT if calls > 1 else AfterFailure.FAIL
+
+
+def _was_refused_every_time(error: DeltaMQError) -> bool:
+    """Return whether an earlier attempt was refused, too, because that depends on the request alone."""
+    if not isinstance(error, Refused) or isinstance(error, _OF_THE_MOMENT):
+        return False
+    return error.code not in REQUEST_SIZE and error.status != _TIMED_OUT

@@ -19,7 +19,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.errors import DeltaMQError, Forbidden, NotFound, Refused, TooLarge, Unauthenticated, Unknown
+from mq.client.http import REQUEST_SIZE
+from mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unknown
 from mq.limits import PRODUCER_WINDOW_MS
 
 __all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "NextStep", "after_unknown", "step_after", "too_late"]
@@ -32,9 +33,6 @@ _NOWHERE: Final = frozenset({"topic_not_found", "partition_not_found", "physical
 #: The request may be stored, and a repeated one would not be recognised.
 OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
 _FORGOTTEN: Final = "producer_sequence_out_of_order"
-#: Refusals of a whole request by its size. The limit is a setting of the service, or of a proxy, which gives no code.
-#: It comes first: a request over it is refused although it is stored.
-_REQUEST_SIZE: Final = frozenset({"request_too_large", TooLarge.code})
 _TIMED_OUT: Final = 408
 
 
@@ -64,7 +62,7 @@ def after_unknown(error: DeltaMQError) -> DeltaMQError:
     What the service refuses by rules that do not change was refused every time. A limit may have been lowered since:
     then the outcome stays unknown. A refusal by somebody who does not know the request, as a proxy, says nothing.
     """
-    if error.code in _REQUEST_SIZE:
+    if error.code in REQUEST_SIZE:
         return Unknown(
             f"an earlier attempt may be stored, and now: {error.detail}; look for the message_id in the topic before "
             "it is sent again",

@@ -96,6 +96,23 @@ def test_kafka_09_a_member_that_is_not_heard_of_is_out() -> None:
     assert group.take_joined() == ["a"]
 
 
+def test_kafka_09_members_that_wait_for_a_plan_are_not_silent_however_long_it_takes() -> None:
+    group = ClassicGroup()
+    for member in ("a", "b"):
+        group.join(0, "", member, _said())
+    group.tick(1_000)
+    group.sync(1_000, "b", group.generation, {})
+    for now_ms in range(4_000, 31_000, 3_000):
+        group.heartbeat(now_ms, "a", group.generation)
+        group.tick(now_ms)
+    group.sync(31_000, "a", group.generation, {"a": b"1", "b": b"2"})
+    assert sorted(group.take_synced()) == ["a", "b"]
+    assert group.synced("b").assignment == b"2"
+    assert group.next_ms() == 31_000 + SESSION_MS + 1, "both sessions begin when the plan is told"
+    group.tick(31_000 + SESSION_MS)
+    assert list(group.members) == ["a", "b"]
+
+
 def test_kafka_09_the_last_that_leaves_ends_the_generation() -> None:
     group = _stable("a")
     group.leave(2_000, "a")
