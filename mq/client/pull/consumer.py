@@ -117,6 +117,8 @@ class PullConsumer(Closing):
         self._follows_route = self._looks = partitions is None
         self._partitions_age_s_max = partitions_age_s_max
         self._closed = False
+        #: What failed in a call that had messages to return; the next one raises it.
+        self._untold: DeltaMQError | None = None
         try:
             self.assign(partitions, start=start)
         except BaseException:
@@ -144,6 +146,7 @@ class PullConsumer(Closing):
             )
         for reader in self._readers:
             self._drop_fetch(reader)
+        self._untold = None
         self._follows_route = partitions is None
         self._looks = partitions is None or info.static
         self._readers = deque(
@@ -226,6 +229,9 @@ class PullConsumer(Closing):
             raise Refused("the consumer is closed", code="consumer_closed")
         if max_messages < 1 or wait_ms < 0:
             raise Refused("max_messages must be at least 1 and wait_ms at least 0", field="max_messages")
+        if self._untold is not None:
+            error, self._untold = self._untold, None
+            raise error
         deadline = time.monotonic() + wait_ms / 1000
         remaining_ms = wait_ms
         may_ask = True
@@ -233,8 +239,7 @@ class PullConsumer(Closing):
         while True:
             taken = self._take_held(max_messages)
             if taken:
-                # If connections are scarce, partitions that wait for one come before prefetches of others.
-                self._ask_all(max_messages, wait_ms, only_flowing=len(self._readers) <= _CONNECTIONS_MAX)
+                self._prefetch(max_messages, wait_ms)
                 return taken
             if may_ask:
                 self._ask_all(max_messages, remaining_ms, only_flowing=False)
@@ -261,6 +266,17 @@ class PullConsumer(Closing):
         return taken
 
     # Fetching ---------------------------------------------------------------------------------------------------
+
+    def _prefetch(self, max_messages: int, wait_ms: int) -> None:
+        """Open fetches while the caller has the messages that were taken.
+
+        The position is behind these already: an error that hid them would let the next commit skip them.
+        """
+        try:
+            # If connections are scarce, partitions that wait for one come before prefetches of others.
+            self._ask_all(max_messages, wait_ms, only_flowing=len(self._readers) <= _CONNECTIONS_MAX)
+        except DeltaMQError as error:
+            self._untold = error
 
     def _ask_all(self, max_messages: int, wait_ms: int, *, only_flowing: bool) -> None:
         """Open a fetch for every partition that holds nothing and has none open."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mq.client import Message, Patience, Producer, PullConsumer
+from mq.client.pull.fetch import FetchConnection
 from mq.client.pull.out_of_range import OffsetOutOfRange
 from mq.errors import NotFound, Refused, Unavailable
 from mq.limits import FETCH_MESSAGES_MAX
@@ -372,6 +373,27 @@ def test_a_service_that_stays_away_is_told_after_the_timeout(make_consumer: Make
             consumer.poll(wait_ms=20)
     assert caught.value.code == "connect_failed"
     consumer.close()
+
+
+def test_messages_are_returned_although_the_next_fetch_fails_at_once_which_the_next_call_tells(
+    stub: StubService, producer: Producer, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.create("orders", 1)
+    fill(producer, 5)
+    consumer = make_consumer(fetch_messages=5, patience=Patience(retries=0))
+    ask, fails = FetchConnection.ask, [False, True]
+
+    def asked(self: FetchConnection, *args: Any) -> None:
+        if fails and fails.pop(0):
+            raise Unavailable("no host is there", code="connect_failed")
+        ask(self, *args)
+
+    monkeypatch.setattr(FetchConnection, "ask", asked)
+    assert [int(message.body) for message in consumer.poll(5)] == list(range(5))
+    with pytest.raises(Unavailable):
+        consumer.poll(5)
+    fill(producer, 5, start=5)
+    assert [int(message.body) for message in consumer.poll(5)] == list(range(5, 10))
 
 
 def test_a_topic_that_is_gone_is_told(stub: StubService, make_consumer: MakeConsumer) -> None:
