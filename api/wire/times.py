@@ -28,7 +28,8 @@ def parse_time(text: str, field: str = "time") -> int:
     try:
         if not _TIME.fullmatch(text):
             raise ValueError
-        time = datetime.fromisoformat((text[:-6] + text[-6:].replace(" ", "+")).upper())
+        # In UTC it may be in the year 0 or 10,000, which could not be shown.
+        time = datetime.fromisoformat((text[:-6] + text[-6:].replace(" ", "+")).upper()).astimezone(UTC)
         return (time - _EPOCH) // _EPOCH.resolution
     except (ValueError, OverflowError):
         raise Refused(f"{field}: write RFC 3339, for example 2013-01-01T05:15:00Z", field=field) from None

@@ -38,6 +38,8 @@ __all__ = ["META_TABLES", "MetaTables", "meta_rows"]
 _APP: Final = "mq.merge.meta"
 _MS: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LEAST_MS: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_GREATEST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 Row = dict[str, object]
 
@@ -304,7 +306,8 @@ def _broker_of(partition: str) -> str:
 
 
 def _time(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ms)
+    """Return a stored time, or the nearest that a calendar has: earlier releases took others, too."""
+    return _EPOCH + timedelta(milliseconds=min(max(ms, _LEAST_MS), _GREATEST_MS))
 
 
 class _Kind(NamedTuple):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pyspark.sql.datasource import (
     EqualTo,
@@ -27,8 +27,6 @@ from jobs.read.stored_partition import OffsetRange
 from mq.limits import OFFSET_MAX
 
 __all__ = ["Kept", "OffsetFilter"]
-
-_MILLISECOND_US: Final = 1_000
 
 
 class Kept(enum.Enum):
@@ -129,4 +127,4 @@ def _interval(found: Filter, number: Callable[[Any], int] = int) -> tuple[int, i
 
 def _microseconds(value: object) -> int:
     assert isinstance(value, datetime)
-    return int((value - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000) * _MILLISECOND_US
+    return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -28,7 +28,7 @@ from jobs.upkeep.spark_count import count_with_spark
 from jobs.upkeep.verify_result import RESULT_ROW, VerifyResult, short
 from mq.errors import Corrupt, DeltaMQError
 from tables.config import Config
-from tables.delta import PartitionNotFound
+from tables.delta import PartitionNotFound, check_no_data
 from tables.log import refs
 from tables.ops import count_offsets
 from tables.paths import PartitionRef, Space
@@ -129,9 +129,11 @@ def verify_partitions(item: VerifyItem) -> Iterator[pa.RecordBatch]:
 
 def _verdict(store: Store, ref: PartitionRef) -> VerifyResult | None:
     try:
-        snapshot, count = count_offsets(store, ref)
-    except PartitionNotFound:
-        return None  # its topic was deleted a moment ago
+        try:
+            snapshot, count = count_offsets(store, ref)
+        except PartitionNotFound:
+            check_no_data(store, ref.folder)
+            return None  # its topic was deleted a moment ago
     except (DeltaMQError, OSError) as error:
         return VerifyResult(ref=ref, finding=short(error.detail if isinstance(error, DeltaMQError) else str(error)))
     return VerifyResult.of(ref, snapshot, count)

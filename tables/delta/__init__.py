@@ -13,7 +13,7 @@ from tables.delta.checkpoint import (
     write_hint,
 )
 from tables.delta.commit import CommitLog, LostRace
-from tables.delta.creation import create_table
+from tables.delta.creation import check_no_data, create_table
 from tables.delta.encode import Encoded, encode_file, encode_stamped
 from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.head import can_put_back, head_key, put_back, read_head
@@ -54,6 +54,7 @@ __all__ = [
     "Snapshot",
     "Stamped",
     "can_put_back",
+    "check_no_data",
     "checkpoint_name",
     "commit_name",
     "create_table",

@@ -10,7 +10,7 @@ from tables.delta.actions import commit_name, encode_create
 from tables.paths import LOG_FOLDER
 from tables.store import Store
 
-__all__ = ["create_table"]
+__all__ = ["check_no_data", "create_table"]
 
 
 def create_table(
@@ -35,9 +35,7 @@ def create_table(
     Corrupt
         The folder has data: the log of an earlier table is gone, and a new one would hide that data.
     """
-    for entry in store.entries(folder):
-        if entry.name.endswith(".parquet"):
-            raise Corrupt(f"{folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")
+    check_no_data(store, folder)
     data = encode_create(
         table_id=table_id or str(uuid.uuid4()),
         name=name,
@@ -46,3 +44,10 @@ def create_table(
         now_ms=now_ms,
     )
     store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(0)}", data, durable=True)
+
+
+def check_no_data(store: Store, folder: str) -> None:
+    """Return if a folder without a log has no data either, as before its creation; raise `Corrupt` otherwise."""
+    for entry in store.entries(folder):
+        if entry.name.endswith(".parquet"):
+            raise Corrupt(f"{folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")

@@ -24,6 +24,7 @@ from tables.delta import (
     RowCache,
     Snapshot,
     can_put_back,
+    check_no_data,
     checkpoint_name,
     commit_name,
     head_key,
@@ -160,7 +161,7 @@ class _Partition:
             snapshot: Snapshot | None = load(self._store, self._folder)
             unopened = None
         except PartitionNotFound:
-            return []
+            return list(self._data_without_log())
         except Corrupt as error:
             snapshot, unopened = None, error
         found = [*self._checkpoints(), *self._commits(snapshot), *self._names(snapshot)]
@@ -170,6 +171,13 @@ class _Partition:
             assert unopened is not None
             found.append(self._damage(self._log, unopened.detail, _REPAIR))
         return found
+
+    def _data_without_log(self) -> Iterator[Finding]:
+        try:
+            check_no_data(self._store, self._folder)
+        except Corrupt as error:
+            remedy = f"restore the folder {LOG_FOLDER} from a copy: nothing else says which rows count"
+            yield self._damage(self._log, error.detail, remedy)
 
     def _damage(self, file: str, problem: str, remedy: str) -> Finding:
         return self._finding(file, problem, remedy, Gravity.DAMAGE)

@@ -298,6 +298,16 @@ def test_route_09_what_is_closed_is_in_the_tables_of_brokers_and_routes() -> Non
     assert {table for table, kind in META_TABLES.items() if "access" in kind.parts} == {BROKERS, ROUTES}
 
 
+@pytest.mark.parametrize(("until_ms", "year"), [(1 << 60, 9999), (-(1 << 60), 1)])
+def test_a_time_that_no_calendar_has_does_not_stop_the_merge(until_ms: int, year: int) -> None:
+    meta = Meta()
+    meta = meta.apply_all(decide_register(meta.brokers, Host(id="host", address="", brokers=("A",), renewal=0, load=0)))
+    closed = Access(writable=False, reason="for ever", until_ms=until_ms)
+    meta = meta.apply_all([BrokerAccessPut(broker="A", access=closed)])
+    (row,) = meta_rows(BROKERS, meta).to_pylist()
+    assert row["access_until"].year == year
+
+
 def test_kafka_12_the_partitioner_is_in_the_table_of_topics_and_kafkas_has_no_logical_partitions() -> None:
     meta = Meta()
     for name, partitioner in (("bills", "lp"), ("orders", "kafka")):

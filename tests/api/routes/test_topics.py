@@ -152,7 +152,14 @@ def test_times_are_rfc_3339(text: str, time_us: int) -> None:
     assert parse_time(text) == time_us
 
 
-@pytest.mark.parametrize("text", ["", "now", "2024-01-01T00:00:00", "2024-02-30T00:00:00Z", "9999-12-31T24:00:00Z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "now", "2024-01-01T00:00:00", "2024-02-30T00:00:00Z", "9999-12-31T24:00:00Z"),
+        # they have a year in their zone, and none in UTC
+        *("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+12:00"),
+    ],
+)
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(Refused, match="RFC 3339"):
         parse_time(text)

@@ -75,6 +75,11 @@ CASES: dict[str, tuple[Filter, Kept, tuple[int, int] | None]] = {
     "partitions below": (LessThan(("partition",), "p"), Kept.NOT, (5, 35)),
     "time from": (GreaterThanOrEqual(("append_time",), T0 + timedelta(seconds=15)), Kept.PARTLY, (20, 35)),
     "time until": (LessThan(("append_time",), T0 + timedelta(seconds=10)), Kept.PARTLY, (5, 10)),
+    "time until a part of a millisecond": (
+        LessThan(("append_time",), T0 + timedelta(seconds=10, microseconds=456)),
+        Kept.PARTLY,
+        (5, 20),
+    ),
     "time in the future": (GreaterThan(("append_time",), T0 + timedelta(days=1)), Kept.PARTLY, None),
     "time without a zone": (GreaterThan(("append_time",), datetime(2030, 1, 1)), Kept.NOT, (5, 35)),
     "born time": (GreaterThan(("born_time",), T0 + timedelta(days=1)), Kept.NOT, (5, 35)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def test_rely_4_one_damaged_partition_spoils_no_other_and_one_that_is_gone_is_le
     assert (damaged["partition"], damaged["ok"], damaged["messages"]) == (A, False, None)
     assert gone.name in str(damaged["finding"])
     assert (sound["partition"], sound["ok"], sound["messages"], sound["distinct_offsets"]) == (B, True, 60, 60)
+
+
+def test_rely_4_a_partition_that_lost_its_log_is_not_called_sound(filled: Filled) -> None:
+    for name in (A, B):
+        filled.append("orders", name, b"body")
+    shutil.rmtree(Path(filled.uri, "topics/orders", A, "_delta_log"))
+    lost, sound = _verdicts(filled, A, B)
+    assert (lost["partition"], lost["ok"]) == (A, False)
+    assert "no log" in str(lost["finding"])
+    assert sound["ok"]
 
 
 def test_rely_4_an_altered_byte_of_any_column_is_found(filled: Filled) -> None:

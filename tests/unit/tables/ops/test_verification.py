@@ -46,6 +46,16 @@ def test_a_partition_that_is_not_there_has_no_findings(warehouse: Warehouse) -> 
     assert verify(warehouse, [REF]) == []
 
 
+@pytest.mark.parametrize("look", [verify, inspect])
+def test_f6_a_partition_that_lost_its_log_is_damaged(
+    log: PartitionLog, warehouse: Warehouse, files: MemoryStore, look: Callable[[Warehouse], list[Finding]]
+) -> None:
+    files.delete_tree(f"{REF.folder}/_delta_log")
+    (found,) = look(warehouse)
+    assert (found.ref, found.file, found.gravity) == (REF, f"{REF.folder}/_delta_log", Gravity.DAMAGE)
+    assert "restore" in found.remedy
+
+
 @pytest.mark.parametrize("at", [0, 4, 60, 200, -1, -8])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_f6_a_flipped_bit_in_a_data_file_is_found_by_name(
