@@ -18,7 +18,7 @@ from tables.delta.encode import Encoded, encode_file, encode_stamped
 from tables.delta.file_stats import decoded_stats, time_ms
 from tables.delta.head import can_put_back, head_key, put_back, read_head
 from tables.delta.joined_file import join_files
-from tables.delta.large_file import encode_large_file
+from tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
 from tables.delta.reader import FileReader, RowCache
 from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
 from tables.delta.snapshot import (
@@ -35,6 +35,7 @@ from tables.delta.snapshot import (
 from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, one_batch, table_of
 
 __all__ = [
+    "GROUP_BYTES_MAX",
     "LOG_KEEP",
     "ORPHAN_KEEP",
     "SMALL_FILE_ROWS_MAX",

@@ -23,10 +23,10 @@ from tables.delta.encode import (
     new_file,
 )
 
-__all__ = ["encode_large_file"]
+__all__ = ["GROUP_BYTES_MAX", "encode_large_file"]
 
 #: Size in memory at which a row group is closed: 32,768 rows of a megabyte each would not fit into memory.
-_GROUP_BYTES_MAX: Final = 64 * MIB
+GROUP_BYTES_MAX: Final = 64 * MIB
 
 
 def encode_large_file(
@@ -43,6 +43,7 @@ def encode_large_file(
         for group in _grouped(tables, row_group_rows):
             facts.add(group)
             writer.write_table(group, row_group_size=row_group_rows)
+            del group  # before the next one is read
         key_values = key_values_of(parts)
         if key_values:
             writer.add_key_value_metadata(dict(key_values))
@@ -51,20 +52,28 @@ def encode_large_file(
 
 
 def _grouped(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
-    """Yield the same rows in row groups, each but the last as large as allowed."""
+    """Yield the same rows in row groups, each but the last as large as allowed; a row is never divided."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
         while table.num_rows:
-            step = min(rows_max - rows, table.num_rows)
-            waiting.append(table.slice(0, step))
-            table = table.slice(step)
-            rows, size = rows + step, size + waiting[-1].nbytes
-            if rows == rows_max or size >= _GROUP_BYTES_MAX:
+            waiting.append(_first_rows(table, rows_max - rows, GROUP_BYTES_MAX - size))
+            table = table.slice(waiting[-1].num_rows)
+            rows, size = rows + waiting[-1].num_rows, size + waiting[-1].nbytes
+            if rows == rows_max or size >= GROUP_BYTES_MAX:
                 yield pa.concat_tables(waiting)
                 waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
+
+
+def _first_rows(table: pa.Table, rows_max: int, bytes_max: int) -> pa.Table:
+    """Return the first rows, at most so many rows and bytes, but one at least."""
+    found = table.slice(0, rows_max)
+    # Halved, as only the bytes of whole columns are known: the next call adds to what is too little.
+    while found.num_rows > 1 and found.nbytes > bytes_max:
+        found = found.slice(0, found.num_rows // 2)
+    return found
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ lock: they use lists and tuples that writers replace rather than change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 import pyarrow as pa
@@ -387,6 +387,10 @@ class PartitionLog:
     def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
         """Return all rows of adjacent live files, from memory if they are there."""
         return self._reader.rows_of(files)
+
+    def tables_of(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        """Yield all rows of adjacent live files: as one table if they are all in memory, else by file or row group."""
+        return self._reader.tables_of(files)
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
         """Return a few columns of all rows of a live file, from memory if they are there.

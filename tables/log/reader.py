@@ -8,7 +8,7 @@ newest log tells which.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -121,13 +121,19 @@ class LogReader:
 
     def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
         """Return all rows of adjacent live files, from memory if they are there."""
+        return pa.concat_tables(self.tables_of(files))
+
+    def tables_of(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        """Yield all rows of adjacent live files: as one table if they are all in memory, else by file or row group."""
         first, last = files[0], files[-1]
         rows = self._tail.rows(first.start, last.end)
         if rows is not None:
-            return rows
-        if first is last:
-            return self._files.rows(first, first.start, first.end)
-        return pa.concat_tables([self.rows_of([file]) for file in files])
+            yield rows
+        elif first is last:
+            yield from self._files.groups(first, first.start, first.end)
+        else:
+            for file in files:
+                yield from self.tables_of([file])
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
         """Return a few columns of all rows of a live file, from memory if they are there; rows read are not cached."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from mq.limits import MIB
 from mq.producer import Part
 from tables.clock import Clock
 from tables.delta import (
+    GROUP_BYTES_MAX,
     LOG_KEEP,
     ORPHAN_KEEP,
     DataFile,
@@ -33,6 +34,7 @@ from tables.delta import (
     checkpoint_name,
     commit_name,
     encode_file,
+    encode_large_file,
     join_files,
     log_versions,
     write_checkpoint,
@@ -55,8 +57,8 @@ _CHECKPOINTS_KEPT: Final = 2
 class KeptLog(Protocol):
     """The partition's methods that upkeep needs besides the state of the log."""
 
-    def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
-        """Return all rows of adjacent live files."""
+    def tables_of(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        """Yield all rows of adjacent live files: as one table if they are all in memory, else by file or row group."""
 
     def file_bytes(self, file: DataFile) -> pa.Buffer:
         """Return the bytes of a live file, whose checksums are right."""
@@ -176,8 +178,16 @@ class Upkeep:
         encoded_rows: list[pa.Table] = []
 
         def encode(some: Sequence[DataFile], parts: Sequence[Part] = ()) -> Encoded:
-            rows = self._log.rows_of(some)
-            if rows.nbytes < _JOINED_BYTES_MAX * len(some):
+            tables = self._log.tables_of(some)
+            found, nbytes = _taken(tables, GROUP_BYTES_MAX)
+            if nbytes > GROUP_BYTES_MAX:
+                # The files' sizes do not tell: bodies that compress well take a thousand times as much in memory.
+                all_tables = _let_go(found, tables)
+                return encode_large_file(
+                    all_tables, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows
+                )
+            rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+            if nbytes < _JOINED_BYTES_MAX * len(some):
                 rows = rows.combine_chunks()
                 encoded_rows.append(rows)
             return encode_file(rows, parts, batch_id=batch_id, now_ms=now_ms, row_group_rows=row_group_rows)
@@ -270,3 +280,20 @@ class Upkeep:
             self._store.delete(key)
             del self._orphans[key]
         return bool(doomed)
+
+
+def _taken(tables: Iterator[pa.Table], bytes_max: int) -> tuple[list[pa.Table], int]:
+    """Take tables until they have more than `bytes_max` in memory, or none is left; return them and their bytes."""
+    found: list[pa.Table] = []
+    nbytes = 0
+    while nbytes <= bytes_max and (table := next(tables, None)) is not None:
+        found.append(table)
+        nbytes += table.nbytes
+    return found, nbytes
+
+
+def _let_go(found: list[pa.Table], more: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables that were found and those that follow, and keep none of them."""
+    while found:
+        yield found.pop(0)
+    yield from more

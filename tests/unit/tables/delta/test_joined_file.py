@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mq.errors import Corrupt
+from mq.limits import MIB
 from mq.producer import Part
 from tables.delta.encode import Encoded, encode_file, footer_start
 from tables.delta.joined_file import join_files
-from tables.delta.large_file import encode_large_file
+from tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
 from tables.delta.moved_groups import read_footer
 from tables.delta.reader import FileReader, RowCache
 from tables.delta.stamped import RowsPart, Stamped
@@ -106,6 +107,17 @@ def test_a_joined_file_holds_the_rows_of_all_files_in_their_row_groups(
     said = ("path", "start", "count", "modified_ms", "append_min_us", "append_max_us", "stats")
     assert [getattr(found.file, name) for name in said] == [getattr(again, name) for name in said]
     assert found.file.size == len(memoryview(found.data))
+
+
+def test_rely_8_a_row_group_of_a_large_file_is_closed_by_its_bytes_also_within_one_table() -> None:
+    count = GROUP_BYTES_MAX // MIB + 6
+    fields = [INTERNAL_SCHEMA.field("body")]
+    bodies = pa.RecordBatch.from_arrays([pa.array([bytes(MIB)] * count, pa.binary())], schema=pa.schema(fields))
+    table = Stamped(bodies, [RowsPart(count)], batch_id="a" * 32, append_us=1, start=7).table()
+    found = encode_large_file([table.slice(0, 3), table.slice(3)], [], batch_id="b" * 32, now_ms=1, row_group_rows=1024)
+    footer = pq.read_metadata(pa.BufferReader(found.data))
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [count - 6, 6]
+    assert (found.file.start, found.file.count) == (7, count)
 
 
 def test_a_joined_file_is_joined_again() -> None:

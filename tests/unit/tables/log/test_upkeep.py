@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mq.errors import Corrupt, StorageFull, Unavailable
+from mq.limits import KIB, MIB
 from tables.delta.checkpoint import checkpoint_name, read_checkpoint
+from tables.delta.large_file import GROUP_BYTES_MAX
 from tables.delta.snapshot import load, log_versions
 from tables.log.bounds import LogBounds
 from tables.log.log import PartitionLog
@@ -114,6 +118,29 @@ def test_rely_4_a_roll_up_never_copies_damage(files: MemoryStore, open_log: Open
     with pytest.raises(Corrupt, match=stranger.files[3].path):
         stranger.maintain()
     assert len(load(files, REF.folder).files) == 8
+
+
+def test_rely_8_a_roll_up_of_bodies_that_compress_well_holds_few_of_them_at_a_time(
+    files: MemoryStore, store: FaultyStore, open_log: OpenLog
+) -> None:
+    """Their files are tiny, so nothing about these bounds what their rows take in memory."""
+    count, sent = 40, batch(*[bytes(MIB)] * 8)
+    log = open_log(store, rollup_files=count, tail_bytes_max=64 * KIB)
+    for _ in range(count):
+        log.append([sent])
+    assert sum(file.size for file in log.files) < MIB
+    held: list[int] = []
+    store.before["read_parts"] = lambda _: held.append(pa.total_allocated_bytes())
+    before = pa.total_allocated_bytes()
+    assert log.maintain()
+    assert len(held) >= count
+    assert max(held) - before < 3 * GROUP_BYTES_MAX < count * 8 * MIB
+    (file,) = log.files
+    footer = pq.read_metadata(pa.BufferReader(files.read(f"{REF.folder}/{file.path}")))
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    assert all(group.total_byte_size < GROUP_BYTES_MAX + MIB for group in groups), "readers decode one as a whole"
+    assert len(groups) < 8
+    log.verify()
 
 
 def test_replaced_files_stay_for_queries_that_started_before(
