@@ -36,7 +36,7 @@ __all__ = [
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_CHECKPOINT_COLUMNS: Final = ("protocol", "metaData", "txn", "add")
+_CHECKPOINT_COLUMNS: Final = ("protocol", "metaData", "txn", "remove", "add")
 _READER_VERSION: Final = 1
 #: Tries of a read: clean-up may delete what is being read; each further try reads a newer version.
 _TRIES: Final = 5
@@ -71,6 +71,9 @@ class StateLog:
     transactions: dict[str, int] = field(default_factory=dict)
     #: The live data files under their names in the log, each with its statistics in JSON if it has any.
     files: dict[str, str | None] = field(default_factory=dict)
+    #: Data files that a commit removed, relative to the table's folder, with the time of that commit. Those of before
+    #: the newest checkpoint are there if that has them: it leaves out what was removed longer ago than the table keeps.
+    removed_ms: dict[str, int] = field(default_factory=dict)
     #: The names of the table's columns.
     columns: tuple[str, ...] = ()
 
@@ -83,8 +86,10 @@ class StateLog:
         """Apply one action of a commit or a checkpoint."""
         if (add := action.get("add")) is not None:
             self.files[add["path"]] = add.get("stats")
+            self.removed_ms.pop(unquote(add["path"]), None)
         elif (remove := action.get("remove")) is not None:
             self.files.pop(remove["path"], None)
+            self.removed_ms[unquote(remove["path"])] = remove.get("deletionTimestamp") or 0
         elif (txn := action.get("txn")) is not None:
             self.transactions[txn["appId"]] = txn["version"]
         elif (metadata := action.get("metaData")) is not None:

@@ -1,7 +1,8 @@
 """Removal of what a MERGE every few seconds leaves in a state table: replaced data files and old commit files.
 
 Delta's own VACUUM takes seconds of Spark for it, and its log clean-up keeps whole days: tens of thousands of files in
-one folder, which every later MERGE lists. Only the table's one driver may do this, between two of its writes.
+one folder, which every later MERGE lists. Only the table's one driver may do this, between two of its writes. The log
+tells when a file was replaced, so a process that has just started knows it, too: some run the job by cron.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def sweep_state(store: Store, folder: str, now_ms: int) -> int:
     deleted = 0
     for entry in store.entries(folder):
         name = _checked(entry.name)
-        if name.endswith(".parquet") and name not in live and entry.modified_ms < now_ms - DATA_KEEP_MS:
+        # A file may have been live for days before it was replaced. One that no commit names was left by a kill.
+        since_ms = max(entry.modified_ms, log.removed_ms.get(name, 0))
+        if name.endswith(".parquet") and name not in live and since_ms < now_ms - DATA_KEEP_MS:
             store.delete(f"{folder}/{entry.name}")
             deleted += 1
     # In order of versions, so that a reader that finds a commit finds all later ones, too.

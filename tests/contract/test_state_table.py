@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,38 @@ def test_a_sweep_removes_what_no_query_needs(store: LocalStore, write: Callable[
     assert sweep_state(store, FOLDER, newest_ms + LOG_KEEP_MS + 60_000) == 3
     assert numbers(store) == [3, 9]
     assert sorted(deltalake.DeltaTable(str(tmp_path / FOLDER)).to_pyarrow_table().column("n").to_pylist()) == [3, 9]
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_file_that_was_replaced_now_stays_for_queries_that_read_it_however_old_it_is(
+    store: LocalStore, write: Callable[..., None], tmp_path: Path, is_checkpointed: bool
+) -> None:
+    write(1)
+    (old,) = (tmp_path / FOLDER).glob("*.parquet")
+    now_ms = old.stat().st_mtime_ns // 1_000_000
+    os.utime(old, (now_ms / 1000 - 3600,) * 2)
+    assert sweep_state(store, FOLDER, now_ms) == 0, "it is live"
+    write(2, mode="overwrite")
+    if is_checkpointed:
+        DeltaTable(str(tmp_path / FOLDER)).create_checkpoint()
+    assert sweep_state(store, FOLDER, now_ms) == 0
+    assert sweep_state(store, FOLDER, now_ms + DATA_KEEP_MS - 1) == 0
+    assert old.exists()
+    assert sweep_state(store, FOLDER, now_ms + DATA_KEEP_MS + 60_000) == 1, "also by a process that started since"
+    assert not old.exists()
+    assert numbers(store) == [2]
+
+
+def test_a_file_that_no_commit_names_goes_by_its_age(
+    store: LocalStore, write: Callable[..., None], tmp_path: Path
+) -> None:
+    write(1)
+    orphan = tmp_path / FOLDER / "part-orphan.parquet"
+    orphan.write_bytes(b"killed")
+    now_ms = orphan.stat().st_mtime_ns // 1_000_000
+    assert sweep_state(store, FOLDER, now_ms + DATA_KEEP_MS) == 0
+    assert sweep_state(store, FOLDER, now_ms + DATA_KEEP_MS + 1) == 1
+    assert not orphan.exists()
 
 
 LOG = PartitionRef(Space.SYS, "rmq_sys_OFFSETS_c", "rmq_sys_OFFSETS_c@a")
