@@ -83,11 +83,11 @@ def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None
 
 @dataclass(slots=True)
 class _Left:
-    """A request that is not completely stored: its rows, and the positions of those that are left."""
+    """A request of which rows are left: their positions, and all of its rows once they are read."""
 
     request: SinkRequest
-    rows: pa.RecordBatch
     indexes: Indexes
+    rows: pa.RecordBatch | None = None
 
 
 class _Append:
@@ -129,8 +129,7 @@ class _Append:
 
     def _settle(self, request: SinkRequest, *, look: bool) -> None:
         """Store the rows of one request that are not stored yet, by today's route."""
-        rows = self._rows(request)
-        left = _Left(request, rows, np.arange(rows.num_rows))
+        left = _Left(request, np.arange(request.rows))
         until_s = time.monotonic() + self._place.fenced_s
         while left.indexes.size:
             # taken before the look: what other drivers append behind the look, a fence that they do not know refuses
@@ -140,7 +139,9 @@ class _Append:
                 look = True
                 continue
             if look:
-                left.indexes = np.intersect1d(left.indexes, self._not_stored(topic, request, rows.num_rows))
+                left.indexes = np.intersect1d(left.indexes, self._not_stored(topic, request))
+                if not left.indexes.size:
+                    return  # its staged rows may be gone
             refused = self._append_left(left, topic, placement)
             if refused is None:
                 return
@@ -150,6 +151,8 @@ class _Append:
     def _append_left(self, left: _Left, topic: Topic, placement: Placement) -> Fenced | None:
         """Append the rows that are left, partition by partition; return the last refusal, whose rows are still left."""
         request = left.request
+        if left.rows is None:
+            left.rows = self._rows(request)
         targets = targets_again(left.rows, request.partition, topic, placement, queue=request.queue)
         refused: Fenced | None = None
         for target in np.unique(targets[left.indexes]).tolist():
@@ -219,9 +222,9 @@ class _Append:
 
     # Rows that are stored already.
 
-    def _not_stored(self, topic: Topic, request: SinkRequest, count: int) -> Indexes:
+    def _not_stored(self, topic: Topic, request: SinkRequest) -> Indexes:
         """Return the positions of the rows of a request that no partition has stored."""
-        left = np.ones(count, dtype=bool)
+        left = np.ones(request.rows, dtype=bool)
         producer_id, batch = self._manifest.producer_id(request), self._manifest.batch
         for log in self._candidates(topic, request):
             log.refresh()

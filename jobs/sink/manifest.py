@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from jobs.sink.staging import Section, StagedFile, StagedRows
+from jobs.sink.staging import STAGED_SUFFIX, Section, StagedFile, StagedRows
 from mq.errors import Corrupt, Unknown
 from mq.limits import MIB
 from mq.names import encode_path
@@ -165,13 +165,16 @@ class Manifests:
     def finish(self, batch: int) -> None:
         """Mark the batch as appended, and sweep files that are no longer needed."""
         failpoint("sink.before_done")
-        # a power cut may remove the mark; then the partitions' memory of producers, later their rows, tell the same
-        self._store.put(self._key(batch, "done"), b"", durable=False)
-        failpoint("sink.after_done")
         mine = f"{batch:020d}."
-        for name in self._store.names(self.folder):
-            if name[:20].isdigit() and int(name[:20]) <= batch and not name.startswith(mine):
-                self._store.delete(f"{self.folder}/{name}")
+        names = [name for name in self._store.names(self.folder) if name[:20].isdigit() and int(name[:20]) <= batch]
+        unneeded = [name for name in names if not name.startswith(mine)]
+        # A power cut may take the mark: then the partitions' memory of producers, later their rows, tell the same. But
+        # it must not take the mark and leave staged rows deleted: appends in `async` mode may be lost with it.
+        has_staged = any(name.endswith(STAGED_SUFFIX) for name in unneeded)
+        self._store.put(self._key(batch, "done"), b"", durable=has_staged)
+        failpoint("sink.after_done")
+        for name in unneeded:
+            self._store.delete(f"{self.folder}/{name}")
 
     def _key(self, batch: int, kind: str) -> str:
         return f"{self.folder}/{batch:020d}.{kind}"

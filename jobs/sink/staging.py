@@ -26,7 +26,10 @@ from mq.limits import KIB, MIB
 from tables.failpoints import failpoint
 from tables.store import Store
 
-__all__ = ["Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
+__all__ = ["STAGED_SUFFIX", "Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
+
+#: How the names of files of staged rows end.
+STAGED_SUFFIX: Final = ".arrow"
 
 #: Bytes that a task holds before it writes a file.
 FILE_BYTES_MAX: Final = 64 * MIB
@@ -126,7 +129,7 @@ class Stager:
         return streams, size
 
     def _write(self, streams: Sequence[pa.Buffer | bytes], size: int) -> None:
-        key = f"{self._prefix}-{len(self._files)}.arrow"
+        key = f"{self._prefix}-{len(self._files)}{STAGED_SUFFIX}"
         failpoint("sink.before_stage")
         self._store.put(key, _joined(streams, size), durable=True)
         failpoint("sink.after_stage")

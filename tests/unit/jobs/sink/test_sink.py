@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from api.wire.route_batch import route_messages
 from api.wire.rows import ArrowRows
 from jobs.sink.batch import stage_rows
-from jobs.sink.manifest import Manifests, sweep_writes
+from jobs.sink.manifest import Manifests, planned, sweep_writes
 from jobs.sink.staging import INLINE_BYTES_MAX
 from mq.errors import Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
 from mq.meta.brokers import Host, HostRegistered, RoleTaken
@@ -20,6 +20,7 @@ from tables.failpoints import FailpointHit, arm
 from tables.log.fences import BROKER_FENCE
 from tables.store.local import LocalStore
 from tables.store.store import MemoryStore
+from tests.faults.crash_disk import CrashDisk, DiskStore, outcomes
 from tests.faulty_store import FaultyStore, failing
 from tests.set_clock import SetClock
 from tests.unit.jobs.sink.sinks import Sink, keyed
@@ -128,6 +129,39 @@ def test_spark_03_many_rows_are_staged_in_files_and_swept_with_their_batch() -> 
     assert sink.bodies() == big
     assert sink.files() == [f"{0:020d}.done", f"{0:020d}.manifest"]
     assert lost != messages
+
+
+def test_spark_03_a_power_cut_that_takes_the_mark_of_a_batch_leaves_all_of_its_staged_rows(
+    tmp_path: Path,
+) -> None:
+    disk = CrashDisk(tmp_path)
+    store = DiskStore(disk)
+    manifests = Manifests(store, "query-1")
+    manifests.put(planned("query-1", 0, 1, []))
+    staged = {f"{manifests.folder}/{0:020d}-{task}-a-0.arrow" for task in range(3)}
+    for key in staged:
+        store.put(key, b"rows", durable=True)
+    disk.forget_moments()
+    manifests.finish(0)
+    found = outcomes(disk)
+    done = [f"{manifests.folder}/{0:020d}.done" in one.image for one in found]
+    assert any(done) and len(found) > 8
+    assert all(is_done or staged <= one.image.keys() for is_done, one in zip(done, found, strict=True))
+    assert not staged & set(store.names(manifests.folder))
+
+
+def test_spark_03_a_batch_whose_mark_and_staged_rows_are_gone_is_found_stored() -> None:
+    """Releases before left this behind after a power cut."""
+    sink = Sink()
+    sink.put_topic()
+    big = [name + "x" * 1000 for name in _names(0, 200)]
+    sink.write(0, keyed(big))
+    sink.store.delete(f"jobs/sink/query-1/{0:020d}.done")
+    assert sink.files() == [f"{0:020d}.manifest"]
+    sink.restart()
+    sink.write(0, keyed(big))
+    sink.write(1, keyed(_names(300, 310)))
+    assert sink.bodies() == sorted([*big, *_names(300, 310)])
 
 
 def test_spark_03_rows_without_keys_are_spread_over_all_partitions_piece_by_piece() -> None:
