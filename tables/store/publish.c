@@ -151,8 +151,12 @@ struct publication {
 static int publish(const struct publication *p, int *error)
 {
     int data = open_new(p->file, p->file_dead, p->file_fd);
-    if (data < 0 || write_all(data, p->file_data, p->file_size))
-        return failed(WRITE_FILE, data, p->log_fd, error);
+    if (data < 0 || write_all(data, p->file_data, p->file_size)) {
+        int step = failed(WRITE_FILE, data, p->log_fd, error);
+        if (*p->log_dead)
+            unlink(p->log_dead); /* the pool does not know it any more */
+        return step;
+    }
     int log = open_new(p->temp, p->log_dead, p->log_fd);
     if (log < 0 || write_all(log, p->log_data, p->log_size))
         return failed(WRITE_LOG, data, log, error);

@@ -220,6 +220,38 @@ def test_a_dead_file_that_is_not_open_yet_is_written_again_unless_another_has_it
 
 
 @needs_native
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_dead_file_for_the_log_is_removed_if_the_data_file_cannot_be_written(
+    tmp_path: Path, wanted: Publication, is_open: bool
+) -> None:
+    """It was taken out of the pool, so nobody else would remove it: a full disk would become fuller with each retry."""
+    _no_folder(wanted)
+    dead: list[OpenFile] = []
+    for name in ("old1", "old2"):
+        (tmp_path / name).write_bytes(b"x")
+        dead.append((str(tmp_path / name), os.open(tmp_path / name, os.O_WRONLY) if is_open else -1))
+    failed = _publication(wanted, *dead).here()
+    assert failed is not None and failed.step is CommitStep.WRITE_FILE
+    assert type(failed.error) is FileNotFoundError
+    assert os.listdir(tmp_path) == []
+    assert _open_files(wanted) == set()
+
+
+def test_a_commit_that_fails_again_and_again_does_not_fill_the_pools_folder(
+    tmp_path: Path, wanted: Publication
+) -> None:
+    _no_folder(wanted)
+    files = PoolingFiles(str(tmp_path))
+    pool = next(path for path in tmp_path.iterdir() if path.name.startswith(".pool-"))
+    for _ in range(20):
+        files.refill()
+        failed = blocking(files.publish(wanted, sync=True))
+        assert failed is not None and failed.step is CommitStep.WRITE_FILE
+        assert len(list(pool.iterdir())) <= len(["lock", "file", "log"])
+    files.close()
+
+
+@needs_native
 def test_many_publications_are_under_way_at_once_and_each_has_its_outcome(tmp_path: Path, wanted: Publication) -> None:
     pool = NativePool(3)
     numbers = {}
