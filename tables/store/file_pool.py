@@ -22,6 +22,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 import uuid
 from collections import deque
 from typing import Final
@@ -51,6 +52,9 @@ _READY_MIN: Final = 8
 _READY_MAX: Final = 128
 _PREFIX: Final = ".pool-"
 _UNSEEN_PREFIX: Final = ".newpool-"
+_PREFIXES: Final = (_PREFIX, _UNSEEN_PREFIX)
+#: Age from which a folder that never got a pool's name is one of a process that was killed.
+_UNSEEN_KEEP_S: Final = 3600.0
 _LOCK: Final = "lock"
 #: Linux' F_SETSIG, which Python does not name: it sets the signal that tells a lease's owner of an open of the file.
 _F_SETSIG: Final = 10
@@ -239,14 +243,27 @@ class PoolingFiles(OsFiles):
 
 
 def _remove_abandoned(root: str) -> None:
-    """Remove the pools of processes that have ended: their locks are free."""
+    """Remove the pools of processes that have ended: their locks are free.
+
+    A folder that has no pool's name yet must be old, too, and have a lock: its process may be about to take it.
+    """
     with os.scandir(root) as entries:
-        pools = [e.path for e in entries if e.name.startswith(_PREFIX)]
-    for pool in pools:
+        pools = [(e.path, e.name.startswith(_UNSEEN_PREFIX)) for e in entries if e.name.startswith(_PREFIXES)]
+    for pool, is_unseen in pools:
+        if is_unseen and not _is_old(pool):
+            continue
+        create = 0 if is_unseen else os.O_CREAT
         with contextlib.suppress(OSError):
-            guard = os.open(f"{pool}/{_LOCK}", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            guard = os.open(f"{pool}/{_LOCK}", os.O_RDONLY | create | os.O_CLOEXEC, 0o640)
             try:
                 fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(pool, ignore_errors=True)
             finally:
                 os.close(guard)
+
+
+def _is_old(folder: str) -> bool:
+    try:
+        return time.time() - os.stat(folder).st_mtime > _UNSEEN_KEEP_S
+    except FileNotFoundError:  # it has got its name
+        return False

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -498,6 +499,24 @@ def test_pools_of_dead_processes_are_removed_and_those_of_live_ones_kept(tmp_pat
     other.close()
     live.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_pool_is_removed_if_it_is_old_and_nobody_holds_its_lock(tmp_path: Path) -> None:
+    """A process that starts now makes the folder, then the lock, and takes it: all three may be about to happen."""
+    names = (".newpool-killed", ".newpool-young", ".newpool-held", ".newpool-unlocked")
+    for name in names:
+        (tmp_path / name).mkdir()
+        if name != ".newpool-unlocked":
+            (tmp_path / name / "lock").touch()
+        age_s = 60 if name == ".newpool-young" else 2 * 3600
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    with open(tmp_path / ".newpool-held" / "lock") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        files = PoolingFiles(str(tmp_path))
+        files.close()
+        assert {path.name for path in tmp_path.iterdir()} == set(names) - {".newpool-killed"}
+    PoolingFiles(str(tmp_path)).close()
+    assert {path.name for path in tmp_path.iterdir()} == {".newpool-young", ".newpool-unlocked"}
 
 
 def test_a_folder_that_leads_out_of_the_warehouse_is_refused(tmp_path: Path) -> None:
