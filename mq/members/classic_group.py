@@ -30,6 +30,8 @@ INITIAL_DELAY_MS: Final = 500
 MEMBERS_MAX: Final = 1_000
 SESSION_MS_MIN: Final = 1_000
 SESSION_MS_MAX: Final = 1_800_000
+#: Most time that members have to join again, whatever they say: Kafka takes any, and some clients say 24 days.
+REBALANCE_MS_MAX: Final = 1_800_000
 
 
 class MemberError(Conflict):
@@ -131,6 +133,7 @@ class ClassicGroup:
         Refused
             `invalid_session_timeout`, or `group_full`.
         """
+        said = said._replace(rebalance_ms=min(said.rebalance_ms, REBALANCE_MS_MAX))
         holder = None if said.instance_id is None else self.id_of_instance(said.instance_id)
         if member and said.instance_id is not None:
             self._check_instance(member, said.instance_id)

@@ -1,6 +1,9 @@
-"""The request whose bytes are awaited: how large it may be, and what is reserved for it before it is read.
+"""The request whose bytes are awaited: how large it may be, and what is reserved for it.
 
-first bytes --announced--> size, call --wait_s--> quota of the caller, room in the service --> read and begun
+    first bytes --announced--> size, call --wait_s--> quota of the caller, room in the service --> begun
+
+A large request is read after that. One that fits into what is read ahead anyway is there before: who only says that it
+will come holds nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ class Room(NamedTuple):
     """What the service has for requests: the quotas of their callers, and the bytes that it can hold of them."""
 
     quotas: Quotas
+    #: Bounds appends, together with those over REST.
+    appends: Admission
     #: Bounds the answers to fetches.
     answers: Admission
-    #: Bounds all other requests.
-    requests: Admission
+    #: Bounds all other requests, some of which wait for long: appends must not wait for them.
+    calls: Admission
 
 
 class Arrival:
@@ -93,8 +98,14 @@ class Arrival:
                 self.meter = meter
             self._is_metered = True
         try:
-            self.ticket = room.answers.enter() if self.call == _FETCH else room.requests.enter(self.size)
+            self.ticket = self._entered(room)
         except Overloaded:
             self.failures += 1
             return _AGAIN_S.after(self.failures)
         return 0.0
+
+    def _entered(self, room: Room) -> Ticket:
+        """Return what is reserved; raise `Overloaded` if there is no room."""
+        if self.call == PRODUCE:
+            return room.appends.enter(self.size)
+        return room.answers.enter() if self.call == _FETCH else room.calls.enter(self.size)

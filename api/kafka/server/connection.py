@@ -30,6 +30,7 @@ from api.kafka.server.arrival import LENGTH_BYTES, PRODUCE, START_BYTES, Arrival
 from api.kafka.server.inbox import Inbox
 from api.wire import Ticket
 from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
+from mq.limits import ADMIN_BYTES_MAX
 from tables.config_sections import ServiceSettings
 
 __all__ = ["Connection", "Connections"]
@@ -38,8 +39,10 @@ log = logging.getLogger("deltamq.api")
 
 #: Most requests of one connection that are under way; Kafka's clients have at most five of each kind.
 IN_FLIGHT_MAX: Final = 32
-#: Bytes that are read ahead.
+#: Bytes that are read ahead, whatever there is room for.
 _READ_AHEAD_BYTES: Final = 256 * 1024
+#: A larger request that is no append waits until those before it are answered, so that one connection holds few bytes.
+_BEHIND_BYTES_MAX: Final = ADMIN_BYTES_MAX // IN_FLIGHT_MAX
 #: Most seconds for a client to read an answer.
 _WRITE_S: Final = 30.0
 #: A 32-bit number.
@@ -252,14 +255,15 @@ class Connection(asyncio.Protocol):
             self._look_by(until)
 
     def _expect_start(self) -> None:
-        idle_s: float = self._settings.kafka_idle_s
-        self._read_by = self._loop.time() + idle_s
-        if not self.session.is_open:
-            self._read_by = min(self._read_by, self._open_by)
-        self._look_by(self._read_by)
+        self._expect_within(self._settings.kafka_idle_s)
 
     def _expect_more(self) -> None:
-        self._read_by = self._loop.time() + self._settings.request_ms / 1000
+        self._expect_within(self._settings.request_ms / 1000)
+
+    def _expect_within(self, seconds: float) -> None:
+        self._read_by = self._loop.time() + seconds
+        if not self.session.is_open:
+            self._read_by = min(self._read_by, self._open_by)
         self._look_by(self._read_by)
 
     # Requests.
@@ -311,14 +315,20 @@ class Connection(asyncio.Protocol):
             start = self._inbox.first(START_BYTES)
             wanted = self._next = Arrival.announced(start, self.session, self._settings.request_bytes_max)
             self._read_by = math.inf
-        if wanted.ticket is None:
+        if wanted.size > _BEHIND_BYTES_MAX and wanted.call != PRODUCE and self._begun:
+            return False
+        is_there = len(self._inbox) >= wanted.size + LENGTH_BYTES
+        if wanted.ticket is None and (is_there or wanted.size + LENGTH_BYTES > _READ_AHEAD_BYTES):
+            if not wanted.failures:
+                self._read_by = math.inf
             wait_s = wanted.wait_s(self._room, self.session.principal)
             if wait_s > 0:
                 if wanted.failures == 1:
                     self._expect_more()
                 self._again = self._loop.call_later(wait_s, self._look_again)
                 return False
-        if len(self._inbox) < wanted.size + LENGTH_BYTES:
+            self._read_by = math.inf  # the client could not go on while there was no room
+        if not is_there:
             if self._read_by == math.inf:
                 self._expect_more()
             return False

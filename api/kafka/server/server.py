@@ -10,11 +10,13 @@ from typing import Final
 from api.kafka.access import Session
 from api.kafka.calls import Door
 from api.kafka.server.arrival import Room
-from api.kafka.server.connection import Connection
+from api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from api.kafka.server.listener import KafkaListener
 from api.service import Service
 from api.tls import server_context
+from api.wire import Admission
 from mq.errors import Forbidden, Unauthenticated
+from mq.limits import MIB
 
 __all__ = ["KafkaServer"]
 
@@ -23,6 +25,8 @@ log = logging.getLogger("deltamq.api")
 #: Seconds in which a TLS connection must be agreed on, and for which a closing one waits for the client's farewell.
 _HANDSHAKE_S: Final = 10.0
 _FAREWELL_S: Final = 2.0
+#: Most bytes of all requests under way that are neither appends nor fetches.
+_CALLS_BYTES_MAX: Final = 64 * MIB
 
 
 class KafkaServer:
@@ -39,7 +43,9 @@ class KafkaServer:
         """Accept connections from now on."""
         server = cls(service, listener)
         tls = server_context(service.settings, protocols=())
-        room = Room(service.quotas, service.answers, service.admission)
+        places = service.settings.connections_max * IN_FLIGHT_MAX
+        calls = Admission("kafka", bytes_max=_CALLS_BYTES_MAX, requests_max=places)
+        room = Room(service.quotas, service.admission, service.answers, calls)
         server._server = await service.loop.create_server(
             lambda: Connection(server._door, room, service.settings, server),
             sock=listener.socket,

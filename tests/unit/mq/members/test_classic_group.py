@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from mq.errors import DeltaMQError
 from mq.members import ClassicGroup, Joining, MemberError, Phase
-from mq.members.classic_group import INITIAL_DELAY_MS
+from mq.members.classic_group import INITIAL_DELAY_MS, REBALANCE_MS_MAX
 
 RANGE = (("range", b"range data"),)
 BOTH = (("sticky", b"sticky data"), ("range", b"range data"))
@@ -83,6 +84,22 @@ def test_kafka_09_who_does_not_join_again_in_time_is_out() -> None:
     group.tick(2_000 + REBALANCE_MS)
     assert sorted(group.take_joined()) == ["a", "c"]
     assert _code(lambda: group.heartbeat(40_000, "b", 1)) == "unknown_member"
+
+
+def test_kafka_09_nobody_waits_as_long_as_members_with_no_end_say() -> None:
+    """Some clients say 2^31-1 milliseconds, 24 days."""
+    group = ClassicGroup()
+    group.join(0, "", "a", _said(rebalance_ms=2**31 - 1))
+    group.tick(INITIAL_DELAY_MS)
+    group.join(1_000, "", "b", _said())
+    assert group.take_joined() == ["a"]
+    until = 1_000 + REBALANCE_MS_MAX
+    for now_ms in range(2_000, until, SESSION_MS):
+        assert _code(partial(group.heartbeat, now_ms, "a", 1)) == "rebalance_in_progress"
+        group.tick(now_ms)
+    assert group.take_joined() == []
+    group.tick(until)
+    assert group.take_joined() == ["b"] and list(group.members) == ["b"]
 
 
 def test_kafka_09_a_member_that_is_not_heard_of_is_out() -> None:

@@ -1,0 +1,107 @@
+"""What the clients of connections hold while they wait, and what becomes of it when they go (SPEC KAFKA-6)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from api.kafka.messages import (
+    DescribeGroupsRequest,
+    ErrorCode,
+    JoinGroupRequest,
+    ListGroupsRequest,
+    ProducePartition,
+    ProduceRequest,
+)
+from api.kafka.messages.group_messages import GroupProtocol
+from api.kafka.messages.log_messages import ProduceTopic
+from api.kafka.records import Records, encode_records
+from tests.api.guarded import guarded
+from tests.api.kafka.door import free_port, kafka_running
+from tests.api.kafka.raw_client import RawClient
+from tests.api.running import until
+
+#: Few places for appends, so that a test can take them all.
+PLACES = 16
+#: ApiVersions 0, whole, and the first bytes of one of 60,000 bytes.
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+ANNOUNCED = struct.pack(">ih", 60_000, 18)
+
+
+def _append(topic: str, *values: bytes, acks: int = 1) -> ProduceRequest:
+    times = np.full(len(values), 1_700_000_000_000, np.int64)
+    rows = Records(pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary()), None, times)
+    batch = encode_records(rows, base_offset=0)
+    return ProduceRequest(None, acks, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+
+
+def _join(group: str) -> JoinGroupRequest:
+    """A new member of a group, for which the others may wait as long as they like."""
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=2**31 - 1,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[GroupProtocol("range", b"")],
+    )
+
+
+def test_kafka_06_who_is_not_known_and_only_announces_calls_holds_nothing(tmp_path, topic) -> None:
+    port = free_port()
+    with guarded(tmp_path, kafka_port=port, queue_requests_max=PLACES) as admin, contextlib.ExitStack() as stack:
+        admin.put_topic(topic, partitions=1)
+        caller = admin.caller(topic, ("topic", topic, "publish"))
+        for _ in range(2 * PLACES):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            stranger.sendall(API_VERSIONS + ANNOUNCED)
+            assert stranger.recv(1), "the first call is answered, so the second one was seen"
+        assert admin.send(topic, "over REST").status == 200
+        assert admin.service.admission.requests == 0
+        with RawClient(port) as client:
+            assert client.plain(topic, caller.token).error_code == 0
+            answer = client.ask(_append(topic, b"of a Kafka client"))
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+@pytest.mark.long
+def test_kafka_06_who_is_not_known_in_time_is_cut_off_also_in_the_middle_of_a_call(tmp_path) -> None:
+    port = free_port()
+    with guarded(tmp_path, kafka_port=port, request_ms=3_600_000), RawClient(port) as client:
+        client.socket.sendall(ANNOUNCED)
+        assert client.is_closed(40), "after 30 seconds"
+
+
+def test_kafka_06_what_waits_behind_a_member_that_joins_keeps_no_append_waiting(tmp_path, topic, group) -> None:
+    with (
+        kafka_running(tmp_path, queue_requests_max=PLACES) as kafka,
+        RawClient(kafka.port) as first,
+        RawClient(kafka.port) as second,
+    ):
+        kafka.api.put_topic(topic, partitions=1)
+        assert first.ask(_join(group), 3).error_code == ErrorCode.NONE
+        second.send(_join(group), 3)  # waits until the first one joins again
+        for _ in range(PLACES):
+            second.send(ListGroupsRequest())
+        second.send(_append(topic, b"behind them"))
+        until(lambda: list(kafka.api.stored(topic).values()) == [1])
+        assert kafka.api.send(topic, "over REST").status == 200
+
+
+def test_kafka_06_a_large_call_behind_one_that_waits_is_answered_in_its_turn(kafka, group) -> None:
+    with RawClient(kafka.port) as first, RawClient(kafka.port) as second:
+        joined = first.ask(_join(group), 3)
+        sent = [second.send(_join(group), 3)]
+        many = DescribeGroupsRequest([f"{group}.{number}".ljust(200, ".") for number in range(4_000)])
+        sent += [second.send(many), second.send(ListGroupsRequest())]
+        again = _join(group)
+        again.member_id = joined.member_id
+        assert first.ask(again, 3).error_code == ErrorCode.NONE
+        answers = [second.receive(one) for one in sent]
+    assert answers[0].error_code == ErrorCode.NONE and len(answers[1].groups) == 4_000
+    assert group in [one.group_id for one in answers[2].groups]
