@@ -40,7 +40,7 @@ __all__ = [
     "write_message",
 ]
 
-#: Most elements of all arrays of one frame: each is a Python object.
+#: Most elements of all arrays of one frame, and tagged fields: each takes Python's time, or is an object of it.
 ELEMENTS_MAX: Final = 100_000
 _VARINT_BYTES_MAX: Final = 5
 _VERSION_MAX: Final = 1 << 15
@@ -135,8 +135,12 @@ class Reader:
         return count
 
     def tags(self) -> None:
-        """Pass over the tagged fields of a structure."""
-        for _ in range(self.varint()):
+        """Pass over the tagged fields of a structure; they count among the frame's elements."""
+        count = self.varint()
+        self._left -= count
+        if self._left < 0:
+            raise malformed("it has too many tagged fields")
+        for _ in range(count):
             self.varint()
             self.take(self.varint())
 

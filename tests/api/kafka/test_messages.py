@@ -13,13 +13,14 @@ from kio.serial import entity_reader, entity_writer
 
 from api.kafka.messages import (
     Message,
+    MetadataRequest,
     answer_frame,
     offered,
     read_frame,
     unknown_version,
 )
 from api.kafka.messages.apis import API_VERSIONS, APIS, Frame
-from api.kafka.messages.codec import At, Reader, read_message, write_message
+from api.kafka.messages.codec import ELEMENTS_MAX, At, Reader, read_message, write_message
 from mq.errors import DeltaMQError
 from tests.api.kafka.responses import RESPONSES
 
@@ -141,6 +142,19 @@ def test_kafka_06_an_array_that_says_it_is_huge_is_refused_before_it_is_made() -
     for count in (b"\x7f\xff\xff\xff", b"\x00\x10\x00\x00"):
         with pytest.raises(DeltaMQError, match="too many"):
             read_frame(head + count + b"\x00" * (2 << 20))
+
+
+def test_kafka_06_tagged_fields_count_among_the_elements_of_a_frame() -> None:
+    head = b"\x00\x03\x00\x09\x00\x00\x00\x2a\xff\xff"  # Metadata 9
+
+    def tags(count: int) -> bytes:
+        return bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14]) + b"\x00\x00" * count
+
+    request = b"\x00" + b"\x00\x00\x00"  # all topics
+    half = ELEMENTS_MAX // 2
+    assert read_frame(head + tags(half) + request + tags(half)).request == MetadataRequest(None, False, False, False)
+    with pytest.raises(DeltaMQError, match="too many tagged fields"):
+        read_frame(head + tags(half) + request + tags(half + 1))
 
 
 def test_kafka_01_an_unknown_version_of_api_versions_is_told_the_known_ones_in_version_0() -> None:
