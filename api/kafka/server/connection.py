@@ -286,7 +286,9 @@ class Connection(asyncio.Protocol):
             if self._beginning is None:
                 self._abort()
             return
-        wanted = _READ_AHEAD_BYTES if self._next is None else max(_READ_AHEAD_BYTES, self._next.size + LENGTH_BYTES)
+        wanted = _READ_AHEAD_BYTES
+        if self._next is not None and self._next.ticket is not None:
+            wanted = max(wanted, self._next.size + LENGTH_BYTES)
         if len(self._inbox) > wanted:
             self._pause_reading()
         elif not self._is_reading and not self._transport.is_closing():

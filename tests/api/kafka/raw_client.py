@@ -15,7 +15,7 @@ from api.kafka.messages.apis import APIS, Frame, answer_frame
 from api.kafka.messages.codec import Parts, Reader, read_message, write_message
 from tests.api.kafka.responses import RESPONSES
 
-__all__ = ["RawClient"]
+__all__ = ["RawClient", "framed"]
 
 _KEYS = {api.request: api.key for api in APIS.values()}
 
@@ -23,6 +23,18 @@ _KEYS = {api.request: api.key for api in APIS.values()}
 @functools.cache
 def _context(ca: str) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca)
+
+
+def framed(request: Message, version: int | None = None) -> tuple[Frame, bytes]:
+    """Return a call, by default in its newest version, as a frame and as the bytes that are sent."""
+    api = APIS[_KEYS[type(request)]]
+    frame = Frame(api, api.high if version is None else version, 7, None, request)
+    flexible = api.is_flexible(frame.version)
+    parts: Parts = [b"\x00" if flexible else b""]
+    write_message(parts, request, frame.version, flexible=flexible)
+    head = api.key.to_bytes(2, "big") + frame.version.to_bytes(2, "big") + b"\0\0\0\7" + b"\xff\xff"
+    body = head + b"".join(bytes(part) for part in parts)
+    return frame, len(body).to_bytes(4, "big") + body
 
 
 class RawClient:
@@ -41,14 +53,8 @@ class RawClient:
 
     def send(self, request: Message, version: int | None = None) -> Frame:
         """Send a call, by default in its newest version."""
-        api = APIS[_KEYS[type(request)]]
-        frame = Frame(api, api.high if version is None else version, 7, None, request)
-        flexible = api.is_flexible(frame.version)
-        parts: Parts = [b"\x00" if flexible else b""]
-        write_message(parts, request, frame.version, flexible=flexible)
-        head = api.key.to_bytes(2, "big") + frame.version.to_bytes(2, "big") + b"\0\0\0\7" + b"\xff\xff"
-        body = head + b"".join(bytes(part) for part in parts)
-        self.socket.sendall(len(body).to_bytes(4, "big") + body)
+        frame, data = framed(request, version)
+        self.socket.sendall(data)
         return frame
 
     def receive(self, frame: Frame) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -10,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from api.auth import Quotas
+from api.kafka.access import Session
 from api.kafka.messages import (
     DescribeGroupsRequest,
     ErrorCode,
+    Frame,
     JoinGroupRequest,
     ListGroupsRequest,
     ProducePartition,
@@ -21,9 +25,14 @@ from api.kafka.messages import (
 from api.kafka.messages.group_messages import GroupProtocol
 from api.kafka.messages.log_messages import ProduceTopic
 from api.kafka.records import Records, encode_records
+from api.kafka.server.arrival import Room
+from api.kafka.server.connection import Connection
+from api.wire import Admission
+from mq.limits import MIB
+from tables.config_sections import ServiceSettings
 from tests.api.guarded import guarded
 from tests.api.kafka.door import free_port, kafka_running
-from tests.api.kafka.raw_client import RawClient
+from tests.api.kafka.raw_client import RawClient, framed
 from tests.api.running import until
 
 #: Few places for appends, so that a test can take them all.
@@ -105,3 +114,58 @@ def test_kafka_06_a_large_call_behind_one_that_waits_is_answered_in_its_turn(kaf
         answers = [second.receive(one) for one in sent]
     assert answers[0].error_code == ErrorCode.NONE and len(answers[1].groups) == 4_000
     assert group in [one.group_id for one in answers[2].groups]
+
+
+class _Transport(asyncio.Transport):
+    """The service's end of a connection, as far as reading goes."""
+
+    is_read = True
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+class _Calls:
+    """Takes the requests that a connection begins, and owns the connection."""
+
+    is_ending = False
+
+    def __init__(self) -> None:
+        self.begun: list[Frame] = []
+
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> Session:
+        return Session(None, lambda: 0, is_private=True)
+
+    def begin_at_once(self, frame: Frame, asker: object, reply: object) -> bool:
+        self.begun.append(frame)
+        return True
+
+
+def test_kafka_06_a_large_request_is_read_when_there_is_room_for_it() -> None:
+    async def run() -> None:
+        calls, transport = _Calls(), _Transport()
+        appends = Admission("produce", bytes_max=2 * MIB, requests_max=10)
+        room = Room(Quotas(dict, lambda: 0), appends, appends, appends)
+        connection = Connection(calls, room, ServiceSettings(), calls)
+        connection.connection_made(transport)
+        sent = framed(_append("t", bytes(MIB)))[1]
+        held = appends.enter(2 * MIB)
+        connection.data_received(sent[: MIB // 2])
+        assert not transport.is_read, "what is read ahead is full"
+        held.release()
+        async with asyncio.timeout(30):
+            while not transport.is_read:
+                await asyncio.sleep(0.001)
+        connection.data_received(sent[MIB // 2 :])
+        assert len(calls.begun) == 1 and transport.is_read
+
+    asyncio.run(run())
