@@ -96,13 +96,23 @@ class ReadAhead:
         return found is not None and found.until > self._loop.time()
 
     async def take(self, place: Place, bytes_max: int) -> Chunk | None:
-        """Return what was read ahead for a client that takes so many bytes, once; None if there is nothing for it."""
+        """Return what was read ahead for a client that takes so many bytes, once; None if there is nothing for it.
+
+        There is nothing either if the service stops while it is read: the client's own read answers then.
+        """
         if place not in self or self._expected[place].bytes_max > bytes_max:
             return None
         expected = self._expected.pop(place)
         _release(expected)
-        # The task goes on if this client leaves: it ends by itself.
-        chunk = None if expected.task is None else await asyncio.shield(expected.task)
+        if expected.task is None:
+            return None
+        try:
+            chunk = await asyncio.shield(expected.task)  # it goes on if this client leaves: it ends by itself
+        except asyncio.CancelledError:
+            client = asyncio.current_task()
+            if not expected.task.cancelled() or (client is not None and client.cancelling()):
+                raise
+            return None
         self.taken += 0 if chunk is None else chunk.messages
         return chunk
 

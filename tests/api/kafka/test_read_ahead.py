@@ -267,6 +267,31 @@ def test_kafka_03_nothing_is_read_ahead_once_the_service_stops() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_kafka_03_a_client_that_waits_when_the_service_stops_reads_by_itself(leaves) -> None:
+    async def run() -> None:
+        ahead, never = ReadAhead(), asyncio.Event()
+
+        async def read(_: Ticket) -> Chunk:
+            await never.wait()
+            return _chunk(b"")
+
+        ahead.expect(HERE, 10, read)
+        client = asyncio.ensure_future(ahead.take(HERE, 10))
+        await asyncio.sleep(0)
+        ahead.end()
+        if leaves:
+            client.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await client
+        else:
+            assert await client is None
+        await asyncio.sleep(0)
+        assert ahead.bytes == 0
+
+    asyncio.run(run())
+
+
 def test_kafka_03_a_client_that_leaves_while_it_waits_takes_nothing_away() -> None:
     async def run() -> None:
         ahead, goes_on = ReadAhead(), asyncio.Event()
