@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from api.kafka.access import Session
@@ -13,7 +15,7 @@ from api.kafka.server.arrival import Room
 from api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from api.kafka.server.listener import KafkaListener
 from api.service import Service
-from api.tls import server_context
+from api.tls import TlsServer, server_context
 from api.wire import Admission
 from mq.errors import Forbidden, Unauthenticated
 from mq.limits import MIB
@@ -36,27 +38,35 @@ class KafkaServer:
         self._service = service
         self._door = Door(service, listener.advertised)
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.AbstractServer | TlsServer | None = None
 
     @classmethod
     async def start(cls, service: Service, listener: KafkaListener) -> KafkaServer:
         """Accept connections from now on."""
         server = cls(service, listener)
-        tls = server_context(service.settings, protocols=())
         places = service.settings.connections_max * IN_FLIGHT_MAX
         calls = Admission("kafka", bytes_max=_CALLS_BYTES_MAX, requests_max=places)
         room = Room(service.quotas, service.admission, service.answers, calls)
-        server._server = await service.loop.create_server(
-            lambda: Connection(server._door, room, service.settings, server),
-            sock=listener.socket,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
-            ssl_shutdown_timeout=None if tls is None else _FAREWELL_S,
-        )
+        make = partial(Connection, server._door, room, service.settings, server)
+        server._server = await server._listen(listener, make)
         if service.gate is not None:
             service.gate.followers.append(server._look)
         log.info("event=kafka_listening address=%s", listener.advertised)
         return server
+
+    async def _listen(
+        self, listener: KafkaListener, make: Callable[[], Connection]
+    ) -> asyncio.AbstractServer | TlsServer:
+        tls = server_context(self._service.settings, protocols=())
+        if tls is None:
+            return await self._service.loop.create_server(make, sock=listener.socket)
+        server = TlsServer(listener.socket, tls, make, room=self._room, within_s=_HANDSHAKE_S, farewell_s=_FAREWELL_S)
+        server.start()
+        return server
+
+    def _room(self) -> int:
+        """Return how many connections there may be beside those that are made."""
+        return self._service.settings.connections_max - len(self._connections)
 
     @property
     def is_ending(self) -> bool:
@@ -65,7 +75,7 @@ class KafkaServer:
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> Session | None:
         """Take note of a connection; None if it must close at once."""
-        if len(self._connections) >= self._service.settings.connections_max or self.is_ending:
+        if self._room() <= 0 or self.is_ending:
             return None
         self._connections.add(connection)
         service = self._service
@@ -102,6 +112,7 @@ class KafkaServer:
         for connection in ending:
             connection.stop()
         await asyncio.gather(*(one.gone for one in ending))
+        await self._server.wait_closed()
 
 
 def _is_here(peer: object) -> bool:

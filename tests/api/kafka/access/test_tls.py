@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -32,6 +33,40 @@ def test_kafka_11_a_slow_handshake_holds_nobody_else(door) -> None:
     with socket.create_connection(("127.0.0.1", door.port)) as silent, door.raw() as client:
         assert client.ask(ApiVersionsRequest()).error_code == 0
         silent.close()
+
+
+def test_sec_18_handshakes_under_way_at_the_kafka_port_count_against_the_limit_of_connections(tmp_path) -> None:
+    authority, port, limit = Authority(tmp_path / "tls"), free_port(), 4
+    pair = authority.server()
+    tls = {"tls_cert": pair.cert, "tls_key": pair.key}
+    with contextlib.ExitStack() as opened:
+
+        def silent() -> socket.socket:
+            return opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+
+        def answered() -> RawClient | None:
+            try:
+                client = opened.enter_context(RawClient(port, authority.ca))
+                return client if client.ask(ApiVersionsRequest()).error_code == 0 else None
+            except OSError:
+                return None
+
+        with guarded(tmp_path / "w", ca=authority.ca, kafka_port=port, connections_max=limit, **tls):
+            waiting = [silent() for _ in range(limit)]
+            assert _is_cut(silent()), "one too many"
+            assert answered() is None
+            waiting[0].close()
+            until(answered)
+            assert _is_cut(silent()), "made connections and handshakes count together"
+        assert all(map(_is_cut, waiting[1:])), "a service that stops waits for none of them"
+
+
+def _is_cut(plain: socket.socket) -> bool:
+    """Whether the service closes a connection on which nothing was sent, without a byte."""
+    try:
+        return plain.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def test_kafka_11_certificates_of_clients_may_be_asked_for_and_the_services_own_replaced(tmp_path, topic) -> None:
