@@ -91,6 +91,11 @@ class _Begun:
         self.answer: Message | None = None
         self.is_answered = False
 
+    @property
+    def is_append_under_way(self) -> bool:
+        """Whether something is stored for it, or will be, and nobody knows yet what."""
+        return self.frame.api.key == PRODUCE and not self.is_answered
+
     def ready(self, answer: Message | None) -> None:
         """Take the answer, None if the client wants none."""
         self.answer, self.is_answered = answer, True
@@ -130,6 +135,8 @@ class Connection(asyncio.Protocol):
         #: Whether no more requests are begun; the connection closes after the last answer.
         self._is_last = False
         self._is_over = False
+        #: Whether there is nobody any more to write answers to.
+        self._is_lost = False
         #: Whether the client sends nothing more.
         self._is_ended = False
         #: Until when a frame, and the client's reading, must have gone on; on the loop's clock.
@@ -177,11 +184,15 @@ class Connection(asyncio.Protocol):
         for timer in (self._watch, self._again):
             if timer is not None:
                 timer.cancel()
+        self._is_lost = True
+        self._write_by = math.inf
         for begun in (*self._begun, *self._unread):
-            if begun.task is not None:
-                begun.task.cancel()
-            self._release(begun)
-        self._begun.clear()
+            if not begun.is_append_under_way:
+                if begun.task is not None:
+                    begun.task.cancel()
+                self._release(begun)
+        # They are in the queues of their partitions: they hold their bytes until it is known what became of them.
+        self._begun = deque(one for one in self._begun if one.is_append_under_way)
         self._unread.clear()
         if self._next is not None and self._next.ticket is not None:
             self._next.ticket.release()
@@ -195,11 +206,13 @@ class Connection(asyncio.Protocol):
 
     def stop(self) -> None:
         """Begin no more; what is under way is still answered, if that does not take too long."""
-        self._loop.call_later(self._settings.drain_ms / 1000, self._abort)
+        self._loop.call_later(self._settings.drain_ms / 1000, self.end)
         self._close_after_the_last()
 
     def end(self) -> None:
         """Close the connection now, whatever is under way: the caller may not go on."""
+        if self._beginning is not None and self._beginning.task is not None:
+            self._beginning.task.cancel()
         self._abort()
 
     def _abort(self) -> None:
@@ -360,9 +373,16 @@ class Connection(asyncio.Protocol):
         if wanted.call not in _IN_TURN:
             begun.ask = partial(self._door.answer, frame, ticket, self._host, asker)
             self._ask_first()
-        elif not self._door.begin_at_once(frame, asker, ticket, begun):
+        elif not self._begin_at_once(begun):
             self._beginning = begun
             begun.later(partial(self._begun_in_turn, begun))
+
+    def _begin_at_once(self, begun: _Begun) -> bool:
+        try:
+            return self._door.begin_at_once(begun.frame, begun.asker, begun.ticket, begun)
+        except BaseException:
+            begun.is_answered = True  # nobody will say what became of it
+            raise
 
     async def _begun_in_turn(self, begun: _Begun) -> Message | None:
         """Begin a request, then let the next ones begin; return its answer."""
@@ -393,8 +413,10 @@ class Connection(asyncio.Protocol):
                 "event=kafka_call_failed call=%d kind=%s", begun.frame.api.key, type(error).__name__, exc_info=error
             )
             self._abort()
+            begun.ready(None)
         except asyncio.CancelledError:
             self._abort()
+            begun.ready(None)
             raise
         else:
             begun.ready(found)
@@ -402,10 +424,10 @@ class Connection(asyncio.Protocol):
     def answered(self) -> None:
         """Write the answers whose turn has come."""
         try:
-            while self._begun and self._begun[0].is_answered and self._write_by == math.inf and not self._is_over:
+            while self._begun and self._begun[0].is_answered and self._may_answer:
                 begun = self._begun.popleft()
                 try:
-                    if begun.answer is not None:
+                    if begun.answer is not None and not self._is_lost:
                         self._transport.writelines(_parts(begun))
                 finally:
                     if self._write_by == math.inf:
@@ -420,6 +442,11 @@ class Connection(asyncio.Protocol):
             self._close_after_the_last()
         elif len(self._inbox) >= START_BYTES:
             self._go_on()
+
+    @property
+    def _may_answer(self) -> bool:
+        """Whether an answer may be written, or forgotten because nobody waits for it any more."""
+        return self._is_lost or (self._write_by == math.inf and not self._is_over)
 
     def _release(self, begun: _Begun) -> None:
         begun.ticket.release()

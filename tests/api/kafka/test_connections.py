@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Awaitable
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from api.auth import Quotas
 from api.kafka.access import Session
+from api.kafka.calls.producing import Reply
 from api.kafka.messages import (
     DescribeGroupsRequest,
     ErrorCode,
@@ -27,6 +29,7 @@ from api.kafka.messages.log_messages import ProduceTopic
 from api.kafka.records import Records, encode_records
 from api.kafka.server.arrival import Room
 from api.kafka.server.connection import Connection
+from api.sending import INLINE_BYTES
 from api.wire import Admission
 from mq.limits import MIB
 from tables.config_sections import ServiceSettings
@@ -133,30 +136,52 @@ class _Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.is_read = True
 
+    def abort(self) -> None:
+        pass
+
 
 class _Calls:
     """Takes the requests that a connection begins, and owns the connection."""
 
     is_ending = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = True) -> None:
         self.begun: list[Frame] = []
+        #: The answer to all requests.
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._at_once = at_once
+
+    def connected(self, appends: Admission, transport: asyncio.Transport) -> Connection:
+        """Return a connection whose appends get their room there."""
+        calls = Admission("kafka", bytes_max=MIB, requests_max=10)
+        room = Room(Quotas(dict, lambda: 0), appends, calls, calls)
+        connection = Connection(self, room, ServiceSettings(), self)
+        connection.connection_made(transport)
+        return connection
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> Session:
         return Session(None, lambda: 0, is_private=True)
 
-    def begin_at_once(self, frame: Frame, asker: object, reply: object) -> bool:
+    def closed(self, connection: Connection) -> None:
+        pass
+
+    def begin_at_once(self, frame: Frame, asker: object, reply: Reply) -> bool:
+        if self._at_once:
+            self.begun.append(frame)
+            self.answer.add_done_callback(lambda _: reply.ready(None))
+        return self._at_once
+
+    async def begin(self, frame: Frame, session: Session, asker: object) -> Awaitable[None]:
+        await asyncio.sleep(0)
         self.begun.append(frame)
-        return True
+        return asyncio.shield(self.answer)
 
 
 def test_kafka_06_a_large_request_is_read_when_there_is_room_for_it() -> None:
     async def run() -> None:
         calls, transport = _Calls(), _Transport()
         appends = Admission("produce", bytes_max=2 * MIB, requests_max=10)
-        room = Room(Quotas(dict, lambda: 0), appends, appends, appends)
-        connection = Connection(calls, room, ServiceSettings(), calls)
-        connection.connection_made(transport)
+        connection = calls.connected(appends, transport)
         sent = framed(_append("t", bytes(MIB)))[1]
         held = appends.enter(2 * MIB)
         connection.data_received(sent[: MIB // 2])
@@ -169,3 +194,58 @@ def test_kafka_06_a_large_request_is_read_when_there_is_room_for_it() -> None:
         assert len(calls.begun) == 1 and transport.is_read
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_kafka_06_what_waits_to_be_stored_keeps_its_bytes_when_its_client_goes(at_once, is_begun) -> None:
+    async def run() -> None:
+        calls = _Calls(at_once=at_once)
+        appends = Admission("produce", bytes_max=MIB, requests_max=10)
+        connection = calls.connected(appends, _Transport())
+        sent = framed(_append("t", b"x"))[1]
+        connection.data_received(sent)
+        while is_begun and not calls.begun:
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await connection.gone
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(calls.begun) == 1 and appends.bytes == len(sent) - 4
+        calls.answer.set_result(None)
+        async with asyncio.timeout(30):
+            while appends.bytes:
+                await asyncio.sleep(0)
+        assert appends.requests == 0
+
+    asyncio.run(run())
+
+
+def test_kafka_11_what_is_begun_when_access_ends_is_not_stored_any_more() -> None:
+    async def run() -> None:
+        calls = _Calls(at_once=False)
+        appends = Admission("produce", bytes_max=MIB, requests_max=10)
+        connection = calls.connected(appends, _Transport())
+        connection.data_received(framed(_append("t", b"x"))[1])
+        await asyncio.sleep(0)
+        connection.end()
+        connection.connection_lost(None)
+        async with asyncio.timeout(30):
+            while appends.requests:
+                await asyncio.sleep(0)
+        assert not calls.begun
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [100, 2 * INLINE_BYTES])
+def test_kafka_06_clients_that_go_while_nothing_can_be_stored_leave_nothing_behind_for_ever(kafka, topic, size) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    admission = kafka.api.service.admission
+    with kafka.api.hosted(topic, f"{topic}@broker-a").open().turn:
+        for count in range(1, 6):
+            with RawClient(kafka.port) as client:
+                client.send(_append(topic, bytes(size)))
+                until(lambda count=count: admission.requests == count)
+    until(lambda: admission.requests == admission.bytes == 0)
+    assert list(kafka.api.stored(topic).values()) == [5]
