@@ -7,6 +7,9 @@
 Appends are queued by the callback that gets their bytes, and answered by the one that hears of their commit: a small
 append waits for no task. All other requests are done by a task each, when all before them are answered.
 
+When the client goes, all but the appends ends. These are in the queues of their partitions, and hold their bytes until
+they are stored. What has arrived and is not begun yet is begun in its turn, if nobody waits for an answer to it.
+
 What is not a request closes the connection: there is no answer in the protocol for it. So does a call of a client that
 has not said who it is, if it must, and the end of what it may (`Session.is_over`).
 """
@@ -25,7 +28,7 @@ from typing import Final, Protocol, TypeAlias, cast
 from api.auth import Meter
 from api.kafka.access import Asker, Session
 from api.kafka.calls import Door
-from api.kafka.messages import Frame, Message, Parts, answer_frame, read_frame
+from api.kafka.messages import Frame, Message, Parts, ProduceRequest, answer_frame, read_frame
 from api.kafka.server.arrival import LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
 from api.kafka.server.inbox import Inbox
 from api.wire import Ticket
@@ -114,7 +117,7 @@ class Connection(asyncio.Protocol):
         #: The client's address, `HOST:PORT`; empty until the connection is made.
         self.address = ""
         self._loop = asyncio.get_running_loop()
-        #: Done when the connection is closed.
+        #: Done when the connection is closed, and no more of what it brought will be begun.
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._door = door
         self._room = room
@@ -134,11 +137,10 @@ class Connection(asyncio.Protocol):
         self._is_going_on = False
         #: Whether no more requests are begun; the connection closes after the last answer.
         self._is_last = False
+        #: Whether it is cut off, or all is done: nothing is begun or written any more.
         self._is_over = False
         #: Whether there is nobody any more to write answers to.
         self._is_lost = False
-        #: Whether the client sends nothing more.
-        self._is_ended = False
         #: Until when a frame, and the client's reading, must have gone on; on the loop's clock.
         self._read_by = self._write_by = math.inf
         self._watch: asyncio.TimerHandle | None = None
@@ -163,10 +165,10 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def eof_received(self) -> bool:
-        """Begin what is there, though nobody waits for answers; return whether that takes longer (not with TLS)."""
-        self._is_ended = True
+        """Begin what is there, and close, though not all may be begun yet: nobody waits for answers."""
         self._go_on()
-        return self._beginning is not None and self._transport.get_extra_info("sslcontext") is None
+        self._transport.abort()
+        return False
 
     def pause_writing(self) -> None:
         self._write_by = self._loop.time() + _WRITE_S
@@ -180,10 +182,7 @@ class Connection(asyncio.Protocol):
         self.answered()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._is_over = True
-        for timer in (self._watch, self._again):
-            if timer is not None:
-                timer.cancel()
+        """Go on with what the client sent before it went and wants no answer to, unless it was cut off."""
         self._is_lost = True
         self._write_by = math.inf
         for begun in (*self._begun, *self._unread):
@@ -194,13 +193,24 @@ class Connection(asyncio.Protocol):
         # They are in the queues of their partitions: they hold their bytes until it is known what became of them.
         self._begun = deque(one for one in self._begun if one.is_append_under_way)
         self._unread.clear()
+        if self._beginning not in self._begun:
+            self._beginning = None
+        self._go_on()
+
+    def _forget(self) -> None:
+        """Begin no more of what has arrived, after the client has gone."""
+        if self.gone.done():
+            return
+        self._is_over = True
+        for timer in (self._watch, self._again):
+            if timer is not None:
+                timer.cancel()
         if self._next is not None and self._next.ticket is not None:
             self._next.ticket.release()
         self._next = None
         self._inbox.clear()
         self._connections.closed(self)
-        if not self.gone.done():
-            self.gone.set_result(None)
+        self.gone.set_result(None)
 
     # The end.
 
@@ -218,10 +228,16 @@ class Connection(asyncio.Protocol):
     def _abort(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._transport.abort()
+            if self._is_lost:
+                self._forget()
+            else:
+                self._transport.abort()
 
     def _close_after_the_last(self) -> None:
         self._is_last = True
+        if self._is_lost:
+            self._forget()
+            return
         self._pause_reading()
         if not self._begun and not self._is_over:
             self._write_by = min(self._write_by, self._loop.time() + _WRITE_S)
@@ -293,11 +309,9 @@ class Connection(asyncio.Protocol):
             self._failed(error)
         finally:
             self._is_going_on = False
-        if self._is_over or self._is_last:
-            return
-        if self._is_ended:
-            if self._beginning is None:
-                self._abort()
+        if self._is_lost and not self._is_more:
+            self._forget()
+        if self._is_over or self._is_last or self._is_lost:
             return
         wanted = _READ_AHEAD_BYTES
         if self._next is not None and self._next.ticket is not None:
@@ -319,6 +333,14 @@ class Connection(asyncio.Protocol):
             or self._write_by < math.inf
             or len(self._begun) >= IN_FLIGHT_MAX
         )
+
+    @property
+    def _is_more(self) -> bool:
+        """Whether a whole request has arrived, and may be begun sooner or later."""
+        if self._is_over or self._is_last or self._connections.is_ending:
+            return False
+        size = int.from_bytes(self._inbox.first(LENGTH_BYTES), "big")
+        return len(self._inbox) >= max(START_BYTES, size + LENGTH_BYTES)
 
     def _step(self) -> bool:
         """Take one step with the first request; return False if it must wait, or is not there."""
@@ -366,6 +388,9 @@ class Connection(asyncio.Protocol):
         except BaseException:
             ticket.release()
             raise
+        if self._is_lost and not (isinstance(frame.request, ProduceRequest) and frame.request.acks == 0):
+            ticket.release()  # its client will not know what became of it, and may repeat it
+            return
         asker.told(_call_name(frame.api.request), self.address, self._refused)
         self.session.begin(asker)
         begun = _Begun(self, frame, asker, ticket, wanted.meter)
@@ -415,7 +440,8 @@ class Connection(asyncio.Protocol):
             self._abort()
             begun.ready(None)
         except asyncio.CancelledError:
-            self._abort()
+            if not self._is_lost:
+                self._abort()
             begun.ready(None)
             raise
         else:
@@ -424,7 +450,9 @@ class Connection(asyncio.Protocol):
     def answered(self) -> None:
         """Write the answers whose turn has come."""
         try:
-            while self._begun and self._begun[0].is_answered and self._may_answer:
+            while self._begun and self._begun[0].is_answered:
+                if not self._is_lost and (self._write_by < math.inf or self._is_over):
+                    break
                 begun = self._begun.popleft()
                 try:
                     if begun.answer is not None and not self._is_lost:
@@ -442,11 +470,6 @@ class Connection(asyncio.Protocol):
             self._close_after_the_last()
         elif len(self._inbox) >= START_BYTES:
             self._go_on()
-
-    @property
-    def _may_answer(self) -> bool:
-        """Whether an answer may be written, or forgotten because nobody waits for it any more."""
-        return self._is_lost or (self._write_by == math.inf and not self._is_over)
 
     def _release(self, begun: _Begun) -> None:
         begun.ticket.release()

@@ -28,7 +28,7 @@ from api.kafka.messages.group_messages import GroupProtocol
 from api.kafka.messages.log_messages import ProduceTopic
 from api.kafka.records import Records, encode_records
 from api.kafka.server.arrival import Room
-from api.kafka.server.connection import Connection
+from api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from api.sending import INLINE_BYTES
 from api.wire import Admission
 from mq.limits import MIB
@@ -147,6 +147,7 @@ class _Calls:
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.begun: list[Frame] = []
+        self.closings = 0
         #: The answer to all requests.
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._at_once = at_once
@@ -163,7 +164,7 @@ class _Calls:
         return Session(None, lambda: 0, is_private=True)
 
     def closed(self, connection: Connection) -> None:
-        pass
+        self.closings += 1
 
     def begin_at_once(self, frame: Frame, asker: object, reply: Reply) -> bool:
         if self._at_once:
@@ -249,3 +250,72 @@ def test_kafka_06_clients_that_go_while_nothing_can_be_stored_leave_nothing_behi
                 until(lambda count=count: admission.requests == count)
     until(lambda: admission.requests == admission.bytes == 0)
     assert list(kafka.api.stored(topic).values()) == [5]
+
+
+SENT = 300
+
+
+def test_kafka_03_all_that_a_producer_without_acknowledgements_sent_before_it_went_is_stored(kafka, topic) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    appends = b"".join(framed(_append(topic, b"%d" % number, acks=0))[1] for number in range(SENT))
+    with RawClient(kafka.port) as client:
+        client.socket.sendall(appends)
+    until(lambda: list(kafka.api.stored(topic).values()) == [SENT])
+    assert kafka.api.bodies(topic) == {f"{topic}@broker-a": [str(number) for number in range(SENT)]}
+
+
+def test_kafka_03_what_waits_for_room_when_its_producer_goes_is_stored(tmp_path, topic) -> None:
+    with kafka_running(tmp_path, queue_requests_max=PLACES) as kafka:
+        kafka.api.put_topic(topic, partitions=1)
+        appends = b"".join(framed(_append(topic, b"x", acks=0))[1] for _ in range(SENT))
+        with kafka.api.hosted(topic, f"{topic}@broker-a").open().turn:
+            with RawClient(kafka.port) as client:
+                client.socket.sendall(appends)
+            until(lambda: kafka.api.service.admission.requests == PLACES)
+        until(lambda: list(kafka.api.stored(topic).values()) == [SENT])
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_kafka_03_of_what_a_producer_sent_only_what_needs_no_answer_is_begun_when_it_is_gone(at_once) -> None:
+    async def run() -> None:
+        calls = _Calls(at_once=at_once)
+        appends = Admission("produce", bytes_max=MIB, requests_max=100)
+        connection = calls.connected(appends, _Transport())
+        sent = [_append("t", b"x", acks=acks) for acks in [0] * IN_FLIGHT_MAX + [1, 0, -1, 0]]
+        connection.data_received(b"".join(framed(one)[1] for one in [*sent, ListGroupsRequest(), sent[0]]) + b"half")
+        connection.connection_lost(None)
+        assert not connection.gone.done() and calls.closings == 0
+        calls.answer.set_result(None)
+        await asyncio.wait_for(connection.gone, 30)
+        async with asyncio.timeout(30):
+            while appends.requests:
+                await asyncio.sleep(0)
+        assert [one.request.acks for one in calls.begun] == [0] * (IN_FLIGHT_MAX + 3)
+        assert calls.closings == 1 and appends.bytes == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["stop", "end", "ending"])
+def test_kafka_06_what_a_client_left_behind_ends_with_the_service_and_with_its_access(how) -> None:
+    async def run() -> None:
+        calls = _Calls()
+        appends = Admission("produce", bytes_max=MIB, requests_max=100)
+        connection = calls.connected(appends, _Transport())
+        connection.data_received(framed(_append("t", b"x", acks=0))[1] * (IN_FLIGHT_MAX + 5))
+        connection.connection_lost(None)
+        if how == "ending":
+            calls.is_ending = True
+            calls.answer.set_result(None)
+        else:
+            getattr(connection, how)()
+        await asyncio.wait_for(connection.gone, 30)
+        if how != "ending":
+            assert appends.requests == IN_FLIGHT_MAX, "these are still to be stored"
+            calls.answer.set_result(None)
+        async with asyncio.timeout(30):
+            while appends.requests:
+                await asyncio.sleep(0)
+        assert len(calls.begun) == IN_FLIGHT_MAX and calls.closings == 1
+
+    asyncio.run(run())

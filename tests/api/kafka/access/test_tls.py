@@ -8,17 +8,19 @@ import socket
 import ssl
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
 
-from api.kafka.messages import (
-    ApiVersionsRequest,
-)
+from api.kafka.messages import ApiVersionsRequest, ProducePartition, ProduceRequest
+from api.kafka.messages.log_messages import ProduceTopic
+from api.kafka.records import Records, encode_records
 from tables.config_sections import Secret, TlsClientAuth
 from tests.api.guarded import SECRET, guarded
 from tests.api.kafka.access.callers import Door, consume, everything, send
 from tests.api.kafka.door import free_port
-from tests.api.kafka.raw_client import RawClient
+from tests.api.kafka.raw_client import RawClient, framed
 from tests.api.running import until
 from tests.certificates import Authority
 
@@ -33,6 +35,20 @@ def test_kafka_11_a_slow_handshake_holds_nobody_else(door) -> None:
     with socket.create_connection(("127.0.0.1", door.port)) as silent, door.raw() as client:
         assert client.ask(ApiVersionsRequest()).error_code == 0
         silent.close()
+
+
+@pytest.mark.parametrize("farewell", [True, False])
+def test_kafka_03_what_a_producer_sent_over_tls_before_it_went_is_stored(door, topic, farewell) -> None:
+    door.admin.put_topic(topic, partitions=1)
+    records = Records(pa.nulls(1, pa.binary()), pa.array([b"x"]), None, np.full(1, 1_700_000_000_000, np.int64))
+    batch = encode_records(records, base_offset=0)
+    append = ProduceRequest(None, 0, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    with door.caller(topic, *everything(topic)).raw() as client:
+        client.socket.sendall(framed(append)[1] * 300)
+        if farewell:
+            with contextlib.suppress(OSError):  # the service does not wait for ours
+                client.socket.unwrap()
+    until(lambda: door.admin.stored(topic) == {f"{topic}@broker-a": 300})
 
 
 def test_sec_18_handshakes_under_way_at_the_kafka_port_count_against_the_limit_of_connections(tmp_path) -> None:
