@@ -18,7 +18,16 @@ from mq.errors import NotFound, Refused
 from mq.names import check_topic
 from tables.store import Store
 
-__all__ = ["COLUMNS", "Definition", "definition_of", "definitions", "read_definition", "remove_definition", "save"]
+__all__ = [
+    "COLUMNS",
+    "Definition",
+    "definition_of",
+    "definitions",
+    "read_definition",
+    "remove_definition",
+    "save",
+    "sharing",
+]
 
 FOLDER: Final = "jobs/export/definitions"
 #: Columns of the message that an export may include, each named with a leading `_`.
@@ -104,7 +113,8 @@ def save(store: Store, found: Definition) -> Definition:
     Raises
     ------
     Refused
-        The name belongs to an export with another topic or table, whose progress does not apply to this one.
+        The name belongs to an export with another topic or table, whose progress does not apply to this one; or the
+        table belongs to another export.
     """
     try:
         present = read_definition(store, found.name)
@@ -117,8 +127,16 @@ def save(store: Store, found: Definition) -> Definition:
             )
             raise Refused(detail, field="name")
         found = msgspec.structs.replace(found, id=present.id)
+    elif (other := sharing(store, found)) is not None:
+        detail = f"to: export {other} writes to {found.to} already, and to its quarantine; use another table"
+        raise Refused(detail, field="to")
     store.replace(_key(found.name), msgspec.json.encode(found))
     return found
+
+
+def sharing(store: Store, found: Definition) -> str | None:
+    """Return the name of another export with the same tables; None if there is none."""
+    return next((one.name for one in definitions(store) if one.to == found.to and one.name != found.name), None)
 
 
 def read_definition(store: Store, name: str) -> Definition:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save
+from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save, sharing
 from jobs.export.plan import ExportPlan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
 from jobs.read import Catalog, stored_partitions
@@ -144,6 +144,10 @@ def run_export(spark: SparkSession, store: Store, found: Definition, warehouse: 
 
 def replay_quarantine(spark: SparkSession, store: Store, found: Definition, warehouse: str) -> dict[str, int]:
     """Parse the quarantine table again by the definition's current schema; what fits moves to the typed table."""
+    other = sharing(store, found)
+    if other is not None:
+        # It would take what the other one has put there meanwhile with it. (Earlier releases allowed two.)
+        raise Refused(f"to: exports {found.name} and {other} share a quarantine; give one of them its own", field="to")
     with shard_lock(store, "export", found.name):
         export_now = _Export(spark, store, found, warehouse)
         export_now.resume()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ __all__ = ["FITS", "fields_of", "quarantine_columns", "typed", "typed_columns", 
 FITS: Final = "_fits"
 _FIELDS: Final = "_fields"
 _TEXT: Final = "_text"
+_IS_WHOLE: Final = "_is_whole"
 _CORRUPT: Final = "_corrupt_record"
 _PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 #: Characters of the faulty text that a reason quotes.
@@ -52,12 +54,24 @@ def with_verdict(messages: DataFrame, schema: StructType) -> DataFrame:
     asked = nullable.add(_CORRUPT, "string")
     text = F.expr("try_validate_utf8(CAST(body AS STRING))")
     found = messages.withColumn(_TEXT, text).withColumn(_FIELDS, F.from_json(_TEXT, asked, _PERMISSIVE))
+    found = found.withColumn(_IS_WHOLE, _is_whole(F.col(_TEXT)))
     is_object = F.ltrim(F.col(_TEXT)).startswith("{")
-    fits = F.col(_TEXT).isNotNull() & is_object & F.col(_FIELDS)[_CORRUPT].isNull()
+    fits = F.col(_TEXT).isNotNull() & is_object & F.col(_IS_WHOLE) & F.col(_FIELDS)[_CORRUPT].isNull()
     for field in schema:
         if not field.nullable:
             fits = fits & F.col(_FIELDS)[field.name].isNotNull()
     return found.withColumn(FITS, F.coalesce(fits, F.lit(False)))
+
+
+def _is_whole(text: Column) -> Column:
+    """Return whether a text is one JSON value: `from_json` does not look at what stands behind the first one.
+
+    So the text becomes the first field of an object, whose second is read only if nothing but a value stands there. No
+    sender knows the name of that field.
+    """
+    mark = uuid.uuid4().hex
+    around = F.concat(F.lit('{"body":'), text, F.lit(f',"{mark}":true}}'))
+    return F.coalesce(F.from_json(around, f"`{mark}` BOOLEAN")[mark], F.lit(False))
 
 
 def typed_columns(schema: StructType, columns: Sequence[str]) -> list[Column]:
@@ -93,6 +107,7 @@ def _why(schema: StructType) -> tuple[Column, Column]:
         (text.isNull(), "body", F.lit("is not UTF-8")),
         (F.expr(f"try_parse_json({_TEXT})").isNull(), "body", F.concat(F.lit("is not JSON: "), found)),
         (~F.ltrim(text).startswith("{"), "body", F.concat(F.lit("is not a JSON object: "), found)),
+        (~F.col(_IS_WHOLE), "body", F.concat(F.lit("has more than one JSON value: "), found)),
     ]
     for field in schema:
         cases += _field_cases(field)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from jobs.export.definition import definitions
+from jobs.export.definition import COLUMNS, definitions
 from jobs.export.export import export_topic, replay_quarantine
+from jobs.export.typed_body import FITS, fields_of, quarantine_columns, with_verdict
 from jobs.tasks.warehouse_files import storage
 from tables.failpoints import FailpointHit, arm
 from tests.unit.jobs.warehouses import Filled
@@ -74,3 +76,19 @@ def test_spark_09_messages_go_into_the_typed_table_once_and_what_does_not_fit_in
     assert sorted(places) == [*(("orders@a", n) for n in (0, 2, 3, 4, 5)), ("orders@b", 3)]
     assert spark.read.format("delta").load(f"{to}_quarantine").count() == 4
     assert run("id BIGINT, amount DOUBLE, new STRING")["batches"] == 0
+
+
+def test_spark_09_a_body_with_something_behind_its_object_does_not_fit(spark: SparkSession) -> None:
+    fit = [b'{"id": 1}', b' {"id": 2, "b": {"c": [1, 2]}}\n ', b'{"id": null}']
+    unfit = [
+        *(b'{"id": 1}{"id": 2}', b'{"id": 1}\n{"id": 2}', b'{"id": 1}, {"id": 2}', b'{"id": 1} garbage'),
+        *(b'{"id": 1}}', b'{"id": 1}]', b'{"id": 1},"b":true}', b'{"id": 1},', b'{"id": 1} {'),
+    ]
+    messages = spark.createDataFrame([(number, body) for number, body in enumerate(fit + unfit)], "n INT, body BINARY")
+    found = with_verdict(messages, fields_of("id BIGINT"))
+    assert [row[FITS] for row in found.orderBy("n").collect()] == [True] * len(fit) + [False] * len(unfit)
+    columns = found.where(~found[FITS])
+    for name in (*COLUMNS, "partition", "offset"):
+        columns = columns if name in columns.columns else columns.withColumn(name, F.lit(None))
+    reasons = {row.reason.split(":")[0] for row in columns.select(quarantine_columns(fields_of("id BIGINT"))).collect()}
+    assert reasons <= {"has more than one JSON value", "is not JSON"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.export.definition import definition_of, definitions, read_definition, remove_definition, save
+from jobs.export.definition import definition_of, definitions, read_definition, remove_definition, save, sharing
 from jobs.export.json_schema import struct_of_json_schema
 from jobs.export.plan import ExportPlan, ExportState, Plans, next_ranges
 from mq.errors import Conflict, NotFound, Refused
@@ -84,6 +84,18 @@ def test_spark_09_a_definition_keeps_its_identity_when_its_schema_changes_and_lo
     with pytest.raises(NotFound):
         read_definition(store, "orders")
     assert save(store, definition_of("orders", "lake.orders", schema="id BIGINT")).id != first.id
+
+
+def test_spark_09_two_exports_do_not_share_a_table_whose_quarantine_they_would_share() -> None:
+    store = MemoryStore()
+    orders = save(store, definition_of("orders", "lake.all", schema="id BIGINT"))
+    bills = definition_of("bills", "lake.all", schema="id BIGINT")
+    with pytest.raises(Refused, match="export orders writes") as raised:
+        save(store, bills)
+    assert raised.value.field == "to"
+    save(store, definition_of("bills", "lake.bills", schema="id BIGINT"))
+    assert sharing(store, bills) == "orders"
+    assert sharing(store, orders) is None
 
 
 def test_spark_09_a_plan_is_carried_out_again_until_it_is_in_the_state() -> None:
