@@ -30,7 +30,7 @@ from api.kafka.records import Records, encode_records
 from api.kafka.server.arrival import Room
 from api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from api.sending import INLINE_BYTES
-from api.wire import Admission
+from api.wire import Admission, Ticket
 from mq.limits import MIB
 from tables.config_sections import ServiceSettings
 from tests.api.guarded import guarded
@@ -166,13 +166,13 @@ class _Calls:
     def closed(self, connection: Connection) -> None:
         self.closings += 1
 
-    def begin_at_once(self, frame: Frame, asker: object, reply: Reply) -> bool:
+    def begin_at_once(self, frame: Frame, asker: object, ticket: Ticket, reply: Reply) -> bool:
         if self._at_once:
             self.begun.append(frame)
             self.answer.add_done_callback(lambda _: reply.ready(None))
         return self._at_once
 
-    async def begin(self, frame: Frame, session: Session, asker: object) -> Awaitable[None]:
+    async def begin(self, frame: Frame, session: Session, asker: object, ticket: Ticket) -> Awaitable[None]:
         await asyncio.sleep(0)
         self.begun.append(frame)
         return asyncio.shield(self.answer)
