@@ -5,6 +5,7 @@ pop ──► lines written and flushed ──► acknowledged by the next pop �
  └── SIGTERM, Ctrl-C, a closed pipe: messages that are not written go back to the group
 
 A pop gives messages of the brokers that the asked process serves, so the processes of the topic are asked in turn.
+They are looked up again every few seconds, since an expansion may put partitions on the brokers of further ones.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ __all__ = ["GroupOptions", "consume_for_group", "stopped_by_sigterm"]
 
 #: Few enough for a slow reader of the output to take them all within their invisible time.
 _POP_MESSAGES: Final = 256
-_WAIT_MS: Final = 15_000
+#: Milliseconds that a pop with --follow waits at a single process; then the processes are looked up again.
+_WAIT_MS: Final = 5_000
 #: Milliseconds that a pop without --follow waits for the first message.
 _LOOK_MS: Final = 200
 #: Milliseconds that a pop with --follow waits at each of several processes.
 _TURN_MS: Final = 500
+#: Seconds after which the processes of the topic are looked up again, while messages come, too.
+_HOSTS_AGE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +59,12 @@ class GroupOptions:
     invisible_ms: int | None
 
 
-def consume_for_group(url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess) -> None:
+def consume_for_group(
+    url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess, hosts_age_s: float = _HOSTS_AGE_S
+) -> None:
     """Print messages until there are no more, or until told to stop."""
     with PopClient(url, group, client_id="deltamq-consume", patience=PATIENCE, **access) as client:
-        printing = _Printing(client, options, line)
+        printing = _Printing(client, options, line, hosts_age_s)
         with stopped_by_sigterm(printing):
             printing.run()
 
@@ -86,7 +92,7 @@ def stopped_by_sigterm(printing: Stoppable) -> Iterator[None]:
 class _Printing:
     """One run of the command."""
 
-    def __init__(self, client: PopClient, options: GroupOptions, line: Line) -> None:
+    def __init__(self, client: PopClient, options: GroupOptions, line: Line, hosts_age_s: float) -> None:
         self._client = client
         self._options = options
         self._line = line
@@ -94,6 +100,8 @@ class _Printing:
         self._connections: dict[Endpoint | None, PopConnection] = {}
         #: The processes to ask in turn; empty before they are known, and after a turn that brought nothing.
         self._hosts: list[Endpoint | None] = []
+        self._hosts_age_s = hosts_age_s
+        self._found_at = float("-inf")
         self._stopping = Event()
         #: Handles of messages that are written but not acknowledged, and of messages not written yet.
         self._written: list[str] = []
@@ -118,7 +126,9 @@ class _Printing:
 
     def _turn(self, left: int | None) -> int:
         """Pop once at each process, and print what comes; returns the number of messages."""
-        self._hosts = self._hosts or self._found()
+        if not self._hosts or time.monotonic() >= self._found_at + self._hosts_age_s:
+            self._hosts = self._found()
+            self._found_at = time.monotonic()
         count = 0
         for host in self._hosts:
             batch = None if left is not None and count >= left else self._pop(host, left and left - count)
@@ -132,14 +142,21 @@ class _Printing:
         return count
 
     def _found(self) -> list[Endpoint | None]:
-        """Return the processes that serve brokers of the topic; any if a partition is named, or only one is known."""
+        """Return the processes that serve brokers of the topic; any if a partition is named, or only one is known.
+
+        While they cannot be looked up, these are the ones that were asked before.
+        """
         hosts = self._client.hosts
-        if self._options.partition is None and hosts.look() and hosts.are_several:
+        if self._options.partition is not None:
+            return [None]
+        if hosts.look():
+            if not hosts.are_several:
+                return [None]
             # The topic may not exist yet: a pop at any process tells that.
             with suppress(DeltaMQError):
                 view = fetch_view(hosts, self._options.topic, self._client.patience.request_timeout_s)
                 return [*hosts.of(view.stored_at)]
-        return [None]
+        return self._hosts or [None]
 
     def _connection(self, host: Endpoint | None) -> PopConnection:
         if host not in self._connections:

@@ -171,9 +171,13 @@ class Hosts:
             ends = {one: self._avoided.get(one, 0.0) for one in wanted}
         return next((one for one, end in ends.items() if end <= now), min(ends, key=ends.__getitem__))
 
-    def of(self, brokers: Collection[str]) -> list[Endpoint]:
-        """Return the hosts of these brokers, each once; for an unknown one, any host."""
-        owners = dict.fromkeys(self.endpoint(broker) for broker in sorted(brokers))
+    def of(self, brokers: Collection[str], *, even_avoided: bool = False) -> list[Endpoint]:
+        """Return the hosts of these brokers, each once; for an unknown one, any host.
+
+        So also for one whose host is avoided, unless `even_avoided`.
+        """
+        known = self._owners if even_avoided else {}
+        owners = dict.fromkeys(known.get(broker) or self.endpoint(broker) for broker in sorted(brokers))
         return list(owners) or [self.endpoint()]
 
     def failed(self, endpoint: Endpoint, error: DeltaMQError) -> None:

@@ -1,19 +1,21 @@
 """The pollers of a consumer: one for each topic at each process that serves brokers of the topic.
 
     group's order ──► hosts of the topics' brokers ──► pollers ──┐
-                              ▲                                  │ the hosts change: cancelled, others begin
+                              ▲                                  │ these change: cancelled, others begin
                               └──────────────────────────────────┘
 
 A pop returns messages of the brokers that the asked process serves, so the consumer pops at all processes. With a
-single process, or while no others are known, each topic has one poller.
+single process, or while no others are known, each topic has one poller. An expansion may put partitions on a broker
+whose host is known already: no host tells that, so the topics' brokers are looked up again every few seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from mq.client.admin import fetch_view
@@ -33,6 +35,10 @@ log = logging.getLogger("deltamq.client")
 #: Interval at which the hosts are compared; maximum age of the view of them.
 _LOOK_S: Final = 0.5
 _AGE_S: Final = 5.0
+#: Seconds after which the brokers of one topic are looked up again, and the half more that is drawn at random: so many
+#: consumers that began together do not ask together.
+_BROKERS_AGE_S: Final = 5.0
+_BROKERS_JITTER: Final = 0.5
 #: Seconds that a cancelled pop may take to end by itself.
 _CANCEL_S: Final = 2.0
 
@@ -53,6 +59,7 @@ class Pollers:
         popping: Callable[[str, Ordering, bool], Popping],
         thread: Callable[[str, Callable[[], None]], threading.Thread],
         fail: Callable[[DeltaMQError], None],
+        brokers_age_s: float = _BROKERS_AGE_S,
     ) -> None:
         """Prepare the pollers; `popping(topic, order, alone)` says how a topic is popped, `thread` makes a thread."""
         self._client = client
@@ -62,10 +69,13 @@ class Pollers:
         self._popping = popping
         self._thread = thread
         self._fail = fail
+        # One topic's description in this time, however many topics there are.
+        self._brokers_age_s = brokers_age_s * len(topics)
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._targets: Sequence[Target] = ()
-        #: Whether the brokers of each topic are known.
+        #: The brokers of each topic, as far as they are known, and whether some are wanted that are not.
+        self._brokers: dict[str, Collection[str]] = {}
         self._complete = False
         self._pollers: list[Poller] = []
         self._threads: list[threading.Thread] = []
@@ -81,11 +91,12 @@ class Pollers:
             # In order, the next message waits for the acknowledgement, so it is sent at once.
             self._settler.ack_within_s = 0.0
         hosts = self._client.hosts
-        epoch = -1
+        epoch, old_at = -1, 0.0
         while not self._ending.is_set():
-            if hosts.epoch != epoch or not self._complete:
+            if hosts.epoch != epoch or not self._complete or time.monotonic() >= old_at:
                 epoch = hosts.epoch
                 self._follow(order)
+                old_at = time.monotonic() + self._brokers_age_s * (1 + _BROKERS_JITTER * random.random())
             self._ending.wait(_LOOK_S)
             hosts.keep_fresh()
 
@@ -124,13 +135,15 @@ class Pollers:
     def _hosts_of(self, topic: str) -> Sequence[Endpoint | None]:
         timeout_s = self._client.patience.request_timeout_s
         try:
-            view = fetch_view(self._client.hosts, topic, timeout_s)
+            self._brokers[topic] = fetch_view(self._client.hosts, topic, timeout_s).stored_at
         except DeltaMQError as error:
-            # The topic may not exist yet, or no host answers: a pop at any host will report that.
             log.info("event=topic_unknown topic=%s code=%s", topic, error.code)
-            self._complete = False
-            return [None]
-        return self._client.hosts.of(view.stored_at)
+            if topic not in self._brokers:
+                # The topic may not exist yet, or no host answers: a pop at any host will report that.
+                self._complete = False
+                return [None]
+        # Also a host that does not answer now: its poller goes on as soon as it does.
+        return self._client.hosts.of(self._brokers[topic], even_avoided=True)
 
     # The end ----------------------------------------------------------------------------------------------------
 

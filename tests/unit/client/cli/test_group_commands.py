@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import parse_policy
+from mq.client.messages import ReceivedMessage
 from mq.testing.queue import MemoryQueue
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_queue import QueueFault
@@ -252,6 +254,35 @@ def test_consume_for_a_group_takes_messages_at_all_processes(run: Run, stub: Stu
     assert sorted(line.split("\t")[2] for line in done.out.splitlines()) == ["", "", "", "other", "other"]
     followed = run("consume", "orders", "--group", "audit", "--follow", "--max", "5")
     assert len(followed.out.splitlines()) == 5
+
+
+def test_pop_01_consume_for_a_group_takes_messages_of_a_process_that_gets_partitions_meanwhile(
+    stub: StubService, beside: StubService, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Turns that bring messages must not put off the look at where the topic is."""
+    stub.create("orders", 1)
+    stub.queue.fill("orders", 400, start=3)
+    at: set[str | None] = set()
+
+    def line(message: ReceivedMessage) -> bytes:
+        if not at:
+            stub.expand("orders", 2)
+        at.add(message.tag)
+        return b"."
+
+    options = GroupOptions(
+        topic="orders",
+        partition=None,
+        max_messages=None,
+        follow=False,
+        tags="*",
+        filter=None,
+        order=None,
+        invisible_ms=None,
+    )
+    consume_for_group(stub.url, "billing", options, line, {}, hosts_age_s=0.0)
+    sys.stdout.flush()
+    assert (capfdbinary.readouterr().out, at) == (b"." * 405, {None, "other"})
 
 
 def test_consume_for_a_group_goes_on_when_a_process_goes_away(run: Run, stub: StubService, beside: StubService) -> None:

@@ -178,3 +178,59 @@ def test_pop_01_a_consumer_pops_at_every_host_of_its_topic(pair: tuple[StubServi
         one.wait_for(lambda: len(handled) == 42)
         assert consumer.close().unfinished == 0
     assert sorted(handled) == list(range(42))
+
+
+def test_pop_01_partitions_that_an_expansion_puts_on_a_known_host_are_popped(
+    pair: tuple[StubService, StubService],
+) -> None:
+    """Neither a host nor an owner changes then, so only the topic itself tells that it is at another broker, too."""
+    one, other = pair
+    one.create("orders", 1)
+    one.queue.fill("orders", 1)
+    handled: list[int] = []
+
+    def handle(message: PoppedMessage) -> None:
+        with one.changed:
+            handled.append(int(message.body))
+            one.changed.notify_all()
+
+    consumer = PopConsumer(one.url, "billing", "orders", handle, patience=QUICK, order=False)
+    consumer._pollers._brokers_age_s = 0.01
+    with consumer:
+        one.queue.wait_for(lambda: handled == [0] and "/v1/topics/orders" in [*one.gets, *other.gets])
+        epoch = consumer._client.hosts.epoch
+        one.expand("orders", 2)
+        other.queue.fill("orders", 1, start=1)
+        one.wait_for(lambda: len(handled) == 2)
+        assert consumer._client.hosts.epoch == epoch, "nothing else has changed"
+        assert [len(stub.queue.calls_of("pop")) > 0 for stub in pair] == [True, True]
+
+
+def test_pop_01_pollers_stay_where_they_are_while_a_host_is_avoided_or_the_topic_cannot_be_looked_up(
+    pair: tuple[StubService, StubService],
+) -> None:
+    one, other = pair
+    one.create("orders", 2)
+    one.queue.fill("orders", 0)
+    other.queue.fill("orders", 0)
+    consumer = PopConsumer(one.url, "billing", "orders", lambda _: None, patience=QUICK, order=False)
+    consumer._pollers._brokers_age_s = 0.01
+    hosts = consumer._client.hosts
+
+    def looks() -> int:
+        return sum(path == "/v1/topics/orders" for stub in pair for path in stub.gets)
+
+    def look_again() -> None:
+        before = looks()
+        one.queue.wait_for(lambda: looks() >= before + 2)
+
+    with consumer:
+        one.queue.wait_for(lambda: one.queue.pops_open == other.queue.pops_open == 1)
+        cancelled = [stub.queue.pops_cancelled for stub in pair]
+        targets = consumer._pollers._targets
+        hosts.failed(hosts.endpoint("broker-b"), Unknown("no", code="no_answer"))
+        look_again()
+        del one.topics["orders"]
+        look_again()
+        assert consumer._pollers._targets is targets and len(targets) == 2
+        assert [stub.queue.pops_cancelled for stub in pair] == cancelled
