@@ -106,7 +106,7 @@ def consume(
             with PullConsumer(
                 url, topic, partitions=named, offsets=offsets, tags=tags, filter=filter, **access
             ) as consumer:
-                for messages in polls(consumer, follow=follow, max_messages=max_messages):
+                for messages in polls(consumer, follow=follow, max_messages=max_messages, beyond=True):
                     write_lines(messages, line)
                     consumer.commit()
         elif strategy == EXCLUSIVE and order in (None, EXCLUSIVE):
@@ -144,13 +144,19 @@ class Polled(Protocol):
     def poll(self, max_messages: int, wait_ms: int, /) -> list[ReceivedMessage]: ...
 
 
-def polls(consumer: Polled, *, follow: bool, max_messages: int | None) -> Iterator[list[ReceivedMessage]]:
-    """Yield what the consumer finds, up to the current end offsets (or for ever) and to `max_messages`."""
+def polls(
+    consumer: Polled, *, follow: bool, max_messages: int | None, beyond: bool = False
+) -> Iterator[list[ReceivedMessage]]:
+    """Yield what the consumer finds, up to the current end offsets (or for ever) and to `max_messages`.
+
+    `beyond`: also what was polled with them and came later. The consumer's positions are behind these messages, so who
+    commits must have them.
+    """
     ends = {} if follow else consumer.end_offsets()
     left = max_messages
     while follow or any(consumer.position(name) < end for name, end in ends.items()):
         found = consumer.poll(_POLL_MESSAGES if left is None else min(left, _POLL_MESSAGES), _POLL_MS)
-        shown = found if follow else [one for one in found if one.offset < ends.get(one.partition, 0)]
+        shown = found if follow or beyond else [one for one in found if one.offset < ends.get(one.partition, 0)]
         yield shown
         if left is not None:
             left -= len(shown)
