@@ -138,3 +138,15 @@ def test_chunks_are_bounded_in_bytes_and_rows_and_follow_from_the_table_alone() 
     assert chunk_starts(pa.concat_tables([table.slice(0, 3), table.slice(3)]), 100, 1_000) == [0, 2, 3, 5, 6]
     assert chunk_starts(table.slice(0, 0), 100, 10) == [0]
     assert chunk_of(table, 1, 3).column("body").to_pylist() == [b"x" * 10, b"x" * 500]
+
+
+def test_a_table_may_have_more_bodies_than_one_chunk_can_hold() -> None:
+    """One MiB, many times: together the bodies are over 2 GiB, where the offsets in a chunk of Arrow end."""
+    mib = pa.array([b"x" * 2**20], pa.binary())
+    table = pa.table({"body": pa.chunked_array([mib] * 2_200)})
+    before = pa.total_allocated_bytes()
+    starts = chunk_starts(table, 16 * (2**20 + 32), 10_000)
+    assert starts == [*range(0, 2_200, 16), 2_200]
+    assert pa.total_allocated_bytes() < before + 2**20, "nothing was put together"
+    low, high = starts[-2:]
+    assert chunk_of(table, low, high).column("body").to_pylist() == [b"x" * 2**20] * (high - low)
