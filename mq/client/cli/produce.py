@@ -105,16 +105,15 @@ class _Tally:
         while self._pending and (self._pending[0][1].done() or len(self._pending) > _PENDING_MAX):
             self._wait_first()
 
-    def wait(self) -> None:
-        """Wait for all lines under way; then raises the error of the first that failed."""
+    def wait(self) -> DeltaMQError | None:
+        """Wait for all lines under way; returns the error of the first that failed, if one did."""
         first: DeltaMQError | None = None
         while self._pending:
             try:
                 self._wait_first()
             except DeltaMQError as error:
                 first = first or error
-        if first is not None:
-            raise first
+        return first
 
     def _wait_first(self) -> None:
         number, future = self._pending.popleft()
@@ -170,6 +169,8 @@ def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, access: Clie
 
 
 def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> None:
+    """Send the lines of `file`; raises the error of the first that failed."""
+    found: DeltaMQError | None = None
     try:
         with row_bar(f"sending to {topic}", None) as advance:
             for number, line in _lines(file):
@@ -180,9 +181,20 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
                 tally.add(number, future)
                 if number % _BAR_EVERY == 0:
                     advance(tally.sent)
+    except DeltaMQError as error:
+        found = error
     finally:
         # Also after an error: requests under way end first, so that the reported count is true.
-        tally.wait()
+        waited = tally.wait()
+    # Lines under way come before one that could not be read or sent, and behind one that has failed.
+    errors = [error for error in (found, waited) if error is not None]
+    if errors:
+        raise min(errors, key=_line_of)
+
+
+def _line_of(error: DeltaMQError) -> int:
+    number = error.extra.get("line")
+    return number if isinstance(number, int) else 0
 
 
 def _report(topic: str, tally: _Tally, *, as_json: bool) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,8 +14,10 @@ import pytest
 from mq.client.cli import console
 from mq.client.cli import root as cli
 from mq.client.cli.consume import parse_start
-from mq.client.cli.produce import decode_line
-from mq.errors import Overloaded, Refused, Unauthenticated, Unknown
+from mq.client.cli.produce import _send_all, _Tally, decode_line
+from mq.client.messages import Message, Sent
+from mq.client.produce import SendFuture
+from mq.errors import DeltaMQError, Overloaded, Refused, Unauthenticated, Unavailable, Unknown
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
@@ -164,6 +168,47 @@ def test_produce_names_the_line_that_the_service_refuses(run: Run, stub: StubSer
     done = run("produce", "orders", "--json", stdin=b'{"body":"1"}\n{"body":"2"}\n')
     error = json.loads(done.err)["error"]
     assert (done.status, error["code"], error["line"], error["sent"]) == (1, "invalid_value", 2, 1)
+
+
+class Failing:
+    """A producer whose sends fail when the test says so, or in the moment in which the last of `lines` begins."""
+
+    def __init__(self, lines: int) -> None:
+        self._lines = lines
+        self._futures: list[SendFuture[Sent]] = []
+
+    def send_async(self, topic: str, message: Message) -> SendFuture[Sent]:
+        self._futures.append(SendFuture())
+        if len(self._futures) == self._lines:
+            self.fail()
+        return self._futures[-1]
+
+    def fail(self) -> None:
+        for future in self._futures:
+            future.set_exception(Unavailable("away"))
+
+
+def test_produce_names_the_first_of_several_lines_that_failed() -> None:
+    producer: Any = Failing(3)
+    lines = io.BytesIO(b'\n{"body":"1"}\n{"body":"2"}\n{"body":"3"}\n')
+    with pytest.raises(DeltaMQError) as failed:
+        _send_all(producer, "orders", lines, _Tally())
+    assert (failed.value.code, failed.value.detail) == ("unavailable", "line 2: away")
+
+
+def test_produce_names_a_line_that_failed_before_one_that_is_no_message() -> None:
+    producer: Any = Failing(3)
+
+    class Lines(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            line = super().readline(size)
+            if line == b"{":
+                producer.fail()
+            return line
+
+    with pytest.raises(DeltaMQError) as failed:
+        _send_all(producer, "orders", Lines(b'{"body":"1"}\n{"body":"2"}\n{'), _Tally())
+    assert (failed.value.code, failed.value.detail) == ("unavailable", "line 1: away")
 
 
 def test_produce_without_an_answer_is_an_unknown_outcome(run: Run, stub: StubService) -> None:
