@@ -145,7 +145,9 @@ class PopEndpoint:
             body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=self._within_ms)
             request = decode_pop(headers, body)
         topic = await self._topic(topic_name, scope)
-        group = await self._groups.for_use(group_name)
+        # Ordered consumers pop only retried messages: a group that such a pop made would be shared.
+        may_make = request.retry is None or from_cluster(scope["headers"])
+        group = await (self._groups.for_use(group_name) if may_make else self._groups.reader(group_name))
         queues = self._topics.queues(topic)
         wanted = _checked(topic, queues, group, request, self._invisible)
         if request.client_id is not None:

@@ -38,8 +38,8 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     `invisible_ms` and `order` default to the group's settings; `order` says whether a partition's messages come in
     order, or those of each `key`. Without `partition` all partitions are popped; in a static topic it names a logical
     queue. `retry` "only" takes only messages that are delivered again, without order; an exclusive group can pop only
-    these. A pop in order may have an `attempt_id`: if its answer is lost and it is repeated with the same id, it gets
-    the same messages with new handles, while they are leased.
+    these, and such a pop creates no group. A pop in order may have an `attempt_id`: if its answer is lost and it is
+    repeated with the same id, it gets the same messages with new handles, while they are leased.
     """
 
     max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] | None = POP_MESSAGES_DEFAULT

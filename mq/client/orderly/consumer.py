@@ -311,6 +311,9 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             self._poked.clear()
             if self._heartbeats.is_exclusive:
                 self._begin_retries()
+            if self._retries.error is not None and self.error is None:
+                # Nobody would hear the retried messages any more.
+                self._fail(self._retries.error)
             self._rights.tick()
             self._turns.timers.tick()
             self._commits.tick(self._rights.works())

@@ -134,8 +134,10 @@ class Poller:
         if self._stop.is_set():
             return
         self._popping.count(False)
-        # Not final: the topic may be created later, and messages popped in another order be settled.
-        missing = isinstance(error, NotFound) and error.code == "topic_not_found"
+        # Not final: the topic may be created later, and messages popped in another order be settled. So may the group
+        # of a pop that creates none: an ordered consumer makes a group that was deleted anew.
+        codes = ("topic_not_found",) if self._popping.ask.retry is None else ("topic_not_found", "group_not_found")
+        missing = isinstance(error, NotFound) and error.code in codes
         if not (missing or isinstance(error, Conflict) or is_worth_retrying(error)):
             self._popping.fail(error)
             self._stop.set()

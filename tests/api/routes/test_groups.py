@@ -260,6 +260,18 @@ def test_a_group_is_made_by_its_first_pop_or_commit(api: Api, topic: str) -> Non
         assert api.call("GET", group_path(group)).json["max_attempts"] == 16
 
 
+def test_cons_01_a_pop_of_retried_messages_alone_makes_no_group(api: Api, topic: str) -> None:
+    """An ordered consumer's group that was deleted would come back as a shared one, and end all of its consumers."""
+    api.put_topic(topic, partitions=1)
+    group = f"{topic}.ledger"
+    path = f"{group_path(group)}/topics/{topic}/pop"
+    reply = api.call("POST", path, {"retry": "only"})
+    assert (reply.status, reply.json["code"]) == (404, "group_not_found")
+    assert api.call("GET", group_path(group)).status == 404
+    assert api.call("PUT", group_path(group), {"consume_strategy": "exclusive"}).status == 201
+    assert api.call("POST", path, {"retry": "only"}).json["messages"] == []
+
+
 def test_without_auto_create_an_unknown_group_is_not_found(tmp_path: Path) -> None:
     with running(config_for(tmp_path, auto_create_groups=False)) as api:
         api.put_topic("orders", partitions=1)

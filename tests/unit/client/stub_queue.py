@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, NotFound
 from mq.meta.group_settings import InvisibleBounds
 from mq.queue.progress import Start
 from mq.queue.retry import DEAD_REASON_HEADER, without_reason
@@ -197,6 +197,8 @@ class StubQueue:
                         return None
                     self.tick()
                     if group not in self.twin.tables.groups.groups:
+                        if request.get("retry") == "only":
+                            raise NotFound("no such group", code="group_not_found")
                         self.twin.put_group(group)
                     popped = self.twin.pop(
                         group,

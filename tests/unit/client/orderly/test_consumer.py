@@ -331,6 +331,41 @@ def test_cons_01_nothing_is_popped_before_the_group_is_known_to_be_exclusive(stu
     stub.wait_for(lambda: bool(stub.queue.calls_of("pop")))
 
 
+def test_retry_03_retried_messages_are_heard_after_the_group_was_deleted_and_made_again(
+    stub: StubService, listen: Listen
+) -> None:
+    stub.create("orders", 1)
+    stub.queue.twin.create_topic("orders")
+    ear = Ear(stub)
+    consumer = listen(ear)
+    stub.wait_for(lambda: stub.queue.pops_open == 1)
+    with stub.changed:
+        # The pop learns of the deletion before the heartbeat makes the group again.
+        stub.queue.faults["heartbeat"].extend([QueueFault.UNAVAILABLE] * 10_000)
+        del stub.order.strategies["ledger"]
+        stub.queue.twin.delete_group("ledger")
+        stub.changed.notify_all()
+    stub.queue.wait_for(lambda: consumer._retries.stats().failed_pops >= 2)
+    with stub.changed:
+        assert "ledger" not in stub.queue.twin.tables.groups.groups
+        stub.queue.faults["heartbeat"].clear()
+    stub.wait_for(lambda: stub.order.strategies.get("ledger") == "exclusive")
+    with stub.changed:
+        stub.queue.twin.send("orders", b"retried")
+    stub.wait_for(lambda: [message.body for message in ear.heard] == [b"retried"])
+    assert consumer.error is None
+
+
+def test_retry_03_a_consumer_whose_retried_messages_are_refused_for_good_ends_and_says_why(
+    stub: StubService, listen: Listen
+) -> None:
+    """It looked alive, while nobody popped them any more."""
+    stub.create("orders", 1)
+    stub.queue.faults["pop"].append(QueueFault.FORBIDDEN)
+    with pytest.raises(Forbidden):
+        listen(Ear(stub), start=False).run()
+
+
 def test_a_refusal_for_good_ends_the_consumer_and_run_says_why(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1)
     stub.queue.faults["heartbeat"].append(QueueFault.FORBIDDEN)
