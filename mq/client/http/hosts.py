@@ -265,6 +265,17 @@ class Hosts:
             if (known, everybody) != (self._owners, self._all):
                 self._owners, self._all = known, everybody
                 self.epoch += 1
+            self._forget_gone(set(everybody))
+
+    def _forget_gone(self, present: Collection[Endpoint]) -> None:
+        """Drop the learned hosts that are gone, and what is noted about them.
+
+        They are not closed here: a request may be under way at one. Its pool closes the idle connections when nobody
+        holds it any more, and so does the request when it ends.
+        """
+        self._learned = {address: one for address, one in self._learned.items() if one in present}
+        self._failures = {one: count for one, count in self._failures.items() if one in present}
+        self._avoided = {one: end for one, end in self._avoided.items() if one in present}
 
     def _note_name(self, asked: Endpoint, host: str | None, present: Collection[str]) -> None:
         """Remember that the host of this id answers at this URL; ids of hosts that are gone are forgotten."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,6 +11,7 @@ from mq.client import Admin, PopConsumer, PoppedMessage, Producer, PullConsumer
 from mq.client.http.hosts import META, Hosts
 from mq.errors import Refused, Unavailable, Unknown
 from tests.unit.client.pop.pop_consumers import QUICK, wait_done
+from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService
 
 
@@ -100,6 +102,53 @@ def test_a_role_that_has_moved_is_asked_for_at_any_host_until_the_view_is_new(
     pair[0].hosted = {**pair[0].hosted, "broker-a": pair[1], "broker-b": pair[0]}
     hosts.look()
     assert urls(hosts, "broker-b", "broker-a") == [pair[0].url, pair[1].url]
+
+
+def test_a_host_that_has_gone_is_forgotten_with_its_connections(
+    hosts: Hosts, pair: tuple[StubService, StubService]
+) -> None:
+    """In a cluster whose processes get new addresses, a client kept the sockets of all that there ever were."""
+    one, other = pair
+    hosts.look()
+    hosts.call("GET", "/v1/topics", role="broker-b")
+    hosts.failed(hosts.endpoint("broker-b"), Unknown("no", code="no_answer"))
+    one.hosted = {"broker-a": one, META: one}
+    assert hosts.look()
+    one.queue.wait_for(lambda: not other.connections)
+    assert urls(hosts, "broker-a", "broker-b") == [one.url, one.url]
+    assert list(hosts._learned) == [] and not hosts._avoided and not hosts._failures
+    one.hosted = {**one.hosted, "broker-b": other}
+    assert hosts.look()
+    assert hosts.call("GET", "/v1/topics", role="broker-b").status == 200
+    assert len(other.connections) == 1, "it is back, and asked as before"
+
+
+def test_a_request_at_a_host_that_is_forgotten_meanwhile_ends_as_usual(
+    hosts: Hosts, pair: tuple[StubService, StubService]
+) -> None:
+    one, other = pair
+    hosts.look()
+    other.queue.faults["ack"].append(QueueFault.GATE_AFTER)
+    with ThreadPoolExecutor(1) as thread:
+        body = b'{"handles":[]}'
+        answer = thread.submit(hosts.call, "POST", "/v1/groups/billing/ack", role="broker-b", body=body)
+        other.queue.wait_for(lambda: bool(other.queue.calls_of("ack")))
+        one.hosted = {"broker-a": one, META: one}
+        assert hosts.look()
+        assert list(hosts._learned) == [] and not answer.done()
+        other.queue.gate.set()
+        assert answer.result(10).status == 200
+    one.queue.wait_for(lambda: not other.connections)
+
+
+def test_a_given_url_is_kept_although_no_host_answers_there_any_more(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    hosts = Hosts([one.url, other.url])
+    one.hosted = {"broker-a": one, META: one}
+    assert hosts.look() and hosts.are_several
+    hosts.failed(hosts.endpoint("broker-a"), Unknown("no", code="no_answer"))
+    assert hosts.endpoint("broker-a").url == other.url
+    hosts.close()
 
 
 @pytest.mark.parametrize("url", ["", ",", []])
