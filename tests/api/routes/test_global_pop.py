@@ -96,6 +96,19 @@ def test_static_19_pops_through_either_cluster_get_all_queues_and_are_acknowledg
         assert left(api, topic.name) == [(0, 0), (0, 0)]
 
 
+def test_static_19_a_pop_of_retried_messages_finds_the_group_in_the_cluster_to_which_it_is_sent_on(
+    clusters: TwoClusters,
+) -> None:
+    """Where it is sent first it makes no group (CONS-1); in the other cluster that would refuse it for good."""
+    topic = made(clusters, "retried-alone")
+    refused = pop(clusters.east, topic.name, "retriers", retry="only")
+    assert (refused.status, refused.json["code"]) == (404, "group_not_found")
+    assert clusters.west.call("GET", "/v1/groups/retriers").status == 404
+    assert clusters.east.call("PUT", "/v1/groups/retriers", {}).status == 201
+    reply = pop(clusters.east, topic.name, "retriers", retry="only")
+    assert (reply.status, reply.json["messages"]) == (200, [])
+
+
 @pytest.mark.parametrize("asked", NAMES)
 def test_static_19_a_named_queue_and_changed_times_work_through_either_cluster(
     clusters: TwoClusters, asked: str
