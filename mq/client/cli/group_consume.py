@@ -129,6 +129,7 @@ class _Printing:
         if not self._hosts or time.monotonic() >= self._found_at + self._hosts_age_s:
             self._hosts = self._found()
             self._found_at = time.monotonic()
+            self._close_others()
         count = 0
         for host in self._hosts:
             batch = None if left is not None and count >= left else self._pop(host, left and left - count)
@@ -157,6 +158,11 @@ class _Printing:
                 view = fetch_view(hosts, self._options.topic, self._client.patience.request_timeout_s)
                 return [*hosts.of(view.stored_at)]
         return self._hosts or [None]
+
+    def _close_others(self) -> None:
+        """Close the connections to processes that are not asked any more."""
+        for host in [one for one in self._connections if one is not None and one not in self._hosts]:
+            self._connections.pop(host).close()
 
     def _connection(self, host: Endpoint | None) -> PopConnection:
         if host not in self._connections:

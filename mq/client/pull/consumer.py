@@ -397,6 +397,7 @@ class PullConsumer(Closing):
             self._readers.remove(reader)
         for reader in self._readers:
             reader.broker = there[reader.partition].broker if reader.partition in there else None
+        self._connections.keep({self._hosts.endpoint(reader.broker) for reader in self._readers})
         if not self._follows_route:
             return
         known = {reader.partition for reader in self._readers}

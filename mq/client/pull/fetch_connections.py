@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mq.client.http import Endpoint
 from mq.client.pull.fetch import FetchConnection
 
@@ -40,6 +42,12 @@ class FetchConnections:
         """Close a connection that has an open fetch or failed."""
         connection.close()
         self._open -= 1
+
+    def keep(self, endpoints: Collection[Endpoint]) -> None:
+        """Close the idle connections to hosts other than these, which may have left the cluster."""
+        for endpoint in [one for one in self._idle if one not in endpoints]:
+            for connection in self._idle.pop(endpoint):
+                self.discard(connection)
 
     def _close_idle(self) -> None:
         """Close one idle connection to another host, if there is one."""

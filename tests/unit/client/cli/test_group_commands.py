@@ -285,6 +285,28 @@ def test_pop_01_consume_for_a_group_takes_messages_of_a_process_that_gets_partit
     assert (capfdbinary.readouterr().out, at) == (b"." * 405, {None, "other"})
 
 
+def test_consume_for_a_group_keeps_no_connection_to_a_process_that_has_gone(
+    run: Run, stub: StubService, beside: StubService
+) -> None:
+    stub.queue.fill("orders", 400, start=3)
+    counts: list[int] = []
+
+    def leave() -> None:
+        beside.queue.wait_for(lambda: bool(beside.queue.calls_of("pop")))
+        stub.hosted = {"broker-a": stub, "broker-b": stub}
+        # The command looks again after a turn without messages.
+        beside.queue.wait_for(lambda: not beside.connections)
+        counts.append(len(stub.connections))
+        stub.queue.fill("orders", 1, start=403)
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    done = run("consume", "orders", "--group", "billing", "--follow", "--max", "406")
+    leaving.join()
+    assert (done.status, len(done.out.splitlines())) == (0, 406)
+    assert len(counts) == 1 and counts[0] > 0, "its connections were closed while it ran"
+
+
 def test_consume_for_a_group_goes_on_when_a_process_goes_away(run: Run, stub: StubService, beside: StubService) -> None:
     beside.away = True
     done = run("consume", "orders", "--group", "billing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -139,6 +140,21 @@ def test_a_request_at_a_host_that_is_forgotten_meanwhile_ends_as_usual(
         other.queue.gate.set()
         assert answer.result(10).status == 200
     one.queue.wait_for(lambda: not other.connections)
+
+
+def test_a_pull_consumer_keeps_no_connection_to_a_host_that_has_gone(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    one.create("orders", 2)
+    with PullConsumer(one.url, "orders", patience=QUICK, partitions_age_s_max=0.01) as consumer:
+        consumer._hosts.look()
+        while not any("/partitions/" in path for path in other.gets):
+            consumer.poll(wait_ms=10)
+        one.hosted = {"broker-a": one, "broker-b": one, META: one}
+        assert consumer._hosts.look()
+        deadline = time.monotonic() + 10
+        while other.connections:
+            assert time.monotonic() < deadline
+            consumer.poll(wait_ms=10)
 
 
 def test_a_given_url_is_kept_although_no_host_answers_there_any_more(pair: tuple[StubService, StubService]) -> None:
