@@ -100,7 +100,8 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
         By default the group's setting when the consumer begins.
     retry
-        `only`: pop only messages that are delivered again; an exclusive group allows no other pops.
+        `only`: pop only messages that are delivered again; an exclusive group allows no other pops. These pops create
+        no group: the consumer waits until it exists.
     renew_for_s
         Seconds for which a message is renewed; then it is delivered again though its handler still runs. None: no
         limit.
