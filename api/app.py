@@ -81,9 +81,11 @@ class App(Front):
         self.calls = _hot_calls(service)
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        if door is not None:
-            await door.stop()
-        await service.stop()
+        try:
+            if door is not None:
+                await door.stop()
+        finally:
+            await service.stop()
         self.fastapi.state.service = self.calls = None
         await send({"type": "lifespan.shutdown.complete"})
 

@@ -13,6 +13,7 @@ from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
 from api.host.hosting import Hosting, LeaseTimes
 from api.host.owners import Owners, Relayed, failed_of, together
+from api.host.peer_json import json_of, unreadable
 from api.host.peers import (
     Call,
     Peer,
@@ -63,6 +64,7 @@ __all__ = [
     "is_forwarded",
     "is_passed_on",
     "is_proved",
+    "json_of",
     "meta_offset_of",
     "only_authorization",
     "passes",
@@ -71,4 +73,5 @@ __all__ = [
     "refuse_global",
     "together",
     "unknown_here",
+    "unreadable",
 ]

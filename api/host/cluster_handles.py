@@ -15,6 +15,7 @@ import msgspec
 
 from api.host.clusters import Clusters, from_cluster
 from api.host.owners import failed_of, together
+from api.host.peer_json import json_of
 from api.host.peers import Call, is_forwarded
 from mq.queue import cluster_of_handle
 from mq.wire import FailedHandle
@@ -48,8 +49,7 @@ class ClusterHandles:
     async def ask(self, cluster: str, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the cluster answers to a call with handles, from JSON; raises what `Clusters.told` does."""
         told = await self._clusters.told(cluster, call.with_json(msgspec.json.encode(body)))
-        found: dict[str, Any] = msgspec.json.decode(told)
-        return found
+        return json_of(told, dict[str, Any])
 
     async def ask_all(
         self, theirs: Mapping[str, Sequence[str]], call: Call, body: Mapping[str, Any]

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, KeysView, Sequence
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterProofs
 from api.host.owners import Relayed
+from api.host.peer_json import json_of
 from api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
 from api.wire import Answer, Client, Header
 from mq.errors import Unavailable, Unprocessable
@@ -75,12 +74,16 @@ def newer_copy(topic: str, detail: str) -> Unavailable:
 
 
 def has_newer_copy(answer: Answer) -> bool:
-    """Whether a cluster answered that its copy is newer: read the home's, and ask again."""
-    return (
-        answer.status == Unavailable.status
-        and isinstance(answer.body, bytes)
-        and msgspec.json.decode(answer.body).get("code") == _NEWER
-    )
+    """Whether a cluster answered that its copy is newer: read the home's, and ask again.
+
+    Raises
+    ------
+    Unavailable
+        It answers 503 with something that is no problem document.
+    """
+    if answer.status != Unavailable.status:
+        return False
+    return json_of(answer.body, dict[str, Any], status=answer.status).get("code") == _NEWER
 
 
 class Clusters:
@@ -177,7 +180,10 @@ class Clusters:
         return found
 
     async def told(self, cluster: str, call: Call, *, epoch: int = 0) -> bytes:
-        """Return the body of another cluster's answer; raise the problem that it answered with."""
+        """Return the body of another cluster's answer; raise the problem that it answered with.
+
+        `json_of` reads the body: what is between the clusters may have answered.
+        """
         answer = await self.ask(cluster, call, epoch=epoch)
         assert isinstance(answer.body, bytes), "answers of other clusters are whole"
         if answer.status >= _NOT_DONE:

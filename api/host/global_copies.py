@@ -24,6 +24,7 @@ from api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
 from api.host.owners import Relayed
+from api.host.peer_json import json_of
 from api.host.peers import Call
 from api.host.sealing import Sealer
 from api.wire import Answer, Client, Header
@@ -85,10 +86,6 @@ class Told(msgspec.Struct):
     starts: dict[int, int] = {}
 
 
-_STATE: Final = msgspec.json.Decoder(ClusterState)
-_TOLD: Final = msgspec.json.Decoder(Told)
-
-
 class GlobalCopies:
     """This cluster's copies of global topics; used on the event loop."""
 
@@ -122,8 +119,7 @@ class GlobalCopies:
         """Stop following."""
         if self._timer is not None:
             self._timer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._timer
+            await asyncio.gather(self._timer, return_exceptions=True)
 
     async def adopt(self, name: str, copy: GlobalCopy) -> ClusterState:
         """Take over a copy if it is newer, close the queues that leave, and return the state after that."""
@@ -199,7 +195,7 @@ class GlobalCopies:
         starts = {world.here: await self._starts(name)}
         for cluster in clusters - {world.here}:
             call = Call("GET", global_path(name, "/global?starts=true"), (), b"")
-            starts[cluster] = _TOLD.decode(await self.clusters.told(cluster, call, epoch=world.epoch)).starts
+            starts[cluster] = json_of(await self.clusters.told(cluster, call, epoch=world.epoch), Told).starts
         now_ms = self._now_ms()
         await self._meta.submit_any(
             partial(decide_drop_stays, name=name, starts=starts, epoch=world.epoch, before_ms=before_ms, now_ms=now_ms)
@@ -225,7 +221,7 @@ class GlobalCopies:
             body = await self.clusters.told(
                 world.home, Call("GET", global_path(name, "/global"), (), b""), epoch=world.epoch
             )
-            await self.adopt(name, _TOLD.decode(body).held)
+            await self.adopt(name, json_of(body, Told).held)
         return require_world((await self._topics.require(name)).topic)
 
     async def caught_up(self, name: str, epoch: int = 0) -> None:
@@ -335,6 +331,10 @@ class GlobalCopies:
                     log.warning(
                         "event=global_copy_failed topic=%r code=%s detail=%r", topic.name, error.code, error.detail
                     )
+                except Exception as error:  # one topic's trouble ends the following of no topic
+                    log.error(
+                        "event=global_copy_failed topic=%r kind=%s", topic.name, type(error).__name__, exc_info=error
+                    )
 
     async def _follow(self, topic: Topic) -> None:
         """Compare a copy with the home's; at home, hand out what some cluster has never got, and drop old stays."""
@@ -374,7 +374,7 @@ class GlobalCopies:
         others = [one for one in copy.world.clusters if one != self.clusters.here]
         for cluster in sorted(others, key=lambda one: one not in first):
             call = Call("PUT", global_path(hosted.name, "/global"), _JSON, body)
-            state = states[cluster] = _STATE.decode(await self.clusters.told(cluster, call))
+            state = states[cluster] = json_of(await self.clusters.told(cluster, call), ClusterState)
             if state.epoch > copy.world.epoch:
                 raise Conflict(
                     f"topic {hosted.name}: cluster {cluster} has a newer copy than its home; ask again",

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from api.host.clusters import Clusters
 from api.host.global_copies import ClusterState, GlobalCopies, Told, global_path
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
 from api.host.owners import Relayed
+from api.host.peer_json import json_of
 from api.host.peers import Call
-from mq.errors import Conflict, DeltaMQError, NotFound, Unprocessable
+from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
 from mq.meta import (
     AnyEvent,
     Meta,
@@ -47,7 +46,6 @@ log = logging.getLogger("deltamq.api")
 
 #: Seconds to wait for another cluster's part of what is shown.
 _LOOK_S: Final = 5.0
-_TOLD: Final = msgspec.json.Decoder(Told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,15 +246,15 @@ class GlobalTopics:
         others = [one for one in world.clusters if one != self.clusters.here]
         asked = [self.clusters.told(one, call, epoch=world.epoch) for one in others]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return [None if isinstance(one, BaseException) else msgspec.json.decode(one) for one in answers]
+        return [None if isinstance(one, BaseException) else _view_of(one) for one in answers]
 
     async def _fault_of(self, cluster: str, name: str, world: GlobalQueues) -> str | None:
         """Return what is wrong with another cluster's copy."""
         try:
             body = await self.clusters.told(cluster, Call("GET", global_path(name, "/global"), (), b""))
+            state = json_of(body, Told).state
         except DeltaMQError as error:
             return f"no copy of cluster {cluster} can be read: {error.detail}"
-        state = _TOLD.decode(body).state
         if state.id != world.id:
             return f"cluster {cluster} has another topic of this name"
         if state.epoch != world.epoch:
@@ -272,6 +270,14 @@ class GlobalTopics:
             return
         await self._settle(hosted)
         await self.copies.hold(hosted)
+
+
+def _view_of(body: bytes) -> dict[str, Any] | None:
+    """Return how a cluster shows a topic; None if something else than a cluster has answered."""
+    try:
+        return json_of(body, dict[str, Any])
+    except Unavailable:
+        return None
 
 
 def _starts(name: str, targets: Mapping[int, str], states: Mapping[str, ClusterState]) -> dict[int, int]:

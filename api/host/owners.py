@@ -18,6 +18,7 @@ import msgspec
 
 from api.auth import EVERYBODY, Caller
 from api.host.hosting import Hosting
+from api.host.peer_json import json_of, unreadable
 from api.host.peers import Call, Peer, Peers
 from api.wire import Answer
 from mq.errors import DeltaMQError, Forbidden, Unavailable
@@ -39,14 +40,22 @@ class Relayed(DeltaMQError):
 
     @classmethod
     def of(cls, answer: Answer) -> Self:
-        """Return the problem that the other process answered."""
-        assert isinstance(answer.body, bytes), "problems are small"
-        problem: dict[str, Any] = msgspec.json.decode(answer.body)
+        """Return the problem that the other process answered.
+
+        Raises
+        ------
+        Unavailable
+            It answered with something else; see `json_of`.
+        """
+        problem = json_of(answer.body, dict[str, Any], status=answer.status)
         extra = {name: value for name, value in problem.items() if name not in _PROBLEM}
-        relayed = cls(problem["detail"], code=problem["code"], field=problem.get("field"), extra=extra)
-        relayed.status = answer.status
         after = dict(answer.headers).get(b"retry-after")
-        relayed.retry_after_s = None if after is None else int(after)
+        try:
+            relayed = cls(problem["detail"], code=problem["code"], field=problem.get("field"), extra=extra)
+            relayed.retry_after_s = None if after is None else int(after)
+        except (KeyError, ValueError) as error:
+            raise unreadable(answer.status) from error
+        relayed.status = answer.status
         return relayed
 
 
@@ -114,13 +123,13 @@ class Owners:
         ------
         Relayed
             The answer is a problem.
+        Unavailable
+            The answer is not DeltaMQ's; also what `Peers.ask` raises.
         """
         answer = await self._peers.ask(peer.host, peer.address, call)
         if answer.status != 200:
             raise Relayed.of(answer)
-        assert isinstance(answer.body, bytes), "answers of other processes are whole"
-        found: dict[str, Any] = msgspec.json.decode(answer.body)
-        return found
+        return json_of(answer.body, dict[str, Any])
 
     async def tell(self, brokers: Iterable[str], call: Call) -> None:
         """Let the processes that serve these brokers read the metadata as far as this one has.

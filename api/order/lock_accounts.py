@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 from urllib.parse import quote
 
-import msgspec
-
-from api.host import Call, Peers
+from api.host import Call, Peers, json_of
 from api.wire import Header
 from mq.errors import DeltaMQError
 from mq.order import LockAccount
@@ -26,7 +24,6 @@ __all__ = ["LockAccounts"]
 #: Seconds for the answer: a process that is well answers in milliseconds. A client that wants the lock asks again.
 _WITHIN_S: Final = 1.0
 _OK: Final = 200
-_decoder: Final = msgspec.json.Decoder(LockAccount)
 
 
 class LockAccounts:
@@ -59,6 +56,6 @@ class LockAccounts:
             if peer is None:
                 return await self._here(broker, topic, lane)
             answer = await self._peers.ask(*peer, call)
-            return _decoder.decode(answer.body) if answer.status == _OK else None  # type: ignore[arg-type] # it is whole
-        except (DeltaMQError, msgspec.MsgspecError):
+            return json_of(answer.body, LockAccount) if answer.status == _OK else None
+        except DeltaMQError:
             return None

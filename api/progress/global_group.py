@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from api.host import Call, GlobalCopies, HostedTopic, Relayed, from_cluster, global_path, is_forwarded
+from api.host import Call, GlobalCopies, HostedTopic, Relayed, from_cluster, global_path, is_forwarded, json_of
 from api.progress.global_times import GlobalTimes
 from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
 from mq.meta import Topic, require_world
@@ -313,9 +313,7 @@ class GlobalGroup:
             if problem.code == "group_not_found":
                 raise NotFound(problem.detail, code=problem.code, field=problem.field)
             raise problem
-        assert isinstance(answer.body, bytes), "answers of other clusters are whole"
-        found: Json = msgspec.json.decode(answer.body)
-        return found
+        return json_of(answer.body, dict[str, Any])
 
     def _queue(self, name: str, field: str) -> int:
         """Return the number of the queue with a global name; raise `NotFound` or `Unprocessable` for any other name."""

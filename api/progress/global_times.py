@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from api.host import Call, GlobalCopies, HostedTopic, Topics, from_cluster
+from api.host import Call, GlobalCopies, HostedTopic, Topics, from_cluster, json_of
 from api.progress.queue_progress import QueueProgress
 from mq.static import GlobalQueues, global_queue_name, queue_name
 
@@ -27,9 +27,6 @@ class FoundByTime(msgspec.Struct, omit_defaults=True):
 
 class _Told(msgspec.Struct):
     offsets: list[FoundByTime]
-
-
-_TOLD = msgspec.json.Decoder(_Told)
 
 
 class GlobalTimes:
@@ -52,7 +49,7 @@ class GlobalTimes:
         if from_cluster(call.headers):
             return await self._here(hosted, await self._copies.by_copy_of(hosted, call.headers), time_us)
         world, told = await self._copies.told_by_all(hosted, lambda copy: copy.readers, call)
-        parts = [await self._here(hosted, world, time_us), *(_TOLD.decode(body).offsets for body in told.values())]
+        parts = [await self._here(hosted, world, time_us), *(json_of(body, _Told).offsets for body in told.values())]
         names = [global_queue_name(queue) for queue in range(len(world.queues))]
         by_name: dict[str, list[FoundByTime]] = {name: [] for name in names}
         for one in (one for part in parts for one in part):

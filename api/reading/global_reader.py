@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.host import Call, Clusters, GlobalCopies, HostedTopic, Relayed, from_cluster, global_epoch_of
+from api.host import Call, Clusters, GlobalCopies, HostedTopic, Relayed, from_cluster, global_epoch_of, unreadable
 from api.reading.partition_reader import FetchQuery
 from api.reading.queue_reader import QueueReader
 from api.wire import Answer, Client
@@ -133,10 +133,13 @@ def _fetched(answer: Answer) -> Fetched:
         raise Relayed.of(answer)
     assert isinstance(answer.body, bytes), "answers of other clusters are whole"
     told = dict(answer.headers)
-    with pa.ipc.open_stream(answer.body) as reader:
-        rows = reader.read_all()
-    next_offset, low, end = (int(told[b"mq-" + name]) for name in (b"next-offset", b"min-offset", b"max-offset"))
-    return Fetched(FetchStatus(told[b"mq-status"].decode()), rows, next_offset, low, end)
+    try:
+        with pa.ipc.open_stream(answer.body) as reader:
+            rows = reader.read_all()
+        next_offset, low, end = (int(told[b"mq-" + name]) for name in (b"next-offset", b"min-offset", b"max-offset"))
+        return Fetched(FetchStatus(told[b"mq-status"].decode()), rows, next_offset, low, end)
+    except (KeyError, ValueError, OSError) as error:  # Arrow's are of the last two
+        raise unreadable(answer.status) from error
 
 
 def _begin(world: GlobalQueues, queue: int) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, refuse_global
+from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, json_of, refuse_global
 from api.order import LockRequest, Locks, LocksTaken
 from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
@@ -30,6 +30,8 @@ from mq.wire import LocksGiven
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/locks", tags=["order"])
+
+T = TypeVar("T")
 
 
 class LocksAnswer(BaseModel):
@@ -65,6 +67,12 @@ class LocksAnswer(BaseModel):
 
 class ReleaseAnswer(BaseModel):
     """The partitions whose locks the client had and released."""
+
+    partitions: list[str]
+
+
+class _Released(msgspec.Struct):
+    """What another process answers of its share."""
 
     partitions: list[str]
 
@@ -261,10 +269,9 @@ async def _take_there(
         "wait_ms": wait_ms,
     }
     try:
-        found = await _ask(peers, request, owner, body, wait_ms, client)
+        answer = await _ask(peers, request, owner, body, wait_ms, client, LocksGiven)
     except (Unavailable, Unknown):
         return LocksTaken(unanswered=list(share.partitions))
-    answer = msgspec.convert(found, LocksGiven)
     return LocksTaken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
 
 
@@ -295,7 +302,7 @@ async def _release_there(peers: Peers, request: Request, asked: LocksReleased, s
         "partitions": share.partitions,
         "locks": {name: number for name, number in asked.numbers.items() if name in share.partitions},
     }
-    return msgspec.convert((await _ask(peers, request, owner, body, 0, None))["partitions"], list[str])
+    return (await _ask(peers, request, owner, body, 0, None, _Released)).partitions
 
 
 async def _ask(
@@ -305,17 +312,17 @@ async def _ask(
     body: Mapping[str, object],
     wait_ms: int,
     client: Client | None,
-) -> Mapping[str, object]:
+    kind: type[T],
+) -> T:
     """Return the answer of another process to its share of the request.
 
     Raises
     ------
     Unavailable
-        The process did not answer, or answered with a problem.
+        The process did not answer, or answered with a problem, or with something else.
     """
     call = Call.of(request.scope, msgspec.json.encode(body), wait_ms=wait_ms)
     answer = await peers.ask(*owner, call, client)
     if answer.status != 200:
         raise Unavailable(f"the process that serves a broker answered {answer.status}; ask again")
-    assert isinstance(answer.body, bytes)
-    return msgspec.json.decode(answer.body, type=dict[str, object])
+    return json_of(answer.body, kind)

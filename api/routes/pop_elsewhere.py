@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from api.auth import Caller
-from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, from_cluster, is_forwarded
+from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, from_cluster, is_forwarded, json_of
 from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
 from api.wire import Answer, Client
 from mq.errors import DeltaMQError, Unavailable, Unknown
@@ -242,7 +242,7 @@ def has_messages(answer: Answer) -> bool:
     if dict(answer.headers).get(b"content-type") == ARROW_TYPE.encode():
         with pa.ipc.open_stream(answer.body) as reader:
             return any(batch.num_rows for batch in reader)
-    return bytes(msgspec.json.decode(answer.body, type=_Passed).messages) != b"[]"
+    return bytes(json_of(answer.body, _Passed).messages) != b"[]"
 
 
 def _has_refused(answer: Answer) -> bool:
@@ -251,7 +251,7 @@ def _has_refused(answer: Answer) -> bool:
     headers = dict(answer.headers)
     if headers.get(b"content-type") == ARROW_TYPE.encode():
         return headers.get(b"mq-failed", b"0") != b"0"
-    return bool(msgspec.json.decode(answer.body, type=_Passed).failed_acks)
+    return bool(json_of(answer.body, _Passed).failed_acks)
 
 
 def with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
@@ -263,7 +263,7 @@ def with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
         body, count = _arrow_with_refused(answer.body, refused)
         kept = [(name, value) for name, value in answer.headers if name not in (b"content-length", b"mq-failed")]
         return Answer(200, [*kept, (b"content-length", b"%d" % len(body)), (b"mq-failed", b"%d" % count)], body)
-    passed = msgspec.json.decode(answer.body, type=_Passed)
+    passed = json_of(answer.body, _Passed)
     passed.failed_acks += refused
     body = msgspec.json.encode(passed)
     return Answer.of_json(body)

@@ -33,6 +33,7 @@ from api.host import (
     from_cluster,
     global_epoch_of,
     global_path,
+    json_of,
 )
 from api.sending.logical_places import LedElsewhere
 from api.sending.merged_answers import FREE, Moved, Sent, left_of, merged, told_by
@@ -211,7 +212,7 @@ class GlobalSender:
             _, cluster, producer_id, _ = key
             path = global_path(topic, f"/global/producers/{quote(producer_id, safe='')}")
             body = await self._clusters.told(cluster, Call("GET", path, (), b""), epoch=world.epoch)
-            known = self._remembered[key] = frozenset(msgspec.json.decode(body, type=RememberedNumbers).numbers)
+            known = self._remembered[key] = frozenset(json_of(body, RememberedNumbers).numbers)
             if len(self._remembered) > PRODUCERS_MAX:
                 self._remembered.popitem(last=False)
         return known

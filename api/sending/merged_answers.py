@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from api.host import Relayed
+from api.host import Relayed, json_of
 from api.sending.store_request import StoreRequest
 from api.wire import Answer
 from mq.errors import DeltaMQError, Unavailable
@@ -61,8 +61,7 @@ def told_by(answer: Answer) -> ProduceAnswer:
     """Return what a cluster tells of what it stores; raise the problem that it answered with."""
     if answer.status >= _NOT_DONE:
         raise Relayed.of(answer)
-    assert isinstance(answer.body, bytes), "acknowledgements are small"
-    return msgspec.json.decode(answer.body, type=ProduceAnswer)
+    return json_of(answer.body, ProduceAnswer)
 
 
 def left_of(request: StoreRequest, answers: Sequence[ProduceAnswer]) -> NDArray[np.int64]:

@@ -10,8 +10,9 @@ upkeep thread     roll-ups, checkpoints, clean-up
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import pyarrow as pa
@@ -59,6 +60,8 @@ from tables.queue import MetaLog, ProgressFollower
 from tables.store import HostLocks, handle_keys
 
 __all__ = ["Service"]
+
+log = logging.getLogger("deltamq.api")
 
 
 class Service:
@@ -306,25 +309,41 @@ class Service:
         self.locks.void(ended)
 
     async def stop(self) -> None:
-        """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse."""
+        """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse.
+
+        A step that fails is logged and keeps none of the others from being taken: what memory knows is stored, and the
+        roles are left. The first failure is raised at the end.
+        """
         self.begin_stop()
-        await self._watch.stop()
-        await self._access.stop()
-        await self.online.stop()
-        await self.global_copies.stop()
-        await self.sealer.stop()
-        await self.lanes.stop()
-        await self.statistics.stop()
-        if self.audit is not None:
-            await self.audit.stop()
-        await self.hosting.stop()
-        await self.peers.close()
-        self.meta.close()
-        self._threads.loop_commits.end()
-        await self.partitions.finish()
-        self._threads.loop_commits.stop()
-        await asyncio.to_thread(self._threads.stop)
-        await asyncio.to_thread(self.warehouse.close)
+        steps: tuple[Callable[[], Awaitable[None] | None], ...] = (
+            self._watch.stop,
+            self._access.stop,
+            self.online.stop,
+            self.global_copies.stop,
+            self.sealer.stop,
+            self.lanes.stop,
+            self.statistics.stop,
+            *(() if self.audit is None else (self.audit.stop,)),
+            self.hosting.stop,
+            self.peers.close,
+            self.meta.close,
+            self._threads.loop_commits.end,
+            self.partitions.finish,
+            self._threads.loop_commits.stop,
+            partial(asyncio.to_thread, self._threads.stop),
+            partial(asyncio.to_thread, self.warehouse.close),
+        )
+        failures: list[Exception] = []
+        for step in steps:
+            try:
+                done = step()
+                if done is not None:
+                    await done
+            except Exception as error:
+                log.error("event=stop_failed kind=%s", type(error).__name__, exc_info=error)
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
 
 def _cluster_secret(settings: ServiceSettings) -> bytes:

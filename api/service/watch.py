@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -48,8 +47,7 @@ class Watch:
         """End the watch, if it was started."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         """Remove what a kill left of deleted topics and groups, then look again and again."""
@@ -76,5 +74,10 @@ async def _guarded(refresh: Callable[[], Awaitable[None]], partition: Partition 
         await refresh()
     except DeltaMQError as error:
         log.warning("event=refresh_failed partition=%s code=%s", partition.name if partition else "-", error.code)
-        if partition is not None:
-            partition.wake()
+    except Exception as error:
+        name = partition.name if partition else "-"
+        log.error("event=refresh_failed partition=%s kind=%s", name, type(error).__name__, exc_info=error)
+    else:
+        return
+    if partition is not None:
+        partition.wake()

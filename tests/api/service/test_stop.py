@@ -1,0 +1,49 @@
+"""The stop of a service, one of whose parts fails, and its watch (SPEC META-1)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from api.service import Service
+from api.service import watch as watch_module
+from tests.api.running import config_for, running, until
+
+
+def test_meta_01_a_part_that_cannot_be_stopped_keeps_no_other_from_being_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The roles are left, and what was counted is stored, although two parts before them fail."""
+
+    async def fail() -> None:
+        raise RuntimeError("first")
+
+    async def fail_again() -> None:
+        raise RuntimeError("second")
+
+    async def stopped() -> Service:
+        service = await Service.start(config_for(tmp_path / "warehouse"))
+        assert service.hosting.id in service.meta.now.brokers.hosts
+        monkeypatch.setattr(service.global_copies, "stop", fail)
+        monkeypatch.setattr(service.lanes, "stop", fail_again)
+        with pytest.raises(RuntimeError, match="first"):
+            await service.stop()
+        return service
+
+    service = asyncio.run(stopped())
+    assert service.hosting.id not in service.meta.now.brokers.hosts
+
+
+def test_meta_01_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    async def fail(_: object) -> None:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(watch_module, "settle_overdue", fail)
+    with running(config_for(tmp_path / "warehouse", refresh_ms=20)):
+        until(lambda: looks >= 3)
