@@ -196,6 +196,7 @@ def _pop(service: Service) -> PopEndpoint:
             lanes=service.lanes,
             progress=service.moved,
             clusters=ClusterHandles(service.global_copies.clusters),
+            is_stopping=lambda: service.stopping,
         ),
         copies=service.global_copies,
         seen=service.seen,

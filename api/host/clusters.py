@@ -144,6 +144,7 @@ class Clusters:
         Unavailable
             `queue_unserved`: no process of the cluster could be reached, and nothing was sent.
             `broker_unavailable`: the connection was lost; what was sent may have been applied.
+            `stopping`: this process stops, and the call may wait.
         Unknown
             There was no answer in time.
         Unprocessable
@@ -175,7 +176,7 @@ class Clusters:
                 url, call.method, call.target, call.headers, call.body, call.timeout_s, in_cluster=False
             )
         )
-        found = await answer_before(asking, None, client)
+        found = await answer_before(asking, None, client, self._peers.stop_of(call, client))
         assert found is not None, "nothing else ends the asking"
         return found
 

@@ -9,7 +9,8 @@ place if the caller has shown a certificate, or is a client of Kafka; `Mq-Princi
 
 A forwarded request is not forwarded again: two processes with different views would send it in circles. Forwarding runs
 on the event loop, so that a long poll costs a connection and no thread, and ends when its client goes. The process that
-is asked may be stopped or dead: waiting ends when the metadata says that it was declared dead.
+is asked may be stopped or dead: waiting ends when the metadata says that it was declared dead. When this process stops,
+a call that may wait is answered 503 `stopping`; a pop is not cut off, since it hides what it finds.
 """
 
 from __future__ import annotations
@@ -118,6 +119,11 @@ class Call(NamedTuple):
         kept = [one for one in headers if one[0] not in _BETWEEN]
         return cls(method, target.encode("ascii"), kept, b"").with_json(b"")
 
+    @property
+    def waits(self) -> bool:
+        """Whether its owner may let it wait."""
+        return self.timeout_s > TIMEOUT_S
+
     def without_body(self) -> Call:
         """Return the same call without a body and what its headers say of that."""
         return self._replace(headers=[one for one in self.headers if not one[0].startswith(b"content-")], body=b"")
@@ -174,7 +180,10 @@ def _proved_parts(call: Call) -> tuple[bytes, ...]:
 
 
 async def answer_before(
-    asking: asyncio.Future[Answer], departure: asyncio.Future[None] | None, client: Client | None
+    asking: asyncio.Future[Answer],
+    departure: asyncio.Future[None] | None,
+    client: Client | None,
+    stop: asyncio.Future[None] | None,
 ) -> Answer | None:
     """Return the answer of another process; None if `departure` is done first, which ends the asking.
 
@@ -182,12 +191,16 @@ async def answer_before(
     ------
     ClientDisconnected
         The client went before there was an answer.
+    Unavailable
+        `stopping`: `stop` was done before there was an answer.
     """
     waiting: set[asyncio.Future[object]] = {asking}  # type: ignore[arg-type] # of any result
     if departure is not None:
         waiting.add(departure)  # type: ignore[arg-type] # of any result
     if client is not None:
         waiting.add(client.gone)  # type: ignore[arg-type] # of any result
+    if stop is not None:
+        waiting.add(stop)  # type: ignore[arg-type] # of any result
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
@@ -198,6 +211,8 @@ async def answer_before(
             await asking
     if client is not None and client.gone.done():
         raise ClientDisconnected
+    if stop is not None and stop.done():
+        raise Unavailable("the service is stopping", code="stopping")
     return None
 
 
@@ -225,6 +240,8 @@ class Peers:
         self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False, verify=tls)
         #: Number of requests forwarded so far.
         self.asked = 0
+        #: Done when this process begins to stop.
+        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def of(self, role: str, call: Call) -> Peer | None:
         """Return the process that has the role; None if it is this one.
@@ -242,6 +259,18 @@ class Peers:
             return None
         return Peer(owner.id, owner.address)
 
+    def begin_stop(self) -> None:
+        """Let no client wait at another process any longer."""
+        if not self._stop.done():
+            self._stop.set_result(None)
+
+    def stop_of(self, call: Call, client: Client | None) -> asyncio.Future[None] | None:
+        """Return what ends this call when the service stops; None if it is answered nevertheless.
+
+        Only what may wait, and may be given up when its `client` goes, ends then.
+        """
+        return self._stop if client is not None and call.waits else None
+
     async def elsewhere(self, role: str, call: Call, client: Client | None = None) -> Answer | None:
         """Return the answer of the process that has a role; None if it is this one, which must answer itself.
 
@@ -250,6 +279,7 @@ class Peers:
         Unavailable
             `not_owner`: the request was forwarded already. `broker_unavailable` or `lease_lost`: no process serves the
             role now, or the owner cannot be reached; it is unknown then what the owner did with the request.
+            `stopping`: this process stops, and the call may wait.
         ClientDisconnected
             `client` closed its connection.
         """
@@ -263,11 +293,23 @@ class Peers:
         if self._hosting.hosts(role):
             return None
         call = Call.of(request.scope, await request.body() if body is None else body, wait_ms=wait_ms)
-        answer = await self.elsewhere(role, call)
+        client = Client(request.scope, request.receive) if call.waits else None
+        try:
+            answer = await self.elsewhere(role, call, client)
+        except ClientDisconnected:
+            if client is not None and client.refusal is not None:
+                raise client.refusal from None
+            raise
+        finally:
+            if client is not None:
+                client.close()
         return None if answer is None else as_response(answer)
 
     async def ask(self, host: str, address: str, call: Call, client: Client | None = None) -> Answer:
-        """Return the answer of one host; raise as soon as the host is declared dead or the client has gone."""
+        """Return the answer of one host; raise as soon as the host is declared dead or the client has gone.
+
+        The same when this process stops, if the call may wait and has a client.
+        """
         self.asked += 1
         known = (META_OFFSET, b"%d" % self._hosting.meta_offset)
         kept = [one for one in call.headers if one[0] not in _BETWEEN]
@@ -278,7 +320,7 @@ class Peers:
             self.forward(address, call.method, call.target, headers, call.body, call.timeout_s)
         )
         departure = self._hosting.departure(host)
-        found = await answer_before(asking, departure, client)
+        found = await answer_before(asking, departure, client, self.stop_of(call, client))
         if found is not None:
             return found
         raise Unavailable("the process that should answer is gone; ask again", code="broker_unavailable")

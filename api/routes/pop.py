@@ -274,7 +274,7 @@ class PopEndpoint:
             left_ms = max(0, int((deadline - self._partitions.loop.time()) * 1000))
             wait_ms = min(left_ms, STATION_MS) if way.stations else left_ms
             found = await pop_at(way.last, wait_ms)
-            is_over = wait_ms == left_ms or client.gone.done()
+            is_over = wait_ms == left_ms or client.gone.done() or self._popper.stopping
             if is_over or _is_found(found) or (isinstance(found, Answer) and found.status != _OK):
                 return found
             way = await self._forwarder.way(wanted, self._topics.queues(topic), call)

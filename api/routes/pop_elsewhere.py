@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -73,8 +73,14 @@ class PopForwarder:
         lanes: Lanes,
         progress: MovedProgress,
         clusters: ClusterHandles,
+        is_stopping: Callable[[], bool],
     ) -> None:
-        """`progress` knows how far groups are at brokers that other processes serve."""
+        """Take what serves and what knows the brokers.
+
+        `progress` knows how far groups are at brokers that other processes serve. While it `is_stopping`, the service
+        lets no pop wait.
+        """
+        self._is_stopping = is_stopping
         self._clusters = clusters
         self._owners = owners
         self._peers = peers
@@ -220,7 +226,7 @@ class PopForwarder:
         while True:
             request = msgspec.structs.replace(request, wait_ms=min(left_ms, STATION_MS))
             answer = await self._peers.ask(peer.host, peer.address, call.with_json(msgspec.json.encode(request)))
-            is_last = request.wait_ms == left_ms or client.gone.done()
+            is_last = request.wait_ms == left_ms or client.gone.done() or self._is_stopping()
             if is_last or answer.status != _OK or has_messages(answer) or _has_refused(answer):
                 return answer
             request.ack = []

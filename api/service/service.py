@@ -294,8 +294,12 @@ class Service:
         await self.groups.drop_retries(await self.topics.delete(name))
 
     def begin_stop(self) -> None:
-        """Begin to stop: long polls and event streams end at once, other requests under way are still answered."""
+        """Begin to stop: long polls and event streams end at once, other requests under way are still answered.
+
+        So do those that wait at other processes and clusters; pops there within a second.
+        """
         self.popper.stopping = self.partitions.stopping = True
+        self.peers.begin_stop()
         self.online.begin_stop()
         self.locks.begin_stop()
         for partition in self.partitions.awaited:
