@@ -100,7 +100,7 @@ def noting(decide: Callable[[Meta], Sequence[E]]) -> Iterator[tuple[Callable[[Me
 
     try:
         yield noted, act.id
-    except Unknown:
+    except (Unknown, asyncio.CancelledError):  # the thread that stores the change goes on without the task
         act.is_unsure = True
         raise
     if last and last[0].events:

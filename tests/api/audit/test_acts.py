@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
@@ -149,6 +150,44 @@ def test_sec_40_an_error_behind_a_change_is_an_unknown_outcome(acts: Acts, store
     with pytest.raises(Unavailable):
         played(acts, work)
     assert ended(stored).outcome == "unknown"
+
+
+def test_sec_40_an_act_that_is_cancelled_while_its_change_is_stored_is_an_unknown_outcome(
+    acts: Acts, stored: Stored
+) -> None:
+    """The thread that stores it goes on: the change is there in the end, with the id of the act."""
+
+    async def play() -> None:
+        storing, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+        done: list[str | None] = []
+
+        async def submit() -> None:
+            with noting(lambda meta: decide_put_principal(meta.auth, "reports", "x", 5)) as (decide, act):
+
+                def store() -> None:
+                    loop.call_soon_threadsafe(storing.set)
+                    go_on.wait(20)
+                    decide(Meta())
+                    done.append(act)
+
+                await asyncio.to_thread(store)
+
+        async def call() -> None:
+            async with acts.carried_out(ASKING):
+                await submit()
+
+        task = asyncio.create_task(call())
+        await storing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await loop.shutdown_default_executor()
+        assert done == [ended(stored).id]
+
+    asyncio.run(play())
+    assert (ended(stored).outcome, ended(stored).status) == ("unknown", 500)
 
 
 def test_sec_40_what_an_act_left_behind_is_no_part_of_it(acts: Acts, stored: Stored) -> None:
