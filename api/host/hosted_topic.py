@@ -379,6 +379,12 @@ class Topics:
         await self._partitions.run(partial(self._drop, {(topic.name, topic.generation)}))
         return topic
 
+    def check_there(self, hosted: HostedTopic) -> None:
+        """Return if this life of the topic goes on, as far as this process knows; raise `PartitionNotFound` if not."""
+        present = self.state.topics.get(hosted.name)
+        if present is None or present.id != hosted.topic.id:
+            raise PartitionNotFound(f"topic {hosted.name} was deleted", code="topic_not_found", field="topic")
+
     async def explained(self, hosted: HostedTopic, error: DeltaMQError) -> DeltaMQError:
         """Return what an error of `GONE` means: the topic was deleted, maybe by another process, or it is damaged."""
         name = hosted.name

@@ -23,6 +23,7 @@ from api.log.upkeep_pace import UpkeepPace
 from api.log.workers import Threads
 from mq.errors import DeltaMQError, NotFound
 from mq.meta import Topic
+from tables.delta import PartitionNotFound
 from tables.log import BROKER_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
 
@@ -130,6 +131,11 @@ class Partition:
         self.log = None
         self._owner.tending.drop(self)
         self.wake()
+
+    def check_there(self) -> None:
+        """Return if the partition is not deleted, as far as this process knows; raise `PartitionNotFound` if it is."""
+        if self._closed:
+            raise PartitionNotFound(f"{self.topic} was deleted", code="topic_not_found", field="topic")
 
     async def opened(self) -> PartitionLog:
         """Return the log, opened on a thread if need be."""

@@ -143,7 +143,8 @@ def _fetch() -> Json:
         "operationId": "fetch",
         "summary": "Read messages of one partition from an offset on",
         "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events. If "
-        "a client of an exclusive group may not read on, the last event is `refused`, with `code` and `detail`.",
+        "the stream cannot go on (its topic was deleted, the client may not read on), the last event is `refused`, "
+        "with `code` and `detail`.",
         "parameters": _fetch_parameters(),
         "responses": {
             "200": {"description": "The messages found; `status` says if any", "headers": place, "content": content},

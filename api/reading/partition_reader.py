@@ -97,6 +97,8 @@ class PartitionReader:
                 has_more = partial(_reaches_beyond, log, offset)
                 if not await more(partition, has_more, deadline - self._loop.time(), client):
                     return found
+            # The log in memory would be read on and on; nobody appends to it any more.
+            partition.check_there()
 
     async def look(self, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
         """Read once without waiting, after `_brought_up` has refreshed the log."""

@@ -86,6 +86,7 @@ class QueueReader:
                 await later(min(HELD_BACK_S, left_s), client)
             elif not await self._more(topic, queue, query.offset, left_s, client):
                 return found
+            self._topics.check_there(topic)
 
     async def look(self, topic: HostedTopic, name: str, query: FetchQuery) -> tuple[Fetched, LogicalQueue]:
         """Return what the queue has now, without waiting, and the queue as it was then."""

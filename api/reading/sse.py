@@ -4,7 +4,8 @@
     data: {"offset":120, ...}        the message as in a JSON fetch
                                      a comment line keeps proxies from closing a quiet stream
 
-The stream ends when the service stops; the browser's EventSource connects again by itself.
+The stream ends when the service stops; the browser's EventSource connects again by itself. If it cannot go on for
+another reason, `event: refused` says why: the topic was deleted, the caller may not read on, another cluster is away.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from typing import Final
 
 import msgspec
 
-from api.host import Relayed
 from api.reading.partition_reader import FetchQuery
 from api.wire import Client, ClientDisconnected, Send, stored_messages
-from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
+from mq.errors import DeltaMQError, Unprocessable
 from mq.limits import OFFSET_MAX
 from tables.log import Fetched, FetchStatus
 
@@ -48,7 +48,7 @@ async def stream_events(
 
     `read` reads the partition, or the logical queue, with this name for the client.
 
-    If the client may not read any more, the last event says why.
+    If the client may not read any more, or nobody can, the last event says why.
     """
     offset = _resumed(last_event_id, partition)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
@@ -65,8 +65,9 @@ async def stream_events(
             found = await read(query)
         except ClientDisconnected:
             break
-        except (Conflict, Unavailable, Relayed) as error:
-            await _refuse(send, error)
+        except DeltaMQError as error:
+            if not is_stopping():  # what waited in another cluster ends as what waited here
+                await _refuse(send, error)
             break
     if client.refusal is not None:
         await _refuse(send, client.refusal)

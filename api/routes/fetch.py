@@ -7,7 +7,7 @@ are encoded on a work thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Final
@@ -147,7 +147,7 @@ class FetchEndpoint:
                     return elsewhere
             if events:
                 resumed = header_text(headers, b"last-event-id")
-                read = partial(self._read, topic, partition_name, client=client, gate=gate)
+                read = self._explained(topic, partial(self._read, topic, partition_name, client=client, gate=gate))
                 await stream_events(
                     read, partition_name, query, resumed, client, send, lambda: self._partitions.stopping
                 )
@@ -187,7 +187,7 @@ class FetchEndpoint:
         headers = headers_of(scope)
         try:
             if accepts(headers, EVENTS_TYPE):
-                read = partial(self._global.rows, topic, queue, call=call, client=client)
+                read = self._explained(topic, partial(self._global.rows, topic, queue, call=call, client=client))
                 resumed = header_text(headers, b"last-event-id")
                 await stream_events(read, name, query, resumed, client, send, lambda: self._partitions.stopping)
                 return None
@@ -202,6 +202,19 @@ class FetchEndpoint:
         self._metrics.fetched_messages[topic.name] += found.rows.num_rows
         self._metrics.fetched_bytes[topic.name] += answer.size
         return answer
+
+    def _explained(
+        self, topic: HostedTopic, read: Callable[[FetchQuery], Awaitable[Fetched]]
+    ) -> Callable[[FetchQuery], Awaitable[Fetched]]:
+        """Return a `read` that says of a topic whose files are gone what became of it."""
+
+        async def explained(query: FetchQuery) -> Fetched:
+            try:
+                return await read(query)
+            except GONE as error:
+                raise await self._topics.explained(topic, error) from error
+
+        return explained
 
     def _read(
         self, topic: HostedTopic, name: str, query: FetchQuery, *, client: Client, gate: Gate | None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.routes.test_sse import EVENTS, _events
-from tests.api.running import Api, Reply
+from tests.api.running import Api, Reply, until
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 
 Events = Iterator[dict[str, str]]
@@ -91,6 +91,17 @@ def test_static_19_an_event_stream_says_that_a_cluster_is_away(tmp_path: Path) -
             )
         reply = clusters.east.call("GET", clusters.east.messages_path("orders", name_of(1)), Accept=EVENTS)
         assert (reply.status, reply.json["code"], reply.json["cluster"]) == (503, "queue_unserved", "west")
+
+
+def test_static_19_a_stopping_service_ends_its_streams_of_other_clusters(tmp_path: Path) -> None:
+    with TwoClusters.running(tmp_path) as clusters:
+        topic = made(clusters, "orders")
+        topic.send_to(1, "a")
+        with stream(clusters.east, "orders", 1) as events:
+            assert message(next(events), 1) == (0, "a")
+            until(lambda: any(one.has_waiters for one in list(clusters.west.service.partitions.awaited)))
+            clusters.stop("east")
+            assert list(events) == [], "it is not refused: the client asks again elsewhere"
 
 
 @pytest.mark.parametrize("queue", [0, 1])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.api.running import Api, config_for, running
+from tests.api.running import Api, config_for, running, until
 
 pytestmark = pytest.mark.static_too
 
@@ -86,3 +87,34 @@ def test_a_stopping_service_ends_its_streams(tmp_path: Path) -> None:
         assert json.loads(next(events)["data"])["body"] == "a"
     assert list(events) == []
     opened.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stream_whose_topic_is_deleted_says_so_and_ends_at_once(
+    api: Api, topic: str, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    """A topic of the same name that is made at once is another one."""
+    api.put_topic(topic, partitions=1)
+    api.send(topic, "a")
+    partition = api.hosted(topic, f"{topic}@broker-a")
+    with stream(api, topic) as events:
+        assert json.loads(next(events)["data"])["body"] == "a"
+        until(lambda: partition.has_waiters)
+        assert api.call("DELETE", f"/v1/topics/{topic}").status == 204
+        if again:
+            api.put_topic(topic, partitions=1)
+        (refused,) = events
+    assert refused["event"] == "refused"
+    assert json.loads(refused["data"])["code"] in (("topic_not_found", "topic_changed") if again else "topic_not_found")
+    assert "refresh_failed" not in caplog.text and "Exception in ASGI" not in caplog.text
+
+
+def test_a_fetch_that_waits_ends_when_its_topic_is_deleted(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    partition = api.hosted(topic, f"{topic}@broker-a")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.fetch, topic, f"{topic}@broker-a", "?wait_ms=20000")
+        until(lambda: partition.has_waiters)
+        assert api.call("DELETE", f"/v1/topics/{topic}").status == 204
+        answer = waiting.result(60)
+    assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
