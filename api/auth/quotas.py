@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from api.wire import WRITE_WHOLE, Header, Receive, Scope, Send
@@ -17,12 +18,23 @@ __all__ = ["Meter", "Quotas"]
 _STREAM_WAIT_S: Final = 4.0
 
 
+@dataclass(slots=True)
+class _Body:
+    """The body of one request, in bytes."""
+
+    #: What was taken from the quota for it.
+    taken: int
+    received: int = 0
+
+
 class Meter:
     """Measures the requests of one principal."""
 
-    def __init__(self, quota: Quota, now_ms: Callable[[], int]) -> None:
+    def __init__(self, quota: Quota, now_ms: Callable[[], int], *, body_bytes_max: int) -> None:
+        """At most `body_bytes_max` are taken of what a request declares before it comes: larger bodies are refused."""
         self.quota = quota
         self._now_ms = now_ms
+        self._body_bytes_max = body_bytes_max
         bounds = {
             "requests": quota.requests_per_s,
             "bytes in": quota.bytes_in_per_s,
@@ -45,10 +57,10 @@ class Meter:
                 detail = f"principal {self.quota.principal} has used up its quota of {name}"
                 raise Overloaded(detail, retry_after_s=max(1, math.ceil(wait_s)), code="quota_exceeded")
         self._take("requests", 1)
-        declared = _declared(scope["headers"])
-        self._take("bytes in", declared)
+        body = _Body(min(_declared(scope["headers"]), self._body_bytes_max))
+        self._take("bytes in", body.taken)
         scope.get("extensions", {}).pop(WRITE_WHOLE, None)  # it would pass `send` by
-        return self._receiving(receive, declared), self._sending(send)
+        return self._receiving(receive, body), self._sending(send, body)
 
     def wait_s(self) -> float:
         """Return the seconds until the principal may ask again, for protocols whose clients wait; 0 for now."""
@@ -69,26 +81,31 @@ class Meter:
         if bucket is not None:
             bucket.take(count)
 
-    def _receiving(self, receive: Receive, declared: int) -> Receive:
-        """Count what comes beyond the declared length: all of a chunked body."""
-        received = 0
+    def _settle(self, body: _Body) -> None:
+        """Give back what was taken of a body and has not come: nobody reads on behind the answer."""
+        self._take("bytes in", body.received - body.taken)
+        body.taken = body.received
+
+    def _receiving(self, receive: Receive, body: _Body) -> Receive:
+        """Count what comes beyond what was taken at first: all of a chunked body."""
 
         async def counted() -> MutableMapping[str, Any]:
-            nonlocal received
             message = await receive()
-            before, received = received, received + len(message.get("body", b""))
-            self._take("bytes in", max(0, received - declared) - max(0, before - declared))
+            body.received += len(message.get("body", b""))
+            if body.received > body.taken or message["type"] == "http.disconnect":
+                self._settle(body)
             return message
 
         return counted
 
-    def _sending(self, send: Send) -> Send:
+    def _sending(self, send: Send, body: _Body) -> Send:
         """Count what is sent; an event stream, which has no end, waits for its share."""
         out, is_stream = self._buckets.get("bytes out"), False
 
         async def counted(message: MutableMapping[str, Any]) -> None:
             nonlocal is_stream
             if message["type"] == "http.response.start":
+                self._settle(body)
                 is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
             elif out is not None:
                 wait_s = out.wait_s(self._now_ms()) if is_stream and message.get("more_body") else 0
@@ -103,9 +120,13 @@ class Meter:
 class Quotas:
     """The meters of all principals with a quota; used on the event loop."""
 
-    def __init__(self, newest: Callable[[], Mapping[str, Quota]], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, newest: Callable[[], Mapping[str, Quota]], now_ms: Callable[[], int], *, body_bytes_max: int
+    ) -> None:
+        """`body_bytes_max` is the largest body that any call takes."""
         self._newest = newest
         self._now_ms = now_ms
+        self._body_bytes_max = body_bytes_max
         self._meters: dict[str, Meter] = {}
 
     def meter(self, principal: str) -> Meter | None:
@@ -116,7 +137,7 @@ class Quotas:
             return None
         found = self._meters.get(principal)
         if found is None or found.quota != quota:
-            found = self._meters[principal] = Meter(quota, self._now_ms)
+            found = self._meters[principal] = Meter(quota, self._now_ms, body_bytes_max=self._body_bytes_max)
         return found
 
 

@@ -120,7 +120,7 @@ class Service:
         #: The check of all requests; None without authentication.
         self.gate = self._access.gate
         # By the boot clock: a wall clock that is set back must not stop anybody.
-        self.quotas = Quotas(lambda: self.meta.now.auth.quotas, boot_ms)
+        self.quotas = Quotas(lambda: self.meta.now.auth.quotas, boot_ms, body_bytes_max=self.settings.request_bytes_max)
         if self.gate is not None:
             self.meta.follow(self.gate.follow)
         #: Records administrative acts and refusals; None if the settings say so.

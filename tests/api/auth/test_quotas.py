@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,9 +11,11 @@ from urllib.parse import quote
 
 import pytest
 
+from api.auth import Meter
 from api.ports import Ports
+from mq.auth import Quota
 from tests.api.guarded import Guarded, guarded
-from tests.api.running import Reply
+from tests.api.running import Reply, until
 from tests.set_clock import SetClock
 
 
@@ -69,6 +72,38 @@ def test_sec_09_bytes_in_are_bounded_and_the_next_body_is_not_read(world: World)
     chunks = iter([b'{"messages": [{"body": "', b"x" * 5_000, b'"}]}'])
     assert caller.call("POST", "/v1/topics/q.in/messages", chunks, "application/json").status == 200
     assert over(caller.send("q.in", "x")) >= 4, "a body of chunks counts, too"
+
+
+def test_sec_09_what_was_declared_of_a_body_and_never_came_is_given_back(world: World) -> None:
+    """A body that is refused unread for its length, and one whose client goes in the middle of it."""
+    caller = world.caller("q.declared", bytes_in_per_s=100_000)
+    head = f"POST /v1/topics/q.declared/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {caller.token}\r\n"
+    head += "content-type: application/json\r\ncontent-length: "
+    with closing(socket.create_connection(("127.0.0.1", caller.port), timeout=30)) as connection:
+        connection.sendall(f"{head}{10**12}\r\n\r\n".encode())
+        assert b" 413 " in connection.recv(1_000)
+    assert caller.send("q.declared", "x").status == 200
+    with closing(socket.create_connection(("127.0.0.1", caller.port), timeout=30)) as connection:
+        connection.sendall(f"{head}{50_000_000}\r\n\r\n{{".encode())
+        until(lambda: caller.send("q.declared", "x").status == 429)
+    until(lambda: caller.send("q.declared", "x").status == 200)
+
+
+def test_sec_09_no_more_is_taken_at_first_than_a_body_may_have() -> None:
+    meter = Meter(Quota(principal="ada", bytes_in_per_s=1_000), lambda: 0, body_bytes_max=5_000)
+
+    async def play() -> None:
+        async def nothing(*_: object) -> dict[str, Any]:
+            return {"type": "http.request", "body": b"x" * 8_000, "more_body": True}
+
+        receive, send = meter.enter({"headers": [(b"content-length", b"%d" % 10**12)]}, nothing, nothing)
+        assert meter.wait_s() == 4.0
+        await receive()
+        assert meter.wait_s() == 7.0, "what comes counts, whatever was declared"
+        await send({"type": "http.response.start", "headers": []})
+        assert meter.wait_s() == 7.0
+
+    asyncio.run(play())
 
 
 def test_sec_09_bytes_out_are_bounded(world: World) -> None:
