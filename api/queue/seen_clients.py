@@ -14,10 +14,12 @@ from typing import Final
 
 from mq.meta import Subscription
 
-__all__ = ["Seen", "SeenClients"]
+__all__ = ["TOPICS_MAX", "Seen", "SeenClients"]
 
 #: Maximum number of clients remembered, of all groups; those silent for longest are forgotten first.
 _SEEN_MAX: Final = 10_000
+#: Maximum number of topics remembered of one client; those that it named longest ago are forgotten first.
+TOPICS_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -40,16 +42,30 @@ class SeenClients:
         self._seen: OrderedDict[tuple[str, str], Seen] = OrderedDict()
 
     def note(self, group: str, client: str, topics: Mapping[str, Subscription]) -> None:
-        """Note that the client consumes these topics for the group."""
+        """Note that the client consumes these topics for the group, among others."""
+        known = self._noted(group, client).topics
+        for name, subscription in topics.items():
+            known.pop(name, None)  # it is the latest now
+            known[name] = subscription
+        _bound(known)
+
+    def beat(self, group: str, client: str, topics: Mapping[str, Subscription]) -> None:
+        """Note that the client consumes these topics for the group, and no others, as its heartbeat says."""
+        found = self._noted(group, client)
+        found.topics = dict(topics)
+        _bound(found.topics)
+
+    def _noted(self, group: str, client: str) -> Seen:
+        """Return the client, which is here now."""
         now_ms, key = self._now_ms(), (group, client)
         found = self._seen.get(key)
         if found is None or not self._is_here(found, now_ms):
             found = self._seen[key] = Seen(now_ms, now_ms)
         found.last_ms = now_ms
-        found.topics.update(topics)
         self._seen.move_to_end(key)
         while len(self._seen) > _SEEN_MAX:
             self._seen.popitem(last=False)
+        return found
 
     def gone(self, group: str, client: str) -> None:
         """Forget a client that says that it leaves."""
@@ -69,6 +85,12 @@ class SeenClients:
 
     def _is_here(self, seen: Seen, now_ms: int) -> bool:
         return now_ms - seen.last_ms < self._keep_ms
+
+
+def _bound(topics: dict[str, Subscription]) -> None:
+    """Forget the topics that were named longest ago, beyond the limit."""
+    while len(topics) > TOPICS_MAX:
+        del topics[next(iter(topics))]
 
 
 def _name(item: tuple[tuple[str, str], Seen]) -> tuple[str, str]:

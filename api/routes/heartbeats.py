@@ -103,7 +103,7 @@ async def heartbeat(
         finally:
             client.close()
     if not granted.exclusive:
-        service.seen.note(group, client_id, subscriptions) if online else service.seen.gone(group, client_id)
+        service.seen.beat(group, client_id, subscriptions) if online else service.seen.gone(group, client_id)
     return {
         "consume_strategy": "exclusive" if granted.exclusive else _strategy(service.groups.find(group)),
         "authorized_until_ms": service.now_ms() + granted.authorized_ms,
