@@ -75,7 +75,7 @@ class LockStarts:
         await partition.refresh()
         offset = first_position(start, await bounds_at(self._lanes.logs.run, opened, start.time_ms), pop=False)
         if start.kind is not StartKind.FIRST:
-            await self._lanes.commit(lane, topic.name, offset)
+            await self._lanes.commit(lane, topic.name, offset, epoch)
         elif epoch is not None:
             # After a crash the same position is found again; messages that retention takes from now on count as lost.
             self._lanes.logs.offsets.note(lane, topic.name, Committed(epoch, offset))

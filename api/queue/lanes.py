@@ -214,7 +214,8 @@ class Lanes:
     ) -> Committed:
         """Commit for a client; durable when this returns (SPEC CONS-4).
 
-        `meant` is the epoch that the client means; `attempts` says how often the message at `offset` was tried in place
+        `meant` is the epoch that the client means; without it, the one in which the commit begins, so that a reset
+        meanwhile is not undone (POP-18). `attempts` says how often the message at `offset` was tried in place
         (ORDER-8); `metadata` is the commit's text (KAFKA-13, see `decide_commit`).
 
         Raises
@@ -225,26 +226,24 @@ class Lanes:
             `epoch_over`: the epoch `meant` is over.
         """
         self.check_hosted(lane)
-        epoch = self._meta.groups.epoch_of(lane)
-        if epoch is None:
-            raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
+        began = self._epoch(lane)
         opened = await self.partition_of(lane, topic).look()
         bounds = Bounds(0, 0) if opened is None else Bounds(opened.min_offset, opened.end_offset)
 
-        async def decided() -> tuple[Committed, range]:
-            present = await self.committed(lane)
-            check_epoch(lane.partition, meant, epoch if present is None else present.epoch)
+        def decided() -> tuple[Committed, range]:
+            epoch, present = self._epoch(lane), self._progress(lane)
+            check_epoch(lane.partition, began if meant is None else meant, epoch)
             before, now_ms = present or Committed(epoch, 0), self.logs.now_ms()
             committed = decide_commit(before, offset, bounds, attempts=attempts, now_ms=now_ms, metadata=metadata)
             return committed, self._lost(lane, present, committed, bounds)
 
-        committed, lost = await decided()
+        committed, lost = decided()
         if not lost:
             await self._offsets.store(lane, topic, committed)
         else:
             # One at a time: a second commit then finds that the group has passed the lost messages.
             async with self._losing:
-                committed, lost = await decided()
+                committed, lost = decided()
                 if lost:
                     await self.logs.lose(lane, topic, ((lost.start, lost.stop),))
                 await self._offsets.store(lane, topic, committed)
@@ -254,6 +253,13 @@ class Lanes:
         if ordered is not None and ordered.epoch == committed.epoch:
             ordered.lose_below(committed.offset)
         return committed
+
+    def _epoch(self, lane: LaneKey) -> int:
+        """Return the epoch of the group's offsets in the lane; raise `NotFound` if there is no such group."""
+        epoch = self._meta.groups.epoch_of(lane)
+        if epoch is None:
+            raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
+        return epoch
 
     def _lost(self, lane: LaneKey, present: Committed | None, committed: Committed, bounds: Bounds) -> range:
         """Return the offsets that a commit passes over because retention took them, to be recorded (SPEC POP-12).

@@ -86,6 +86,8 @@ _BY_CODE: Final = {
     "strict_topic": ErrorCode.POLICY_VIOLATION,
     "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,
     "illegal_generation": ErrorCode.ILLEGAL_GENERATION,
+    # The group's offsets were reset: a client that sends the same commit again would undo that.
+    "epoch_over": ErrorCode.ILLEGAL_GENERATION,
     "rebalance_in_progress": ErrorCode.REBALANCE_IN_PROGRESS,
     "inconsistent_protocol": ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
     "invalid_session_timeout": ErrorCode.INVALID_SESSION_TIMEOUT,

@@ -59,7 +59,7 @@ class OffsetCommits:
 
     async def store(self, group: str, topic: str, call: Call, asked: CommitRequest) -> dict[str, Any]:
         """Commit offsets, those of a global topic in this cluster's own names and offsets; return the answer."""
-        numbers, epochs, attempts = asked.locks or {}, asked.epochs or {}, asked.attempts or {}
+        numbers, attempts = asked.locks or {}, asked.attempts or {}
         check_named(numbers, "locks", asked.offsets)
         check_named(attempts, "attempts", asked.offsets)
         found = await self._topic_meant(topic, asked.topic_id)
@@ -71,7 +71,14 @@ class OffsetCommits:
                 code="group_not_exclusive",
                 field="attempts",
             )
+        began = self._meta.now.groups
         queues, lanes = await self._checked(found, group, asked, from_peer=is_forwarded(call.headers))
+        # A commit that says no epoch is meant in the one in which it began: a reset meanwhile stands (SPEC POP-18).
+        epochs = {lane.partition: epoch for lane in lanes if (epoch := began.epoch_of(lane)) is not None}
+        for queue in queues:
+            of_lanes = map(began.epoch_of, self._progress.lanes(found, group, queue))
+            epochs[queue.name] = max((epoch for epoch in of_lanes if epoch is not None), default=0)
+        epochs |= asked.epochs or {}
         ours, theirs = _by_owner(self._owners, {lane: broker_of(lane.partition) for lane in lanes}, call)
         our_queues, their_queues = _by_owner(self._owners, {queue: queue.leader.broker for queue in queues}, call)
         # Where a static topic's lane is named by itself, the process of its queue's leader has checked the lock.
@@ -87,7 +94,8 @@ class OffsetCommits:
         here = self._commits.here(
             topic, {lane: lanes[lane] for lane in ours}, epochs, attempts, metadata=asked.metadata or {}, begins=begins
         )
-        in_queues = self._in_queues(found, its_group, {queue: queues[queue] for queue in our_queues}, asked, call)
+        queues_here = {queue: queues[queue] for queue in our_queues}
+        in_queues = self._in_queues(found, its_group, queues_here, epochs, asked, call)
         done = await together([here, in_queues, *asking])
         committed = {name: at for part in done for name, at in part.items()}
         offsets = {name: committed[name].offset for name in asked.offsets}
@@ -149,12 +157,13 @@ class OffsetCommits:
         topic: Topic,
         group: Group,
         queues: Mapping[LogicalQueue, int],
+        epochs: Mapping[str, int],
         asked: CommitRequest,
         call: Call,
     ) -> dict[str, Committed]:
         """Commit logical offsets of queues that this process leads, in lanes of any process (SPEC STATIC-16)."""
         held = {queue.leader.broker: self._hosting.epoch(queue.leader.broker) for queue in queues}
-        epochs, attempts, texts = asked.epochs or {}, asked.attempts or {}, asked.metadata or {}
+        attempts, texts = asked.attempts or {}, asked.metadata or {}
         done = await together(
             [
                 self._progress.store(

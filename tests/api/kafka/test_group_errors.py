@@ -52,6 +52,7 @@ def _fails(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, times: int) 
         (Corrupt("damaged"), ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR),
         (NotFound("t"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (Conflict("no", code="illegal_generation"), ErrorCode.ILLEGAL_GENERATION, ErrorCode.ILLEGAL_GENERATION),
+        (Conflict("reset", code="epoch_over"), ErrorCode.ILLEGAL_GENERATION, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
 def test_kafka_09_what_passes_has_a_number_after_which_consumers_try_again(

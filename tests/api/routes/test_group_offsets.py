@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from api.ports import Ports
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
+from mq.queue.checkpoint import LaneKey
 from mq.queue.progress import Committed
 from tables.log.warehouse import Warehouse
 from tables.queue.recovery import recover
 from tests.api.routes.test_groups import group_path, pop, progress, put_group, store_again
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
+from tests.faulty_store import faulty_disk
 
 pytestmark = pytest.mark.static_too
 
@@ -225,6 +229,36 @@ def test_pop_18_a_commit_that_was_meant_before_a_reset_does_not_undo_it(
     assert again["epochs"].items() >= {a: now, b: read["epochs"][b]}.items()
     assert commit(api, group, topic, {a: 1, b: 7}, **again).json["offsets"] == {a: 1, b: 7}
     assert commit(api, group, topic, {a: 2}).json["offsets"] == {a: 2}, "who says nothing is asked nothing"
+
+
+@pytest.mark.parametrize("looks", range(2))
+def test_pop_18_a_reset_while_a_commit_is_under_way_stands(tmp_path: Path, looks: int) -> None:
+    """The commit says no epoch. It looks for new messages twice: when it is checked, and when it is decided."""
+    store = faulty_disk(tmp_path)
+    with running(config_for(tmp_path), Ports(store=store)) as api:
+        api.put_topic("orders", partitions=1)
+        api.send("orders", *({"body": str(i)} for i in range(10)))
+        assert commit(api, "billing", "orders", {A: 3}).status == 200
+        service, table, left = api.service, api.hosted("orders", A).ref.folder, [looks]
+        topic = service.topics.state.topic("orders")
+
+        def look(key: str) -> None:
+            if table not in key or not left:
+                return
+            if left[0]:
+                left[0] -= 1
+                return
+            left.clear()
+            # Not by a call, which would look at the partition, too.
+            back = service.groups.reset("billing", topic, {LaneKey(topic.id, "billing", False, A): 0})
+            asyncio.run_coroutine_threadsafe(back, service.loop).result(30)
+
+        store.before["exists"] = look
+        late = commit(api, "billing", "orders", {A: 9})
+        assert not left, "it looked"
+        assert (late.status, late.json["code"]) == (409, "epoch_over")
+        assert offsets(api, "billing", "orders") == {A: 0}
+        assert commit(api, "billing", "orders", {A: 9}).json["offsets"] == {A: 9}, "one that begins now counts"
 
 
 @pytest.mark.promise("GROUP-4")
