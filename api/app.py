@@ -197,6 +197,7 @@ def _pop(service: Service) -> PopEndpoint:
             progress=service.moved,
             clusters=ClusterHandles(service.global_copies.clusters),
             is_stopping=lambda: service.stopping,
+            answers=service.answers,
         ),
         copies=service.global_copies,
         seen=service.seen,

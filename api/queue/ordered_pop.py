@@ -124,6 +124,8 @@ class OrderedLanes:
 
     async def repeat(self, request: LanePopRequest, ordered: OrderedLane, attempt_id: str) -> Taken | Empty:
         """Return once more what the pop of this id was given in this lane, with new leases, which are stored."""
+        # How much it is shows only when it is read. A pop that is refused here is repeated, and loses nothing.
+        request.reserve(1)
         now_ms, invisible_ms = self._logs.now_ms(), request.whole.invisible_ms
         given = ordered.repeat(attempt_id, now_ms, invisible_ms, request.max_messages)
         taken = await self._delivered(ordered, given, request)
@@ -150,6 +152,7 @@ class OrderedLanes:
                 seen = await self._look(request, turn.read_from, request.max_messages, blocked)
                 if seen.next_offset == turn.read_from:
                     return None
+                request.reserve(weight_of(seen.rows) if seen.weight is None else seen.weight)
                 given = ordered.new(
                     seen.offsets,
                     seen.next_offset,
@@ -164,6 +167,7 @@ class OrderedLanes:
         """Deliver the first of these messages again, as many as fit into the answer; the others follow later."""
         rows = cut_to_bytes(await self._read(offsets, request), request.max_bytes, at_least=1).rows
         read = rows.column("offset").to_pylist()
+        request.reserve(weight_of(rows))
         # A client's commit may have ended some of them during the read.
         left = [offset for offset in read if not ordered.is_done(offset)]
         whole = request.whole
@@ -182,12 +186,17 @@ class OrderedLanes:
                 request.whole.invisible_ms,
                 max_bytes=max_bytes,
                 at_least=at_least,
+                room=request.whole.answer.free,
                 attempt_id=request.whole.attempt_id,
             )
             is_full = len(given) == left or keyed.ready > len(dead)
-            nbytes += keyed.weight_of(given)
+            weight = keyed.weight_of(given)
+            request.reserve(weight)
+            nbytes += weight
             deliveries += given
             await self._bury(keyed, request, dead)
+            if is_full and not deliveries:
+                raise request.whole.answer.full()
             start = keyed.read_from
             if is_full or start is None:
                 break

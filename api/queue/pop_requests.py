@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from api.wire import Ticket
 from mq.errors import Conflict
 from mq.meta import Group, Ordering, Topic
 from mq.queue import Attempts, LaneKey, Pop
@@ -35,6 +36,8 @@ class TopicPopRequest:
     retries_only: bool = False
     #: The id of a pop in order that may be repeated (SPEC POP-20).
     attempt_id: str | None = None
+    #: Where the bytes of its answer are reserved: before messages are taken, since a refused pop must hide none.
+    answer: Ticket
 
     @property
     def attempt(self) -> tuple[str, str, str] | None:
@@ -48,7 +51,10 @@ class TopicPopRequest:
 
 
 class LanePopRequest(NamedTuple):
-    """The part of a pop that one lane answers; its bounds are what the lanes visited before have left."""
+    """The part of a pop that one lane answers; its bounds are what the lanes visited before have left.
+
+    A lane reserves the bytes of messages before it moves past them, or raises `Overloaded` (see `reserve`).
+    """
 
     whole: TopicPopRequest
     lane: LaneKey
@@ -68,6 +74,10 @@ class LanePopRequest(NamedTuple):
     def order(self) -> Ordering:
         """The order of this lane: a retry lane has none, since retried messages have lost their place."""
         return False if self.lane.retry else self.whole.order
+
+    def reserve(self, count: int) -> None:
+        """Reserve bytes of the answer; raise `Overloaded` if there is no room, and then take no messages."""
+        self.whole.answer.grow(count)
 
     def pop(self, epoch: int, pop_time_ms: int, revive_queue: int) -> Pop:
         """Return the `Pop` that this pop's checkpoints share."""

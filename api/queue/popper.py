@@ -24,7 +24,7 @@ from api.queue.moved_progress import HELD_BACK_S
 from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.turns import TurnOver
 from api.wire import Client
-from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
+from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
 from mq.meta import AccessState, Topic
 from mq.static import TopicQueues
 
@@ -85,7 +85,13 @@ class Popper:
     async def pop(self, request: TopicPopRequest, client: Client) -> Popped:
         """Pop at most `max_messages` messages; wait up to `wait_ms` for the first one, while the client is there.
 
-        Call `check` right before the messages are sent; they may be sent only if it returns.
+        Call `check` right before the messages are sent; they may be sent only if it returns. Their bytes are reserved
+        in the request's `answer`.
+
+        Raises
+        ------
+        Overloaded
+            There is no room for a message; none was taken.
         """
         deadline = self._loop.time() + request.wait_ms / 1000
         found = await self._round(request)
@@ -183,6 +189,8 @@ class Popper:
                 except DeltaMQError as error:
                     # A damaged partition, or one popped in another order, does not hold back messages of the others.
                     found.error = found.error or error
+                    if isinstance(error, Overloaded):
+                        return found
                 if found.count >= request.max_messages or found.nbytes >= self._bytes_max:
                     return found
             if queues is None or not request.keeps_order:
@@ -230,14 +238,19 @@ class Popper:
         if found.epochs.setdefault(visit.broker, epoch) != epoch:
             raise Unavailable(f"broker {visit.broker} changed its process meanwhile; ask again", code="lease_lost")
         room = request.max_messages - found.count
-        asked = LanePopRequest(request, visit.key, log, room, self._bytes_max - found.nbytes)
-        taken = await (pop or self._pops.pop)(asked)
-        if isinstance(taken, Taken):
-            found.taken.append(taken)
-            found.count += len(taken.handles)
-            found.nbytes += taken.nbytes
-        else:
-            found.empty.add(taken)
+        max_bytes = max(1, min(self._bytes_max - found.nbytes, request.answer.free))
+        asked = LanePopRequest(request, visit.key, log, room, max_bytes)
+        try:
+            taken = await (pop or self._pops.pop)(asked)
+            if isinstance(taken, Taken):
+                found.taken.append(taken)
+                found.count += len(taken.handles)
+                found.nbytes += taken.nbytes
+            else:
+                found.empty.add(taken)
+        finally:
+            # What a lane reserved for messages that it gave to nobody is given back.
+            request.answer.settle(found.nbytes)
 
     async def _refreshed(self, request: TopicPopRequest) -> bool:
         """Refresh partitions that were not refreshed within `refresh_s`; return True if there were any."""

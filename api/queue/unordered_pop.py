@@ -65,13 +65,14 @@ class UnorderedPop:
                 return Empty.NOTHING, ()
             self._buffer.skip(lane, seen.next_offset)
             return Empty.PASSED_OVER, ()
+        weight = weight_of(seen.rows) if seen.weight is None else seen.weight
+        request.reserve(weight)
         now_ms = self._logs.now_ms()
         pop = request.pop(lane.epoch, now_ms, self._logs.revive.turn())
         attempts = attempts_of(seen.rows)
         spans = spans_of(seen.offsets, attempts)
         must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
         handles = mint(self._logs.keys, pop, spans, tenure=lane.tenure)
-        weight = weight_of(seen.rows) if seen.weight is None else seen.weight
         return Taken(pop, seen.rows, handles, attempts, weight), must_store
 
     def _is_live(self, lane: Lane) -> bool:

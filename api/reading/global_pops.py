@@ -20,8 +20,9 @@ import msgspec
 
 from api.host import Call, Clusters, Relayed, away
 from api.queue import Popped
-from api.wire import Answer, Client
+from api.wire import Admission, Answer, Client
 from mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
+from mq.limits import MESSAGE_BYTES_MAX
 from mq.static import GlobalQueues
 from mq.wire import PopRequest
 
@@ -40,9 +41,17 @@ class GlobalPops:
     """Pops from one cluster after another; used on the event loop."""
 
     def __init__(
-        self, clusters: Clusters, is_found: Callable[[Popped | Answer], bool], is_stopping: Callable[[], bool]
+        self,
+        clusters: Clusters,
+        is_found: Callable[[Popped | Answer], bool],
+        is_stopping: Callable[[], bool],
+        answers: Admission,
     ) -> None:
-        """`is_found` tells whether a pop has found messages. While it `is_stopping`, the service lets none wait."""
+        """`is_found` tells whether a pop has found messages. While it `is_stopping`, the service lets none wait.
+
+        `answers` bounds what other clusters send: none is asked for messages that there is no room for.
+        """
+        self._answers = answers
         self._clusters = clusters
         self._is_found = is_found
         self._is_stopping = is_stopping
@@ -99,6 +108,7 @@ class GlobalPops:
         if self._loop.time() < self._away.get(cluster, 0.0):
             raise away(cluster, "a moment ago it did not answer")
         body = msgspec.json.encode(msgspec.structs.replace(request, ack=[], wait_ms=wait_ms))
+        self._answers.check_room(MESSAGE_BYTES_MAX)
         asked = call.with_json(body)._replace(timeout_s=_ANSWER_S + wait_ms / 1000)
         try:
             answer = await self._clusters.ask(cluster, asked, epoch=epoch)

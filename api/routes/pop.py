@@ -120,7 +120,7 @@ class PopEndpoint:
         self._hosting = hosting
         self._forwarder = forwarder
         self._copies = copies
-        self._global = GlobalPops(copies.clusters, _is_found, lambda: popper.stopping)
+        self._global = GlobalPops(copies.clusters, _is_found, lambda: popper.stopping, answers)
         self._seen = seen
         self._partitions = partitions
         self._metrics = metrics
@@ -149,7 +149,7 @@ class PopEndpoint:
         may_make = request.retry is None or from_cluster(scope["headers"])
         group = await (self._groups.for_use(group_name) if may_make else self._groups.reader(group_name))
         queues = self._topics.queues(topic)
-        wanted = _checked(topic, queues, group, request, self._invisible)
+        wanted = _checked(topic, queues, group, request, self._invisible, ticket)
         if request.client_id is not None:
             subscription = Subscription(
                 order=wanted.order is not False, tags=request.tags or "*", filter=request.filter
@@ -173,9 +173,10 @@ class PopEndpoint:
         told = barred + elsewhere + refused
         if isinstance(popped, Answer):
             answer = with_refused(popped, told)
-            ticket.grow(answer.size)
+            # It was asked for while there was room; a client that did not get it would not have its messages.
+            ticket.settle(answer.size)
             return answer
-        answer = await self._encoded(wanted, popped, told, scope, ticket)
+        answer = await self._encoded(wanted, popped, told, scope)
         self._count(wanted, popped, len(acks) - len(refused))
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
@@ -280,14 +281,13 @@ class PopEndpoint:
             way = await self._forwarder.way(wanted, self._topics.queues(topic), call)
 
     async def _encoded(
-        self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope, ticket: Ticket
+        self, wanted: TopicPopRequest, popped: Popped, refused: list[FailedHandle], scope: Scope
     ) -> Answer:
         world = self._topics.state.topics.get(wanted.topic.name, wanted.topic).world
         taken = shown(popped.taken, popped.queues, world)
         rest = self._popper.rest(wanted, popped.queues)
         if rest and taken:
             self._popper.wake_others(wanted)
-        ticket.grow(sum(one.nbytes for one in taken))
         encode = partial(
             arrow_answer if accepts(headers_of(scope), ARROW_TYPE) else json_answer,
             taken,
@@ -305,9 +305,17 @@ def _is_found(found: Popped | Answer) -> bool:
 
 
 def _checked(
-    hosted: HostedTopic, queues: TopicQueues | None, group: Group, request: PopRequest, invisible: InvisibleBounds
+    hosted: HostedTopic,
+    queues: TopicQueues | None,
+    group: Group,
+    request: PopRequest,
+    invisible: InvisibleBounds,
+    answer: Ticket,
 ) -> TopicPopRequest:
-    """Return the checked request, in this cluster's own names; the group's settings fill in what it leaves out."""
+    """Return the checked request, in this cluster's own names; the group's settings fill in what it leaves out.
+
+    The bytes of the messages are reserved in `answer`.
+    """
     topic, partition = hosted.topic, request.partition
     if partition is not None and topic.world is not None:
         partition = local_name(hosted, partition)
@@ -344,6 +352,7 @@ def _checked(
         order=in_order,
         retries_only=retries_only,
         attempt_id=None if attempt_id is None else check_attempt_id(attempt_id, in_order=in_order is not False),
+        answer=answer,
     )
     if wanted.keeps_order and not retries_only:  # no cluster knows how far the group is in another one's stays
         refuse_global(topic, "a pop in order, or of a topic with strict order,")

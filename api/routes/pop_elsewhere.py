@@ -24,8 +24,9 @@ import pyarrow as pa
 from api.auth import Caller
 from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, from_cluster, is_forwarded, json_of
 from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
-from api.wire import Answer, Client
+from api.wire import Admission, Answer, Client
 from mq.errors import DeltaMQError, Unavailable, Unknown
+from mq.limits import MESSAGE_BYTES_MAX
 from mq.names import broker_of
 from mq.static import LogicalQueue, TopicQueues
 from mq.wire import FAILED_KEY, FailedHandle, PopRequest
@@ -74,13 +75,15 @@ class PopForwarder:
         progress: MovedProgress,
         clusters: ClusterHandles,
         is_stopping: Callable[[], bool],
+        answers: Admission,
     ) -> None:
         """Take what serves and what knows the brokers.
 
-        `progress` knows how far groups are at brokers that other processes serve. While it `is_stopping`, the service
-        lets no pop wait.
+        `progress` knows how far groups are at brokers that other processes serve, and `answers` bounds their answers.
+        While it `is_stopping`, the service lets no pop wait.
         """
         self._is_stopping = is_stopping
+        self._answers = answers
         self._clusters = clusters
         self._owners = owners
         self._peers = peers
@@ -219,12 +222,19 @@ class PopForwarder:
         """Return what another process answers to a pop; it may be told to wait several times.
 
         A pop that is under way there is not cancelled: what it found would be hidden for its invisible time.
+
+        Raises
+        ------
+        Overloaded
+            There is no room for the answer, and the other process was not asked (again).
         """
         loop = asyncio.get_running_loop()
         left_ms = request.wait_ms or 0
         deadline = loop.time() + left_ms / 1000
         while True:
             request = msgspec.structs.replace(request, wait_ms=min(left_ms, STATION_MS))
+            # Later is too late: the messages of its answer are hidden then, and a refused client has not got them.
+            self._answers.check_room(MESSAGE_BYTES_MAX)
             answer = await self._peers.ask(peer.host, peer.address, call.with_json(msgspec.json.encode(request)))
             is_last = request.wait_ms == left_ms or client.gone.done() or self._is_stopping()
             if is_last or answer.status != _OK or has_messages(answer) or _has_refused(answer):

@@ -149,13 +149,26 @@ class Admission:
         self.requests += 1
         return Ticket(self, count)
 
+    @property
+    def free(self) -> int:
+        """How many more bytes can be admitted now."""
+        return max(0, self._bytes_max - self.bytes)
+
     def reserve(self, count: int) -> None:
         """Admit `count` more bytes, or raise `Overloaded`."""
         assert count >= 0, "a reservation only grows"
-        if self.bytes + count > self._bytes_max:
-            detail = f"{self._bytes_max} bytes of {self._kind} requests are under way; try again"
-            raise Overloaded(detail, code="queue_full")
+        self.check_room(count)
         self.bytes += count
+
+    def check_room(self, count: int) -> None:
+        """Return if `count` more bytes could be admitted now, else raise `Overloaded`."""
+        if self.bytes + count > self._bytes_max:
+            raise self.full()
+
+    def full(self) -> Overloaded:
+        """Return the error for a request that there is no room for."""
+        detail = f"{self._bytes_max} bytes of {self._kind} requests are under way; try again"
+        return Overloaded(detail, code="queue_full")
 
 
 class Ticket:
@@ -170,6 +183,20 @@ class Ticket:
     def grow(self, count: int) -> None:
         self._admission.reserve(count)
         self.bytes += count
+
+    @property
+    def free(self) -> int:
+        """How many more bytes can be reserved now."""
+        return self._admission.free
+
+    def full(self) -> Overloaded:
+        """Return the error for a request that there is no room for."""
+        return self._admission.full()
+
+    def settle(self, count: int) -> None:
+        """Reserve exactly `count` bytes, which are in memory already: beyond the limit, too, so nothing is refused."""
+        self._admission.bytes += count - self.bytes
+        self.bytes = count
 
     def __enter__(self) -> Ticket:
         return self

@@ -122,17 +122,19 @@ class KeyedPop(OrderedLane):
         *,
         max_bytes: float = inf,
         at_least: int = 1,
+        room: float = inf,
         attempt_id: str | None = None,
     ) -> tuple[list[Delivery], list[int]]:
         """Deliver ready messages, the lowest offsets first; return the deliveries, and the offsets to dead-letter.
 
-        The deliveries have at most `max_bytes` together, but `at_least` of them are made in any case; other messages
-        stay `ready`. Call `end` for each message that was dead-lettered; until then it holds its key.
+        The deliveries have at most `max_bytes` together, but `at_least` of them are made in any case that have no more
+        than `room`; other messages stay `ready`. Call `end` for each message that was dead-lettered; until then it
+        holds its key.
         """
         self._release(now_ms)
         offsets: list[int] = []
         dead: list[int] = []
-        left = max_bytes
+        used = 0
         while self._ready and len(offsets) < max_messages:
             offset = heappop(self._ready)
             if offset not in self._is_ready:
@@ -140,8 +142,8 @@ class KeyedPop(OrderedLane):
             if self.is_over(offset):
                 dead.append(offset)
             else:
-                left -= self._weights.get(offset, 0)
-                if left < 0 and len(offsets) >= at_least:
+                used += self._weights.get(offset, 0)
+                if used > room or (used > max_bytes and len(offsets) >= at_least):
                     heappush(self._ready, offset)
                     break
                 offsets.append(offset)

@@ -144,6 +144,30 @@ def test_meta_01_a_pop_is_sent_on_when_the_topic_is_all_elsewhere(two: Two, topi
     assert found.headers["content-type"] == "application/json"
 
 
+def test_rely_8_a_pop_whose_answer_there_is_no_room_for_is_not_sent_on(two: Two, topic: str) -> None:
+    """The other process would hide messages that the client does not get."""
+    two.b.put_topic(topic, partitions=2)
+    names = [name for name in two.b.partitions(topic) if name.endswith("@broker-b")]
+    _send_to(two.b, topic, names[0], "x")
+    answers, in_flight = two.a.service.answers, two.b.service.lanes.in_flight_everywhere
+    before = in_flight()
+
+    async def hold(count: int) -> None:
+        answers.bytes += count
+
+    held = answers._bytes_max - 10
+    on_loop(two.a, hold(held))
+    try:
+        refused = _pop(two.a, topic, partition=names[0])
+        assert (refused.status, refused.json["code"]) == (429, "queue_full") and refused.headers["retry-after"]
+        assert in_flight() == before
+    finally:
+        on_loop(two.a, hold(-held))
+    (found,) = _pop(two.a, topic, partition=names[0]).json["messages"]
+    assert (found["body"], found["delivery_attempt"]) == ("x", 1)
+    until(lambda: answers.bytes == 0)
+
+
 def test_meta_01_a_pop_without_a_body_or_with_nulls_is_sent_on(two: Two, topic: str) -> None:
     (home,) = [view["partition"] for view in two.a.put_topic(topic, partitions=1)["partitions"]]
     asked = two.b if home.endswith("@broker-a") else two.a

@@ -59,6 +59,14 @@ def test_rely_8_a_pop_stops_at_its_bytes_and_goes_on_there() -> None:
     assert one.weight_of([Delivery(2, 1, 0)]) == 0
 
 
+def test_rely_8_a_pop_takes_nothing_that_there_is_no_room_for() -> None:
+    one = lane()
+    one.offer(keyed("abc"), 3, {0: 40, 1: 40, 2: 40})
+    assert one.take(0, 32, MINUTE, room=39) == ([], []) and one.ready == 3 and one.flights == {}
+    assert [delivery.offset for delivery in one.take(0, 32, MINUTE, room=80)[0]] == [0, 1]
+    assert [delivery.offset for delivery in one.take(0, 32, MINUTE, max_bytes=10, room=40)[0]] == [2]
+
+
 def test_rely_8_what_is_to_be_dead_lettered_has_no_weight_in_an_answer() -> None:
     one = lane(max_attempts=1)
     one.offer(keyed("ab"), 2, {0: 70, 1: 70})
