@@ -1,6 +1,8 @@
 """Pops of one lane, without order or in order, and the change between the two.
 
-    never consumed --begin: the group's settings say where--> without order <--nothing in flight--> in order
+    never consumed --begin: the group's settings say where--> without order <--nothing is leased--> in order
+
+What is overdue when the order changes comes again: in the new order, or as retried messages of pops without order.
 
 Pops of one lane take turns (`api.queue.turns`).
 """
@@ -15,7 +17,7 @@ from api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
 from api.queue.turns import Turns
 from api.queue.unordered_pop import MustStore
 from mq.meta import Blocked, Group, Topic
-from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position
+from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position, retry_lane
 from mq.static import TopicQueues
 
 __all__ = ["LanePops"]
@@ -96,6 +98,10 @@ class LanePops:
     async def _take_unordered(
         self, request: LanePopRequest, blocked: Blocked | None
     ) -> tuple[Taken | Empty, MustStore]:
+        ordered = self._overdue(request)
+        if ordered is not None:
+            retries = self._lanes.partition_of(retry_lane(request.lane, request.topic.name), request.topic.name)
+            await self._lanes.ordered.settle(request, ordered, retries)
         self._end_order(request)
         if self._lanes.open(request.lane) is None:
             await self._begin(request)
@@ -109,7 +115,7 @@ class LanePops:
         return Empty.NOTHING if ordered is None else await self._lanes.ordered.pop(request, ordered, blocked)
 
     async def _begin_order(self, request: LanePopRequest) -> OrderedLane | None:
-        """Go on in order from the lane's position; raise `order_conflict` while other messages are in flight there."""
+        """Go on in order from the lane's position; raise `order_conflict` while others are leased there."""
         self._end_order(request)
         lane = self._lanes.open(request.lane)
         if lane is None:
@@ -128,8 +134,6 @@ class LanePops:
         """End the order in which the lane was popped, so that it can go on in another, or without order."""
         ordered = self._lanes.ordered.get(request.lane)
         if ordered is None:
-            if request.order is False and self._is_held_in_order(request.lane):
-                raise mixed_orders()
             return
         if ordered.epoch == self._lanes.groups.epoch_of(request.lane):
             if ordered.flights:
@@ -139,13 +143,24 @@ class LanePops:
         # A late acknowledgement may have opened the unordered lane, which does not know the progress made in order.
         self._lanes.buffer.drop_lane(request.lane)
 
-    def _is_held_in_order(self, lane: LaneKey) -> bool:
-        """Whether the tables have messages in flight there that an earlier process gave out in order."""
+    def _overdue(self, request: LanePopRequest) -> OrderedLane | None:
+        """Return the lane if it is in order, and all that is in flight there is overdue; None if nobody waits for that.
+
+        It is opened if the tables have messages in flight that an earlier process gave out in order.
+        """
+        ordered = self._lanes.ordered.get(request.lane) or self._recalled(request.lane)
+        if ordered is None or ordered.epoch != self._lanes.groups.epoch_of(request.lane):
+            return None
+        return ordered if ordered.is_overdue(self._lanes.logs.now_ms()) else None
+
+    def _recalled(self, lane: LaneKey) -> OrderedLane | None:
         stored = self._lanes.logs.offsets.get(lane)
         if stored is None or not stored.delivered:
-            return False
+            return None
         known = self._lanes.known(lane)
-        return known is not None and any(one.is_leased for one in known.delivered)
+        if known is None or not any(one.is_leased for one in known.delivered):
+            return None
+        return self._lanes.ordered.open_for_handle(lane, known)
 
     async def _begin(self, request: LanePopRequest) -> None:
         """Commit the position where a group begins that never consumed the lane, by its settings (SPEC POP-7)."""

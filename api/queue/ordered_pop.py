@@ -7,6 +7,7 @@ outcome of a pop that was not answered is unknown.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -15,11 +16,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from api.log import Partition
 from api.queue.lane_read import ReadRows, allowed, look, look_now
 from api.queue.logs import Dying, QueueLogs
 from api.queue.pop_requests import Empty, LanePopRequest, Taken
 from mq.errors import Unavailable
-from mq.meta import Blocked, Group
+from mq.meta import Blocked, Group, Ordering
 from mq.queue import (
     REJECTED,
     Bounds,
@@ -33,6 +35,7 @@ from mq.queue import (
     dead_producer_id,
     mint,
     read_position,
+    retry_producer_id,
     spans_of,
 )
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
@@ -41,6 +44,8 @@ from tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
 __all__ = ["OrderedLanes"]
 
 _STRICT: Final = "strict"
+#: How many overdue messages are sent to the retry topic at once.
+_SETTLED_AT_ONCE: Final = 32
 
 
 class OrderedLanes:
@@ -67,11 +72,15 @@ class OrderedLanes:
         return iter(list(self._lanes.items()))
 
     def fits(self, request: LanePopRequest, epoch: int) -> OrderedLane | None:
-        """Return the lane if it is open in the pop's order; a lane that only handles have used takes that order."""
+        """Return the lane if it is open in the pop's order.
+
+        A lane that only handles have used takes that order. So does one in the other order whose messages in flight are
+        all overdue: nobody holds them, and they come again in the new order, as after a restart.
+        """
         ordered, kind = self._lanes.get(request.lane), _kind(request)
         if ordered is None or ordered.epoch != epoch:
             return None
-        if type(ordered) is OrderedLane:
+        if type(ordered) is OrderedLane or (not isinstance(ordered, kind) and ordered.is_overdue(self._logs.now_ms())):
             ordered = self._lanes[request.lane] = ordered.as_kind(kind, max_attempts=_limit(request))
         return ordered if isinstance(ordered, kind) else None
 
@@ -132,12 +141,19 @@ class OrderedLanes:
         await self._store(request.lane, request.topic.name, ordered)
         return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
 
-    def visible_ms(self, key: LaneKey) -> int | None:
-        """Return when the lane may next deliver without an event; None if it does not wait for a time."""
+    def visible_ms(self, key: LaneKey, order: Ordering) -> int | None:
+        """Return when the lane may next deliver in this order without an event; None if it does not wait for a time.
+
+        A lane in another order may when nothing of it is leased any more.
+        """
         ordered = self._lanes.get(key)
-        if isinstance(ordered, KeyedPop):
+        if ordered is None:
+            return None
+        if order == "key" and isinstance(ordered, KeyedPop):
             return ordered.next_release()
-        return ordered.turn(0, 1).wait_until_ms if isinstance(ordered, OrderedPop) else None
+        if order is True and isinstance(ordered, OrderedPop):
+            return ordered.turn(0, 1).wait_until_ms
+        return max((flight.visible_ms for flight in ordered.flights.values()), default=None)
 
     async def _pop_all(self, ordered: OrderedPop, request: LanePopRequest, blocked: Blocked | None) -> Taken | None:
         while True:
@@ -280,6 +296,30 @@ class OrderedLanes:
         if offsets:
             await self.store(key, topic)
 
+    # Pops without order.
+
+    async def settle(self, request: LanePopRequest, ordered: OrderedLane, retries: Partition) -> None:
+        """End what is overdue in a lane that a pop without order wants: as such a pop's own messages do when their time
+        has ended, they go on to `retries`, the group's retry partition, or to the dead letters (SPEC POP-11).
+
+        All are overdue. A call that is cut short is repeated by the next pop, and stores nothing twice. Progress is
+        stored before and after.
+        """
+        ordered.limit(_limit(request))
+        await self._bury(ordered, request, [offset for offset in sorted(ordered.flights) if ordered.is_over(offset)])
+        await self.store(request.lane, request.topic.name)
+        for offsets in _batches(sorted(ordered.flights)):
+            await asyncio.gather(*(self._retry(ordered, request, offset, retries) for offset in offsets))
+            for offset in offsets:
+                ordered.end(offset)
+        await self.store(request.lane, request.topic.name)
+
+    async def _retry(self, ordered: OrderedLane, request: LanePopRequest, offset: int, retries: Partition) -> None:
+        key, failures = request.lane, ordered.attempts_of(offset)
+        producer_id = retry_producer_id(key, ordered.epoch, offset)
+        overdue = Dying(request.group, request.topic.name, key, offset, failures, REJECTED, producer_id)
+        await self._logs.retry(overdue, request.log, retries)
+
     # Handles.
 
     async def store(self, key: LaneKey, topic: str) -> None:
@@ -296,6 +336,10 @@ def _kind(request: LanePopRequest) -> type[OrderedPop] | type[KeyedPop]:
 def _limit(request: LanePopRequest) -> int | None:
     """Return the maximum of deliveries; None in a strict topic, which repeats a failing message (SPEC ORDER-8)."""
     return None if request.topic.settings.order_strategy == _STRICT else request.group.settings.max_attempts
+
+
+def _batches(offsets: list[int]) -> Iterator[list[int]]:
+    return (offsets[at : at + _SETTLED_AT_ONCE] for at in range(0, len(offsets), _SETTLED_AT_ONCE))
 
 
 def _by_time(delivery: Delivery) -> tuple[int, int]:

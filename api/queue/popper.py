@@ -31,6 +31,8 @@ from mq.static import TopicQueues
 __all__ = ["Popped", "Popper"]
 
 _DRAW_BITS = 30
+#: Interval at which a waiting pop looks again at messages whose time has come, and that it did not get.
+_LATE_S = 0.05
 
 
 @dataclass(slots=True)
@@ -286,14 +288,16 @@ class Popper:
         return found
 
     def _visible_s(self, visits: list[LanePartition], request: TopicPopRequest) -> float:
-        """Return when a lane that is popped in order will next have messages, by the loop's clock."""
-        if request.order is False:
-            return float("inf")
-        times = [self._lanes.ordered.visible_ms(visit.key) for visit in visits]
+        """Return when a lane that is popped in order will next have messages, by the loop's clock.
+
+        One that has not given what it could have given already is looked at again in a while, not at once.
+        """
+        times = [self._lanes.ordered.visible_ms(visit.key, request.order) for visit in visits]
         first_ms = min((time for time in times if time is not None), default=None)
         if first_ms is None:
             return float("inf")
-        return self._loop.time() + max(1, first_ms - self._lanes.logs.now_ms()) / 1000
+        left_s = (first_ms - self._lanes.logs.now_ms()) / 1000
+        return self._loop.time() + (left_s if left_s > 0 else _LATE_S)
 
 
 def _is_final(error: DeltaMQError | None) -> bool:

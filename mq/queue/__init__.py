@@ -45,6 +45,7 @@ from mq.queue.ordered_pop import (
     OrderedPop,
     check_attempt_id,
     dead_producer_id,
+    retry_producer_id,
 )
 from mq.queue.progress import (
     STREAM_PRODUCER_PREFIX,
@@ -207,6 +208,7 @@ __all__ = [
     "reset_position",
     "retry_broker",
     "retry_lane",
+    "retry_producer_id",
     "settle",
     "spans_of",
     "stored_bits",

@@ -41,6 +41,7 @@ __all__ = [
     "PopTurn",
     "check_attempt_id",
     "dead_producer_id",
+    "retry_producer_id",
 ]
 
 
@@ -75,6 +76,12 @@ def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
     """Return the idempotent producer whose request 0 is the dead letter of this message, so that it is stored once."""
     digest = hashlib.sha256(json.dumps([*lane, epoch, offset]).encode()).hexdigest()
     return f"ordered-{digest[:32]}"
+
+
+def retry_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
+    """Return the idempotent producer whose request 0 is this message in the retry topic, so that it is stored once."""
+    digest = hashlib.sha256(json.dumps([*lane, epoch, offset]).encode()).hexdigest()
+    return f"overdue-{digest[:32]}"
 
 
 class Delivery(NamedTuple):
@@ -236,6 +243,10 @@ class OrderedLane:
     def is_over(self, offset: int) -> bool:
         """Return whether the message must be dead-lettered instead of delivered again."""
         return self._counted(offset) >= self._max_attempts
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Return whether there are messages in flight, and the invisible time of all of them has ended."""
+        return bool(self.flights) and all(flight.visible_ms <= now_ms for flight in self.flights.values())
 
     def _counted(self, offset: int) -> int:
         flight = self.flights.get(offset)

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from api.ports import Ports
+from mq.errors import StorageFull
 from mq.queue.retry import DEAD_REASON_HEADER
+from tables.queue.refs import OFFSETS
 from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Queue, queue_in
+from tests.faulty_store import faulty_disk
 
 MINUTE = 60_000
 
@@ -377,6 +380,94 @@ def test_a_pop_without_order_is_refused_also_after_a_crash(queue: Queue, order: 
     assert billing.ask().json["code"] == "order_conflict"
     assert billing.ack(found.handles[1:]) == {}
     assert billing.pop().bodies == ["c"]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize(("one", "other"), [(True, "key"), ("key", True)])
+def test_pop_16_an_order_whose_messages_are_overdue_gives_way_to_the_other(
+    queue: Queue, one: object, other: object, crash: bool
+) -> None:
+    queue.send(*"abcd")
+    old = queue.consumer("billing").pop(2, order=one)
+    if crash:
+        queue.crash()
+    queue.advance(MINUTE)
+    billing = queue.consumer("billing")
+    again = billing.pop(2, order=other)
+    assert again.bodies == ["a", "b"] and again.attempts == [2, 2]
+    assert billing.ack(old.handles) == dict.fromkeys(old.handles, "handle_expired")
+    if not crash:
+        assert billing.ask(order=one).json["code"] == "order_conflict", "they are leased again"
+    rest = billing.pop(order=other, ack=again.handles)
+    assert rest.bodies == ["c", "d"] and rest.attempts == [1, 1]
+    assert billing.ack(rest.handles) == {} and billing.in_flight() == 0
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("order", [True, "key"])
+def test_pop_11_what_is_overdue_in_order_is_retried_when_the_group_pops_without(
+    queue: Queue, order: object, crash: bool
+) -> None:
+    queue.send(*"abcd")
+    queue.consumer("billing").pop(2, order=order)
+    if crash:
+        queue.crash()
+    queue.advance(MINUTE)
+    billing = queue.consumer("billing")
+    found = billing.pop_again(4)
+    attempts = dict(zip(found.bodies, found.attempts, strict=True))
+    assert attempts == {"a": 2, "b": 2, "c": 1, "d": 1}
+    assert billing.ack(found.handles) == {} and billing.in_flight() == 0
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.pop(wait_ms=200).bodies == [] and len(queue.retries("billing")) == 2
+
+
+def test_pop_11_an_overdue_message_that_is_retried_has_no_more_attempts_than_others(queue: Queue) -> None:
+    billing = queue.group("billing", max_attempts=3)
+    queue.send("a", "b")
+    for attempt in (1, 2):
+        assert billing.pop(1, order=True).attempts == [attempt]
+        queue.advance(MINUTE)
+    (third,) = [m for m in billing.pop_again(2).messages if m["body"] == "a"]
+    assert third["delivery_attempt"] == 3
+    queue.advance(2 * MINUTE)
+    queue.revive()
+    (dead,) = queue.dead_letters("billing")
+    assert (dead["body"], dead["reconsume_times"]) == (b"a", 3)
+
+
+def test_pop_11_what_is_overdue_for_the_last_time_in_order_is_a_dead_letter(queue: Queue) -> None:
+    billing = queue.group("billing", max_attempts=1)
+    queue.send("a", "b")
+    assert billing.pop(1, order="key").bodies == ["a"]
+    queue.advance(MINUTE)
+    assert billing.pop().bodies == ["b"]
+    assert [dead["body"] for dead in queue.dead_letters("billing")] == [b"a"] and queue.retries("billing") == []
+
+
+def test_pop_11_an_overdue_message_is_retried_once_though_its_pop_is_repeated(tmp_path: Path) -> None:
+    """The first pop without order could not store that the lane is done with it; then the process ended."""
+    store = faulty_disk(tmp_path / "warehouse")
+    with queue_in(tmp_path / "warehouse", Ports(store=store)) as queue:
+        queue.topic()
+        queue.send(*"abc")
+        billing = queue.consumer("billing")
+        assert billing.pop(3, order=True).bodies == ["a", "b", "c"]
+        queue.advance(MINUTE)
+
+        def full(key: str) -> None:
+            if OFFSETS in key and queue.retries("billing"):
+                raise StorageFull
+
+        store.before["put"] = full
+        billing.pop()
+        assert len(queue.retries("billing")) == 3
+        store.before.clear()
+        queue.crash()
+        again = queue.consumer("billing").pop_again(3)
+        assert sorted(again.bodies) == ["a", "b", "c"] and again.attempts == [2, 2, 2]
+        assert len(queue.retries("billing")) == 3
 
 
 def test_a_late_handle_of_before_does_not_take_a_lane_back(queue: Queue) -> None:

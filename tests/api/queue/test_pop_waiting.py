@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from api.ports import Ports
+from mq.errors import Corrupt
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.schema import INGEST_SCHEMA
@@ -156,6 +157,46 @@ def test_pop_16_a_wait_in_order_ends_when_the_invisible_time_does(tmp_path: Path
         queue.clock.advance_ms(300)
         again = waiting.result()
         assert again.bodies == ["a"] and again.attempts == [2]
+
+
+@pytest.mark.parametrize(("one", "other"), [(True, False), ("key", False), (True, "key"), ("key", True)])
+@pytest.mark.parametrize("crash", [False, True])
+def test_pop_16_a_wait_in_another_order_ends_when_the_invisible_time_does(
+    tmp_path: Path, one: object, other: object, crash: bool
+) -> None:
+    with queue_in(tmp_path / "warehouse", invisible_ms_min=100) as queue:
+        queue.topic()
+        queue.send("a", key="k")
+        billing = queue.consumer("billing")
+        assert billing.pop(order=one, invisible_ms=300).bodies == ["a"]
+        if crash:
+            queue.crash()
+            billing = queue.consumer("billing")
+        waiting = Waiting(billing, order=other)
+        queue.clock.advance_ms(300)
+        again = waiting.result()
+        assert again.bodies == ["a"] and again.attempts == [2]
+
+
+@pytest.mark.parametrize("other", [True, "key"])
+def test_pop_15_a_wait_for_overdue_messages_that_cannot_be_read_looks_seldom(tmp_path: Path, other: object) -> None:
+    store, wait_ms = faulty_disk(tmp_path / "warehouse"), 600
+    with queue_in(tmp_path / "warehouse", Ports(store=store)) as queue:
+        queue.topic()
+        queue.send("a", key="k")
+        assert queue.consumer("billing").pop(order=other).bodies == ["a"]
+        queue.restart()
+        queue.advance(60_000)
+        reads: list[str] = []
+
+        def damaged(key: str) -> None:
+            if key.endswith(".parquet") and key.startswith("topics"):
+                reads.append(key)
+                raise Corrupt("it is damaged")
+
+        store.before["read"] = store.before["read_parts"] = damaged
+        assert queue.consumer("billing").ask(order=other, wait_ms=wait_ms).json["code"] == "corrupt"
+        assert reads and len(reads) < 2 * wait_ms / 50
 
 
 def test_a_stop_ends_waits_at_once(tmp_path: Path) -> None:
