@@ -27,6 +27,7 @@ _CLOSE_S: Final = 0.2
 
 _Taken: TypeAlias = Callable[[Mapping[str, int]], Awaitable[None]]
 _Gained: TypeAlias = Callable[[str, int], Awaitable[None]]
+_Served: TypeAlias = Callable[[str], None]
 _Drained: TypeAlias = Callable[[str], Awaitable[None]]
 _Lost: TypeAlias = Callable[[str], None]
 
@@ -39,6 +40,8 @@ class Hooks:
     taken: list[_Taken] = field(default_factory=list)
     #: Awaited with a role and its epoch before it is served; after an error the role is begun again.
     gained: list[_Gained] = field(default_factory=list)
+    #: Called with a role when it begins to be served.
+    served: list[_Served] = field(default_factory=list)
     #: Awaited before a broker is passed on: store what only memory knows.
     drained: list[_Drained] = field(default_factory=list)
     #: Called with a role that this process no longer has.
@@ -137,6 +140,8 @@ class Roles:
                 self.served[role] = epoch
                 self._note()
                 log.info("event=role_begun role=%s epoch=%d", role, epoch)
+                for served in self._hooks.served:
+                    served(role)
             else:
                 # The role went to another process meanwhile: what was begun is void.
                 self._lose(role)

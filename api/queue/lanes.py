@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -337,6 +337,21 @@ class Lanes:
         """Let all groups' waiting pops of a topic look again: it has other partitions to read."""
         for (_, its_topic), found in self._group_topics.items():
             if its_topic == topic_id:
+                found.waiters.wake()
+
+    def wake_at(self, broker: str) -> None:
+        """Let all pops that wait look again in topics of a broker: this process begins to serve it."""
+        for found in self._group_topics.values():
+            if broker in found.brokers:
+                found.waiters.wake()
+
+    def wake_routed(self, topics: Mapping[str, Topic]) -> None:
+        """Let the pops look again that wait in a topic whose route has changed; `topics` are all, by name."""
+        for found in self._group_topics.values():
+            if not len(found.waiters):
+                continue
+            topic = topics.get(found.topic.name)
+            if topic is not None and topic.route is not found.topic.route:
                 found.waiters.wake()
 
     def open(self, key: LaneKey) -> Lane | None:

@@ -107,7 +107,9 @@ class MovedProgress:
         return await self.position(topic, group, move.source, pop=pop) >= move.end_offset
 
     def _wake(self, before: Meta, after: Meta) -> None:
-        """Follow remappings and their seals: what groups wait for may be in another partition from now on."""
+        """Follow routes, remappings and their seals: what groups wait for may be in another partition from now on."""
+        if after.topics is not before.topics:
+            self._lanes.wake_routed(after.topics.topics)
         for topic_id, mappings in after.static.items():
             if before.static.get(topic_id) is not mappings:
                 self._lanes.wake_all(topic_id)

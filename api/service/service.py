@@ -187,6 +187,7 @@ class Service:
         )
         self.lanes = Lanes(self.partitions, meta, self.config.queue, cluster, keys=keys, clock=self.warehouse.clock)
         self.hosting.hooks.taken.append(Takeover(self.partitions, self.hosting, self.lanes, cluster).recover)
+        self.hosting.hooks.served.append(self.lanes.wake_at)
         self.hosting.hooks.drained.append(self.lanes.drain)
         self.hosting.hooks.drained.append(lambda broker: self.statistics.flush(whole=True, broker=broker))
         self.hosting.hooks.lost.append(self.lanes.drop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -266,6 +267,23 @@ def test_pop_15_a_wait_at_another_process_ends_with_its_client(two: Two, topic: 
     _send_to(two.a, topic, f"{topic}@broker-b", "y")
     waiting.join(30)
     assert [m["body"] for m in answers[0].json["messages"]] == ["y"]
+
+
+def test_pop_15_a_wait_goes_on_at_a_broker_that_its_process_takes_over(tmp_path: Path) -> None:
+    answers: list[Reply] = []
+    with running(config_for(tmp_path, brokers=("broker-a",))) as a:
+        with running(config_for(tmp_path, brokers=("broker-b",))) as b:
+            until(lambda: _see_each_other(a, b))
+            a.put_topic("orders", partitions=2)
+            began = time.monotonic()
+            waiting = threading.Thread(target=lambda: answers.append(_pop(a, "orders", wait_ms=20_000)))
+            waiting.start()
+            until(lambda: a.service.lanes.waiting)
+        until(lambda: a.service.hosting.hosts("broker-b"))
+        _send_to(a, "orders", "orders@broker-b", "x")
+        waiting.join(60)
+        assert time.monotonic() - began < 20, "it was not woken"
+    assert [m["body"] for m in answers[0].json["messages"]] == ["x"]
 
 
 def _ids(api: Api, topic: str) -> Any:

@@ -92,6 +92,16 @@ def test_pop_15_a_retried_message_wakes(queue: Queue) -> None:
     assert again.bodies == ["a"] and again.attempts == [2]
 
 
+def test_pop_15_an_arrival_in_a_partition_that_was_added_wakes(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse") as queue:
+        first, added = "orders@broker-a", "orders#x@broker-a"
+        queue.api.put_topic("orders", routes=[first])
+        waiting = Waiting(queue.consumer("billing"))
+        queue.api.put_topic("orders", routes=[first, added])
+        queue.send("a", partition=added)
+        assert waiting.result().bodies == ["a"]
+
+
 def test_pop_15_a_wait_ends_with_nothing(queue: Queue) -> None:
     began = time.monotonic()
     assert queue.consumer("billing").pop(wait_ms=200).bodies == []
