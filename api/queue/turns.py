@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from types import TracebackType
 
-from mq.errors import Unavailable
+from mq.errors import Conflict, Corrupt, Unavailable
 from mq.queue import LaneKey
 
 __all__ = ["TurnOver", "Turns"]
@@ -27,9 +27,12 @@ class Turns:
     """The lanes of this process at which a pop is at work; used on the event loop."""
 
     def __init__(self, *, busy_ms: int, on_over: Callable[[LaneKey], None]) -> None:
-        """A pop may be at work for `busy_ms` when another one wants the lane; `on_over` is called if it is ended."""
+        """A pop may be at work for `busy_ms` when another one wants the lane.
+
+        `on_over` is called if it is ended then, or fails: the others have passed a lane by that may have messages.
+        """
         self._busy_s = busy_ms / 1000
-        self._on_over = on_over
+        self.on_over = on_over
         self._busy: dict[LaneKey, _Turn] = {}
         #: The limits, in seconds, of lanes where the last pop took longer than its limit.
         self._slow_s: dict[LaneKey, float] = {}
@@ -74,7 +77,7 @@ class Turns:
         limit_s = self._limit_s(lane)
         log.warning("event=pop_ended partition=%s group=%s busy_ms=%d", lane.partition, lane.group, limit_s * 1_000)
         self._slow_s[lane] = 2 * limit_s
-        self._on_over(lane)
+        self.on_over(lane)
 
     def _limit_s(self, lane: LaneKey) -> float:
         return self._slow_s.get(lane, self._busy_s)
@@ -120,3 +123,6 @@ class _Turn:
         except TimeoutError as late:
             self._turns.was_late(self._lane)
             raise TurnOver(f"{self._lane.partition} could not be read in time; ask again") from late
+        # After a `Corrupt` or a `Conflict` pops wait on: two of them would wake each other without an end.
+        if self._is_wanted and error is not None and not isinstance(error, Corrupt | Conflict):
+            self._turns.on_over(self._lane)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from api.ports import Ports
+from mq.errors import Unavailable
 from mq.meta.group_settings import Ordering
 from tests.api.queue.test_pop_waiting import WAIT_MS, Waiting
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
@@ -35,10 +36,14 @@ def hasty(tmp_path: Path) -> Iterator[Queue]:
 
 
 class Hung:
-    """The next reads of the service on a thread do not end until the block does; later ones do."""
+    """The next reads of the service on a thread do not end until the block does; later ones do.
 
-    def __init__(self, queue: Queue, *, reads: int = 1) -> None:
+    Then they fail with `error`, if there is one.
+    """
+
+    def __init__(self, queue: Queue, *, reads: int = 1, error: Exception | None = None) -> None:
         self._hanging_reads = reads
+        self._error = error
         self._logs = queue.api.service.lanes.logs
         self._run = self._logs.run
         self._clients = ThreadPoolExecutor(1)
@@ -56,6 +61,8 @@ class Hung:
     def _late(self, work: Callable[[], Any]) -> Callable[[], Any]:
         def late() -> Any:
             assert self._gate.wait(60)
+            if self._error is not None:
+                raise self._error
             return work()
 
         return late
@@ -149,6 +156,21 @@ def test_pop_15_a_pop_that_waits_gets_its_turn_after_one_that_hangs(hasty: Queue
         first = hung.pop(billing)
         assert Waiting(billing, max_messages=1, tags="T").result().bodies == ["a"]
         assert first.result(30).status == 503
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_pop_15_a_pop_that_waits_gets_its_turn_after_one_that_fails(tmp_path: Path, order: Ordering) -> None:
+    """It has passed the lane by, and nothing else would wake it."""
+    with queue_in(tmp_path / "warehouse", Ports(lane_busy_ms=60_000), {"refresh_ms": 60_000}) as queue:
+        queue.topic()
+        billing = _billing(queue, order)
+        with Hung(queue, error=Unavailable("the disk is away")) as hung:
+            first = hung.pop(billing)
+            waiting = Waiting(billing, max_messages=1, tags="T")
+            assert not waiting.answers and hung.reads == 1, "it has passed the lane by"
+            hung.let_go()
+            assert first.result(30).status == 503
+            assert waiting.result().bodies == ["a"]
 
 
 def test_pop_02_after_a_pop_that_took_too_long_the_next_may_take_twice_as_long(
