@@ -44,12 +44,13 @@ def _send(port: int, topic: str, *batches: bytes) -> list[ProducedPartition]:
 @contextmanager
 def _reserved(kafka: KafkaApi, left: int) -> Iterator[None]:
     """Somebody else's requests hold all bytes of the service but `left`."""
-    admission, loop = kafka.api.service.admission, kafka.api.service.loop
+    service = kafka.api.service
+    admission, loop = service.admission, service.loop
     held: list[Ticket] = []
     done = threading.Event()
 
     def hold() -> None:
-        held.append(admission.enter(admission._bytes_max - admission.bytes - left))
+        held.append(admission.enter(service.settings.queue_bytes_max - admission.bytes - left))
         done.set()
 
     loop.call_soon_threadsafe(hold)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from api.kafka.calls.fetching import Fetching
 from api.kafka.messages import FetchedPartition, FetchPartition, FetchRequest
 from api.kafka.messages.log_messages import FetchTopic
 from api.kafka.records import batches_of, decode_batches
+from api.reading import PartitionReader
 from mq.limits import KIB, MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
@@ -24,15 +24,15 @@ WAIT_MS = 600
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[None]]:
-    """One element for each time that a fetch read its partitions."""
+    """One element for each time that a fetch read its partition; queues are read through their partitions, too."""
     found: list[None] = []
-    read_all = Fetching._read_all
+    look = PartitionReader.look
 
-    async def counted(self: Fetching, *args: Any) -> Any:
+    async def counted(*args: Any) -> Any:
         found.append(None)
-        return await read_all(self, *args)
+        return await look(*args)
 
-    monkeypatch.setattr(Fetching, "_read_all", counted)
+    monkeypatch.setattr(PartitionReader, "look", counted)
     yield found
 
 
