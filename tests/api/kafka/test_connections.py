@@ -155,7 +155,7 @@ class _Calls:
     def connected(self, appends: Admission, transport: asyncio.Transport) -> Connection:
         """Return a connection whose appends get their room there."""
         calls = Admission("kafka", bytes_max=MIB, requests_max=10)
-        room = Room(Quotas(dict, lambda: 0), appends, calls, calls)
+        room = Room(Quotas(dict, lambda: 0, body_bytes_max=MIB), appends, calls, calls)
         connection = Connection(self, room, ServiceSettings(), self)
         connection.connection_made(transport)
         return connection
