@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from api.kafka.records import DECODER_SOURCE, ENCODER_SOURCE, Int64s, NativeDecoder, NativeEncoder, Records
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from tables.column_ends import ends_of
 from tables.compiled import library_path
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
@@ -113,9 +114,7 @@ def _rows_of(records: Records) -> pa.RecordBatch:
 
 def _check_lengths(name: str, column: pa.Array, limit: int) -> None:
     """Check a column's lengths, whose error names the row: for most columns one look at the offsets is enough."""
-    stop = column.offset + len(column) + 1
-    ends = np.frombuffer(column.buffers()[1], dtype=np.int32, count=stop)[column.offset :]
-    if int(np.diff(ends).max(initial=0)) > limit:
+    if int(np.diff(ends_of(column)).max(initial=0)) > limit:
         check_column(name, column)
 
 

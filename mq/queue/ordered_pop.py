@@ -74,14 +74,16 @@ def check_attempt_id(attempt_id: str, *, in_order: bool) -> str:
 
 def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
     """Return the idempotent producer whose request 0 is the dead letter of this message, so that it is stored once."""
-    digest = hashlib.sha256(json.dumps([*lane, epoch, offset]).encode()).hexdigest()
-    return f"ordered-{digest[:32]}"
+    return f"ordered-{_digest(lane, epoch, offset)}"
 
 
 def retry_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
     """Return the idempotent producer whose request 0 is this message in the retry topic, so that it is stored once."""
-    digest = hashlib.sha256(json.dumps([*lane, epoch, offset]).encode()).hexdigest()
-    return f"overdue-{digest[:32]}"
+    return f"overdue-{_digest(lane, epoch, offset)}"
+
+
+def _digest(lane: LaneKey, epoch: int, offset: int) -> str:
+    return hashlib.sha256(json.dumps([*lane, epoch, offset]).encode()).hexdigest()[:32]
 
 
 class Delivery(NamedTuple):

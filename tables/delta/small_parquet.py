@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tables.column_ends import text_bytes
 from tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WrittenFile, native_writer
 from tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from tables.delta.varints import varint, zigzag
@@ -123,7 +124,7 @@ def encode_few_stamped(rows: Stamped, key_values: Sequence[tuple[bytes, bytes]],
         return None
     assert rows.count > 0, "an empty file would have no offsets"
     body = rows.rows.schema.get_field_index("body")
-    if body >= 0 and _FILLED_BYTES * rows.count + _text_bytes(rows.rows.column(body)) > bytes_max:
+    if body >= 0 and _FILLED_BYTES * rows.count + text_bytes(rows.rows.column(body)) > bytes_max:
         return None
     shape = native_shape(rows.count)
     leaves = _stamped_leaves(rows, shape)
@@ -201,14 +202,8 @@ def encode_in_pieces(
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
     """Return the bytes of what takes most in almost all files: detects early that a file would be too large."""
     producer = columns[_AT["producer_id"]]
-    known = _FILLED_BYTES * count + _text_bytes(columns[_AT["body"]])
-    return known if producer.null_count else known + _PRODUCER_BYTES * count + _text_bytes(producer)
-
-
-def _text_bytes(column: pa.Array) -> int:
-    # `nbytes` of the column would give the interpreter's lock away
-    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
-    return int(ends[-1] - ends[0])
+    known = _FILLED_BYTES * count + text_bytes(columns[_AT["body"]])
+    return known if producer.null_count else known + _PRODUCER_BYTES * count + text_bytes(producer)
 
 
 # Pages --------------------------------------------------------------------------------------------------------

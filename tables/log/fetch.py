@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tables.column_ends import ends_of, text_bytes
+
 __all__ = [
     "FetchStatus",
     "Fetched",
@@ -78,7 +80,7 @@ def weight_of(rows: pa.Table) -> int:
     weight = _ROW_BYTES * int(rows.num_rows)
     for name in ("body", "key"):
         for chunk in rows.column(name).chunks:
-            weight += _text_bytes(chunk)
+            weight += text_bytes(chunk)
     at = rows.schema.get_field_index("headers")
     return weight if at < 0 else weight + sum(map(_header_bytes, rows.column(at).chunks))
 
@@ -88,14 +90,9 @@ def weight_of_batch(rows: pa.RecordBatch) -> int:
     weight = _ROW_BYTES * int(rows.num_rows)
     for name in ("body", "key"):
         at = rows.schema.get_field_index(name)
-        weight += _text_bytes(rows.column(at)) if at >= 0 else 0
+        weight += text_bytes(rows.column(at)) if at >= 0 else 0
     at = rows.schema.get_field_index("headers")
     return weight if at < 0 else weight + _header_bytes(rows.column(at))
-
-
-def _text_bytes(column: pa.Array) -> int:
-    ends = _ends(column)
-    return int(ends[-1] - ends[0])
 
 
 def _header_bytes(column: pa.Array) -> int:
@@ -107,15 +104,8 @@ def _header_bytes(column: pa.Array) -> int:
 
 def _header_ends(column: pa.MapArray) -> npt.NDArray[np.int64]:
     """Return the bytes of names and values before the first row, up to the second, ..., up to the last."""
-    rows = _ends(column)
-    return _ends(column.keys)[rows].astype(np.int64) + _ends(column.items)[rows]
-
-
-def _ends(column: pa.Array) -> npt.NDArray[np.int32]:
-    """Return where the elements of a column begin and end; a foreign buffer may be longer than its column."""
-    if not len(column):  # then there may be no buffer
-        return np.zeros(1, np.int32)
-    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    rows = ends_of(column)
+    return ends_of(column.keys)[rows].astype(np.int64) + ends_of(column.items)[rows]
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
@@ -124,7 +114,7 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
     for name in ("body", "key"):
         at = 0
         for chunk in rows.column(name).chunks:
-            weights[at : at + len(chunk)] += np.diff(_ends(chunk))
+            weights[at : at + len(chunk)] += np.diff(ends_of(chunk))
             at += len(chunk)
     at = 0
     for chunk in rows.column("headers").chunks if "headers" in rows.schema.names else ():

@@ -170,22 +170,25 @@ class Producing:
 
     def begin_at_once(self, request: ProduceRequest, asker: Asker, ticket: Ticket, reply: Reply) -> bool:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
-        room, expanded = _Room(ticket), 0
-        known: list[tuple[HostedTopic, list[tuple[ProducePartition, _Batch | DeltaMQError]]]] = []
+        known = []
         for topic in request.topics:
             hosted = self._topics.find(topic.name)
             if hosted is None or hosted.topic.static is not None or not self._places.served(hosted.topic):
                 return False
             if any(part.records is not None and len(part.records) > INLINE_BYTES for part in topic.partitions):
                 return False
-            parts = [(part, _checked_at_once(hosted, part)) for part in topic.partitions]
-            expanded += sum(batch.expanded for _, batch in parts if isinstance(batch, _Batch))
-            if expanded > _EXPANDED_AT_ONCE or any(isinstance(batch, TooLarge) for _, batch in parts):
+            known.append((hosted, topic.partitions))
+        checked, expanded = [], 0
+        for hosted, parts in known:
+            batches = [_checked_at_once(hosted, part) for part in parts]
+            expanded += sum(batch.expanded for batch in batches if isinstance(batch, _Batch))
+            if expanded > _EXPANDED_AT_ONCE or any(isinstance(batch, TooLarge) for batch in batches):
                 return False
-            known.append((hosted, parts))
+            checked.append((hosted, zip(parts, batches, strict=True)))
+        room = _Room(ticket)
         topics = [
-            (hosted.name, [self._begun_at_once(request, hosted, part, batch, asker, room) for part, batch in parts])
-            for hosted, parts in known
+            (hosted.name, [self._begun_at_once(request, hosted, part, batch, asker, room) for part, batch in pairs])
+            for hosted, pairs in checked
         ]
         _Waiting(self, request, topics, reply)
         return True

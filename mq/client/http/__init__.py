@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.client.http.after_failure import REQUEST_SIZE, AfterFailure, certainly_not_applied, judge
+from mq.client.http.after_failure import REQUEST_SIZE, TIMED_OUT, AfterFailure, certainly_not_applied, judge
 from mq.client.http.calls import Calls, ClientAccess, decoded, read_answer
 from mq.client.http.closing import Closing
 from mq.client.http.credentials import TOKEN_ENV
@@ -36,6 +36,7 @@ __all__ = [
     "META",
     "NO_ANSWER",
     "REQUEST_SIZE",
+    "TIMED_OUT",
     "TOKEN_ENV",
     "AfterFailure",
     "Answer",

@@ -32,7 +32,7 @@ from mq.errors import (
     Unauthenticated,
 )
 
-__all__ = ["REQUEST_SIZE", "AfterFailure", "certainly_not_applied", "judge"]
+__all__ = ["REQUEST_SIZE", "TIMED_OUT", "AfterFailure", "certainly_not_applied", "judge"]
 
 _WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})
 #: Refusals that depend on the service's state, not on the request: an earlier attempt may have met another state.
@@ -40,7 +40,8 @@ _OF_THE_MOMENT: Final = (NotFound, Unauthenticated, Forbidden)
 #: Refusals of a whole request by its size, by the service and by proxies, which give no code. The limit is a setting,
 #: and comes first: a request over it is refused although it is stored.
 REQUEST_SIZE: Final = frozenset({"request_too_large", TooLarge.code})
-_TIMED_OUT: Final = 408
+#: The status of a proxy that did not get the whole request in time.
+TIMED_OUT: Final = 408
 
 
 class AfterFailure(enum.Enum):
@@ -80,4 +81,4 @@ def _was_refused_every_time(error: DeltaMQError) -> bool:
     """Return whether an earlier attempt was refused, too, because that depends on the request alone."""
     if not isinstance(error, Refused) or isinstance(error, _OF_THE_MOMENT):
         return False
-    return error.code not in REQUEST_SIZE and error.status != _TIMED_OUT
+    return error.code not in REQUEST_SIZE and error.status != TIMED_OUT

@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.client.http import REQUEST_SIZE
+from mq.client.http import REQUEST_SIZE, TIMED_OUT
 from mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unknown
 from mq.limits import PRODUCER_WINDOW_MS
 
@@ -33,7 +33,6 @@ _NOWHERE: Final = frozenset({"topic_not_found", "partition_not_found", "physical
 #: The request may be stored, and a repeated one would not be recognised.
 OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
 _FORGOTTEN: Final = "producer_sequence_out_of_order"
-_TIMED_OUT: Final = 408
 
 
 class NextStep(enum.Enum):
@@ -68,7 +67,7 @@ def after_unknown(error: DeltaMQError) -> DeltaMQError:
             "it is sent again",
             code=OUTCOME_UNKNOWN,
         )
-    is_of_the_moment = isinstance(error, NotFound) or error.status == _TIMED_OUT
+    is_of_the_moment = isinstance(error, NotFound) or error.status == TIMED_OUT
     if is_of_the_moment and error.code not in _NOWHERE:
         return Unknown(error.detail, code=error.code)
     return error

@@ -267,18 +267,24 @@ def test_kafka_03_nothing_is_read_ahead_once_the_service_stops() -> None:
     asyncio.run(run())
 
 
+async def _waiting_client() -> tuple[ReadAhead, asyncio.Future[Chunk | None], asyncio.Event]:
+    """A client that waits for what is read ahead for it, which goes on when the event is set."""
+    ahead, goes_on = ReadAhead(), asyncio.Event()
+
+    async def read(_: Ticket) -> Chunk:
+        await goes_on.wait()
+        return _chunk(b"late")
+
+    ahead.expect(HERE, 10, read)
+    client = asyncio.ensure_future(ahead.take(HERE, 10))
+    await asyncio.sleep(0)
+    return ahead, client, goes_on
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_kafka_03_a_client_that_waits_when_the_service_stops_reads_by_itself(leaves) -> None:
     async def run() -> None:
-        ahead, never = ReadAhead(), asyncio.Event()
-
-        async def read(_: Ticket) -> Chunk:
-            await never.wait()
-            return _chunk(b"")
-
-        ahead.expect(HERE, 10, read)
-        client = asyncio.ensure_future(ahead.take(HERE, 10))
-        await asyncio.sleep(0)
+        ahead, client, _ = await _waiting_client()
         ahead.end()
         if leaves:
             client.cancel()
@@ -294,15 +300,7 @@ def test_kafka_03_a_client_that_waits_when_the_service_stops_reads_by_itself(lea
 
 def test_kafka_03_a_client_that_leaves_while_it_waits_takes_nothing_away() -> None:
     async def run() -> None:
-        ahead, goes_on = ReadAhead(), asyncio.Event()
-
-        async def read(_: Ticket) -> Chunk:
-            await goes_on.wait()
-            return _chunk(b"late")
-
-        ahead.expect(HERE, 10, read)
-        client = asyncio.ensure_future(ahead.take(HERE, 10))
-        await asyncio.sleep(0)
+        ahead, client, goes_on = await _waiting_client()
         client.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await client

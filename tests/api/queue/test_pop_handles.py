@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,12 @@ import pytest
 from api.ports import Ports
 from tables.config_sections import Secret
 from tables.queue.refs import REVIVE_LOG
-from tests.api.as_static import is_static
 from tests.api.queue_calls import Queue, queue_in
 from tests.faulty_store import faulty_disk
 
 INVALID, EXPIRED = "handle_invalid", "handle_expired"
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _garbled(handle: str) -> list[str]:

@@ -17,7 +17,6 @@ from mq.queue.lost import LostRecord
 from tables.delta.actions import commit_name
 from tables.queue.records import lost_records_of
 from tables.queue.refs import LOST, REVIVE_LOG, revive_refs, system_ref
-from tests.api.as_static import is_static
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
@@ -26,13 +25,6 @@ from tests.faulty_store import faulty_disk
 MINUTE = 60_000
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _records(queue: Queue) -> list[str]:

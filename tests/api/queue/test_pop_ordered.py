@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,12 @@ from api.ports import Ports
 from mq.errors import StorageFull
 from mq.queue.retry import DEAD_REASON_HEADER
 from tables.queue.refs import OFFSETS
-from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.faulty_store import faulty_disk
 
 MINUTE = 60_000
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _offset(queue: Queue, consumer: Consumer) -> int:

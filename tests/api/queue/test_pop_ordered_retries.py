@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from mq.queue.retry import DEAD_REASON_HEADER
-from tests.api.as_static import is_static
 from tests.api.queue.test_pop_waiting import Waiting
-from tests.api.queue_calls import Queue, queue_in
+from tests.api.queue_calls import Queue
 
 BOTH = pytest.mark.parametrize("order", [True, "key"])
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 def _revived(queue: Queue, *bodies: str) -> None:

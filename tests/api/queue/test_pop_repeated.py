@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from api.ports import Ports
 from mq.limits import WAIT_MS_MAX
-from tests.api.as_static import is_static
 from tests.api.queue_calls import Queue, queue_in
 from tests.api.running import until
 from tests.faulty_store import HeldReads, faulty_disk
@@ -21,13 +19,6 @@ MINUTE = 60_000
 ORDERS = pytest.mark.parametrize("order", [True, "key"])
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 @ORDERS

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.api.as_static import is_static
-from tests.api.queue_calls import Queue, queue_in
+from tests.api.queue_calls import Queue
 from tests.api.running import ARROW
 
 MINUTE = 60_000
 ORDERS = [False, True, "key"]
 
 pytestmark = pytest.mark.static_too
-
-
-@pytest.fixture
-def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
-    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
-        found.topic()
-        yield found
 
 
 @contextlib.contextmanager

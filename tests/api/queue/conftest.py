@@ -1,0 +1,19 @@
+"""What the tests of the queue share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.as_static import is_static
+from tests.api.queue_calls import Queue, queue_in
+
+
+@pytest.fixture
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    """A queue with a topic of one partition, which is static in the tests that run with both kinds."""
+    with queue_in(tmp_path / "warehouse", static=is_static(request)) as found:
+        found.topic()
+        yield found
