@@ -80,6 +80,8 @@ class Gate:
         #: What is remembered, by header; the bytes of all headers, and the number of requests admitted.
         self._known: dict[bytes, _Known] = {}
         self._known_bytes = self._admitted = 0
+        #: How often all that was remembered was forgotten, because it might not be right any more.
+        self._forgotten = 0
         #: The requests that wait, with what each was admitted for.
         self._waiting: dict[Client, Admitted] = {}
         #: Called when rules or credentials have changed, and when time may have ended some: for other connections.
@@ -106,7 +108,7 @@ class Gate:
         found = self.remembered(sent, scope)
         if found is None:
             found = self._decide(sent, shown, scope["method"], scope["raw_path"])
-            scope[WATCH] = partial(self._watch, found)
+            scope[WATCH] = partial(self._watch, found, self._forgotten)
         return found.caller
 
     def remembered(self, sent: bytes, scope: Scope) -> Admitted | None:
@@ -122,7 +124,7 @@ class Gate:
         found = known.admitted.get((scope["method"], scope["raw_path"]))
         if found is None or (found.is_timed and not known.credential.is_live(self._now_ms())):
             return None
-        scope[WATCH] = partial(self._watch, found)
+        scope[WATCH] = partial(self._watch, found, self._forgotten)
         return found
 
     async def admit_any(self, scope: Scope) -> Caller:
@@ -154,7 +156,7 @@ class Gate:
             admitted = Admitted(OTHER_CLUSTER, None, required)
         else:
             raise Forbidden("the cluster that forwarded this named no principal: it needs service.auth, too")
-        scope[WATCH] = partial(self._watch, admitted)
+        scope[WATCH] = partial(self._watch, admitted, self._forgotten)
         return admitted.caller
 
     def caller(self, credential: Credential) -> Caller:
@@ -205,6 +207,7 @@ class Gate:
         """Forget all that was remembered of credentials."""
         self._known.clear()
         self._known_bytes = self._admitted = 0
+        self._forgotten += 1
 
     def _end(self, waiting: Sequence[tuple[Client, Admitted]]) -> None:
         self._follow()
@@ -273,9 +276,14 @@ class Gate:
 
     # Requests that wait.
 
-    def _watch(self, admitted: Admitted, client: Client) -> Callable[[], None]:
-        """Watch a request that may wait; return the function that ends this."""
+    def _watch(self, admitted: Admitted, forgotten: int, client: Client) -> Callable[[], None]:
+        """Watch a request that waits from now on; return the function that ends this.
+
+        What it was admitted by may have changed since, at the count `forgotten`: its body may have come slowly.
+        """
         self._waiting[client] = admitted
+        if forgotten != self._forgotten:
+            self._end([(client, admitted)])
 
         def unwatch() -> None:
             self._waiting.pop(client, None)

@@ -68,7 +68,7 @@ class ClientDisconnected(Exception):
 
 
 class Client:
-    """The client's connection, watched only by calls that wait."""
+    """The client's connection, watched only by calls that wait: from the first look at `gone` on."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         extension = scope.get("extensions", {}).get(HALF_CLOSED)
@@ -76,8 +76,8 @@ class Client:
         self._left: asyncio.Future[None] | None = None if extension is None else extension["left"]
         self._watching: asyncio.Task[None] | None = None
         self._scope = scope
-        watch: Callable[[Client], Callable[[], None]] | None = scope.get(WATCH)
-        self._unwatch = None if watch is None else watch(self)
+        self._unwatch: Callable[[], None] | None = None
+        self._is_watched = False
 
     @property
     def refusal(self) -> DeltaMQError | None:
@@ -106,8 +106,11 @@ class Client:
         """Done when the client has closed the connection, or its half of it."""
         if self._left is None:
             self._left = asyncio.get_running_loop().create_future()
-        if self._watching is None:
+        if not self._is_watched:
+            self._is_watched = True
             self._watching = asyncio.ensure_future(self._watch(self._left))
+            watch: Callable[[Client], Callable[[], None]] | None = self._scope.get(WATCH)
+            self._unwatch = None if watch is None else watch(self)
         return self._left
 
     async def _watch(self, left: asyncio.Future[None]) -> None:
@@ -117,7 +120,8 @@ class Client:
             left.set_result(None)
 
     def close(self) -> None:
-        """Stop watching the connection."""
+        """Stop watching the connection, for good."""
+        self._is_watched = True
         if self._watching is not None:
             self._watching.cancel()
         if self._unwatch is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from api.auth.calls import CALLS
 from api.auth.gate import Gate
+from api.wire import Client
 from mq.auth import AuthState, new_key, quota_of, rule_of
 from mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
 from mq.auth.state import KeyRevoked, QuotaPut
@@ -32,10 +34,15 @@ class World:
 
     def ask(self, path: str = "/v1/topics/orders/messages", *, header: str | None = None, **more: Any) -> str:
         """The name of the caller that is admitted."""
+        return self.gate.admit(self.scope(path, header=header, **more)).name
+
+    def scope(
+        self, path: str = "/v1/topics/orders/messages", *, header: str | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """The scope of a request with this `Authorization`, the principal's own if none is given."""
         value = f"Bearer {self.token}" if header is None else header
         headers = more.pop("headers", [(b"authorization", value.encode())])
-        scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": headers, **more}
-        return self.gate.admit(scope).name
+        return {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": headers, **more}
 
 
 @pytest.fixture
@@ -117,3 +124,29 @@ def test_sec_09_a_quota_counts_also_for_requests_that_are_remembered(world: Worl
         assert found is not None and found.is_metered == is_metered
     world.now_ms = 100
     assert world.gate.remembered(sent, scope) is None, "the key has ended"
+
+
+def test_sec_05_a_request_whose_access_ended_before_it_waits_does_not_wait(world: World) -> None:
+    """Its body may have come slowly: what ended since it was admitted ends it as it begins to wait."""
+    asyncio.run(_waits_for_nothing(world))
+
+
+async def _waits_for_nothing(world: World) -> None:
+    async def receive() -> dict[str, Any]:
+        return await asyncio.Event().wait() or {}
+
+    def admitted() -> Client:
+        scope = world.scope()
+        world.gate.admit(scope)
+        return Client(scope, receive)
+
+    before, kept = admitted(), admitted()
+    assert not kept.gone.done()
+    world.state = world.state.apply_all([KeyRevoked(id=(b"k" * 8).hex(), principal="reports")])
+    assert before.refusal is None
+    world.gate.recheck()
+    assert before.gone.done() and isinstance(before.refusal, Unauthenticated)
+    assert kept.gone.done() and isinstance(kept.refusal, Unauthenticated)
+    for client in (before, kept):
+        client.close()
+    assert not world.gate._waiting
