@@ -122,7 +122,23 @@ def test_spark_02_topics_of_a_pattern_are_picked_up(tables: QueueTables, orders:
     tables.send(tables.topic("other"), "no")
     assert stream.batch() == []
     tables.send(tables.topic("ordinal"), "yes", "yes")
+    assert stream.batch() == [], "the checkpoint has its beginning first"
     assert stream.batch() == _places("ordinal@broker-a", 0, 1)
+
+
+def test_spark_02_retention_in_a_new_topic_whose_batch_was_killed_fails_the_query(
+    tables: QueueTables, orders: Topic
+) -> None:
+    stream = Stream(_uri(tables), subscribePattern="ord.*", startingOffsets="latest")
+    made = tables.topic("ordinal")
+    tables.send(made, "a", "b")
+    assert stream.batch() == []
+    end = stream.end()
+    tables.send(made, "c")
+    assert tables.log(made).delete_below(2).messages == 2
+    again = Stream(_uri(tables), stream.at, subscribePattern="ord.*", startingOffsets="latest")
+    with pytest.raises(StreamDataLost, match=r"removed offsets \[0, 2\)"):
+        again.read(stream.at, end)
 
 
 def test_spark_02_tasks_are_as_many_as_asked_and_a_partition_without_news_has_none(
@@ -188,6 +204,7 @@ def test_spark_02_a_topic_made_again_fails_the_query_or_is_read_from_its_start(
     with pytest.raises(StreamDataLost, match="orders was deleted and created again"):
         Stream(_uri(tables), stream.at).batch()
     going_on = Stream(_uri(tables), stream.at, failOnDataLoss="false")
+    assert going_on.batch() == [], "the checkpoint has its beginning first"
     assert going_on.batch() == _places(A, 0, 1)
     tables.send(again, "new", partition=1)
     assert going_on.batch() == _places(B, 0)
@@ -201,6 +218,7 @@ def test_spark_02_a_running_query_goes_over_to_the_topic_that_was_made_again(
     tables.delete_topic(orders)
     assert stream.batch() == []
     tables.send(tables.topic(), "new")
+    assert stream.batch() == []
     assert stream.batch() == _places(A, 0)
 
 
