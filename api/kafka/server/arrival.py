@@ -17,13 +17,13 @@ from mq.backoff import Backoff
 from mq.errors import Overloaded, TooLarge, Unauthenticated
 from mq.limits import ADMIN_BYTES_MAX
 
-__all__ = ["LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival", "Room"]
+__all__ = ["FETCH", "LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival", "Room"]
 
 LENGTH_BYTES: Final = 4
 #: A frame's length and its call.
 START_BYTES: Final = 6
 PRODUCE: Final = 0
-_FETCH: Final = 1
+FETCH: Final = 1
 #: SaslHandshake, ApiVersions and SaslAuthenticate: what a client may call before it is known who it is.
 _BEFORE: Final = (17, 18, 36)
 #: Most bytes of such a call.
@@ -108,4 +108,4 @@ class Arrival:
         """Return what is reserved; raise `Overloaded` if there is no room."""
         if self.call == PRODUCE:
             return room.appends.enter(self.size)
-        return room.answers.enter() if self.call == _FETCH else room.calls.enter(self.size)
+        return room.answers.enter() if self.call == FETCH else room.calls.enter(self.size)

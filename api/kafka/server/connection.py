@@ -29,7 +29,7 @@ from api.auth import Meter
 from api.kafka.access import Asker, Session
 from api.kafka.calls import Door
 from api.kafka.messages import Frame, Message, Parts, ProduceRequest, answer_frame, read_frame
-from api.kafka.server.arrival import LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
+from api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
 from api.kafka.server.inbox import Inbox
 from api.wire import Ticket
 from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
@@ -352,7 +352,9 @@ class Connection(asyncio.Protocol):
             start = self._inbox.first(START_BYTES)
             wanted = self._next = Arrival.announced(start, self.session, self._settings.request_bytes_max)
             self._read_by = math.inf
-        if wanted.size > _BEHIND_BYTES_MAX and wanted.call != PRODUCE and self._begun:
+        is_large = wanted.size > _BEHIND_BYTES_MAX and wanted.call != PRODUCE
+        if self._begun and (is_large or wanted.call == FETCH):
+            # Fetches wait, for their answers' room, too: one of each connection, as in Kafka.
             return False
         is_there = len(self._inbox) >= wanted.size + LENGTH_BYTES
         if wanted.ticket is None and (is_there or wanted.size + LENGTH_BYTES > _READ_AHEAD_BYTES):

@@ -118,3 +118,18 @@ def test_kafka_03_messages_are_counted_once_however_often_a_fetch_read_them(kafk
     with RawClient(kafka.port) as client:
         client.ask(_request(filled))
     assert counted() == 2
+
+
+def test_rely_08_the_fetches_of_one_connection_wait_one_after_the_other_and_take_one_place(kafka, filled) -> None:
+    """As in Kafka: connections with many fetches each would take the places of all other answers."""
+    answers = kafka.api.service.answers
+    with RawClient(kafka.port) as client:
+        frames = [client.send(_request(filled, wait_ms=20_000)) for _ in range(5)]
+        until(lambda: answers.requests == 1)
+        with RawClient(kafka.port) as other:
+            assert _values(other.ask(_request(filled, wait_ms=0)).topics[0].partitions[0]) == ["one", "two"]
+        assert answers.requests == 1
+        assert kafka.api.send(filled, "x" * 2 * KIB).status == 200
+        found = [_values(client.receive(frame).topics[0].partitions[0]) for frame in frames]
+    assert found == [["one", "two", "x" * 2 * KIB]] * 5
+    until(lambda: not answers.requests)
