@@ -1,49 +1,78 @@
-"""Bytes that have arrived and are not read yet: a frame that came in one piece is taken without a copy."""
+"""Bytes that have arrived and are not read yet.
+
+A frame that came in one piece is taken without a copy, any other by one.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
+
+from mq.limits import KIB
 
 __all__ = ["Inbox"]
 
-_NOTHING: Final = b""
+#: Pieces smaller than this are put together: a client that sends byte by byte must not cost many times what it sends.
+_SMALL_BYTES: Final = 8 * KIB
 
 
 class Inbox:
     """The bytes of one connection, in the order of their arrival."""
 
-    __slots__ = ("_at", "_data", "_is_lent")
+    __slots__ = ("_at", "_pieces", "_size")
 
     def __init__(self) -> None:
-        self._data: bytes | bytearray = _NOTHING
-        #: What is before it was taken.
+        #: As they came; nobody changes them, so parts of them may be lent.
+        self._pieces: deque[bytes] = deque()
+        #: What is before it in the first piece was taken.
         self._at = 0
-        #: Whether somebody may still look at the data.
-        self._is_lent = False
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._data) - self._at
+        return self._size
 
     def put(self, data: bytes) -> None:
         """Add bytes that have arrived."""
-        if self._at == len(self._data):
-            self._data, self._at, self._is_lent = data, 0, False
-            return
-        if self._is_lent or not isinstance(self._data, bytearray):
-            self._data = bytearray(memoryview(self._data)[self._at :])  # a lent one cannot grow
-            self._at, self._is_lent = 0, False
-        self._data += data
+        self._size += len(data)
+        pieces = self._pieces
+        if pieces and len(data) < _SMALL_BYTES and len(pieces[-1]) < _SMALL_BYTES:
+            data = pieces.pop() + data
+        pieces.append(data)
 
     def first(self, count: int) -> bytes:
-        """Return the first bytes, and leave them there."""
-        return bytes(self._data[self._at : self._at + count])
+        """Return the first bytes, or what there is of them, and leave them there."""
+        at = self._at
+        if not self._pieces or len(self._pieces[0]) - at >= count:
+            return self._pieces[0][at : at + count] if self._pieces else b""
+        found = b""
+        for piece in self._pieces:
+            found += piece[at : at + count - len(found)]
+            at = 0
+            if len(found) == count:
+                break
+        return found
 
     def take(self, count: int) -> memoryview:
         """Return the first bytes, which must be there, and remove them; nobody changes them any more."""
-        assert count <= len(self), "they have arrived"
-        at, self._at, self._is_lent = self._at, self._at + count, True
-        return memoryview(self._data)[at : at + count]
+        assert count <= self._size, "they have arrived"
+        if not count:
+            return memoryview(b"")
+        self._size -= count
+        found, left = list[memoryview](), count
+        while True:
+            piece, at = self._pieces[0], self._at
+            end = min(at + left, len(piece))
+            found.append(memoryview(piece)[at:end])
+            left -= end - at
+            if end == len(piece):
+                self._pieces.popleft()
+                self._at = 0
+            else:
+                self._at = end
+            if not left:
+                return found[0] if len(found) == 1 else memoryview(b"".join(found))
 
     def clear(self) -> None:
         """Forget what was not taken."""
-        self._data, self._at, self._is_lent = _NOTHING, 0, False
+        self._pieces.clear()
+        self._at = self._size = 0
