@@ -297,8 +297,8 @@ class Peers:
         try:
             answer = await self.elsewhere(role, call, client)
         except ClientDisconnected:
-            if client is not None and client.refusal is not None:
-                raise client.refusal from None
+            if client is not None:
+                client.raise_refusal()
             raise
         finally:
             if client is not None:

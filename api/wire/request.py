@@ -85,6 +85,11 @@ class Client:
         found: DeltaMQError | None = self._scope.get(REFUSAL)
         return found
 
+    def raise_refusal(self) -> None:
+        """Raise why the request has ended before its client did, if it has."""
+        if self.refusal is not None:
+            raise self.refusal from None
+
     @property
     def also_needs(self) -> Sequence[tuple[Any, str, Any]]:
         """What the request needs, beside what its path says, as long as it waits."""

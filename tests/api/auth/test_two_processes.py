@@ -15,6 +15,7 @@ from tables.config_sections import Secret
 from tables.log import Warehouse
 from tables.queue import MetaLog
 from tests.api.auth.test_guarded_service import refused, waiting
+from tests.api.exclusive import Member, exclusive_group
 from tests.api.guarded import SECRET, Guarded, guarded
 from tests.api.running import JSON, until
 
@@ -99,6 +100,22 @@ def test_sec_05_a_pop_that_waits_at_another_process_ends_with_its_key(two: Two) 
     assert found and (found[0].status == 401 or not found[0].json["messages"])
     for api in two:
         assert refused(caller.at(api).call("POST", path, asked)) == (401, "unauthenticated")
+
+
+def test_sec_05_a_lock_that_is_awaited_at_another_process_ends_with_its_key(two: Two) -> None:
+    caller = consumer(two, "locked")
+    exclusive_group(two.a, "locked")
+    holder = Member(caller, "locked", "locked", "one")
+    holder.beat()
+    until(lambda: holder.take("locked@broker-b")["partitions"])
+    path = "/v1/groups/locked/topics/locked/locks"
+    asked = {"client_id": "two", "partitions": ["locked@broker-b"], "wait_ms": 20_000}
+    thread, found = waiting(caller, path, asked, JSON)
+    began = time.monotonic()
+    assert two.a.call("DELETE", f"/v1/auth/keys/{str(caller.token)[4:20]}").status == 204
+    thread.join(10)
+    assert time.monotonic() - began < 5
+    assert refused(found[0]) == (401, "unauthenticated")
 
 
 @pytest.mark.parametrize("how", ["revoked", "disabled"])
