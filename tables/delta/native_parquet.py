@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from array import array
 from collections.abc import Sequence
 from functools import cache
@@ -24,12 +25,8 @@ __all__ = [
 ]
 
 _SOURCE: Final = Path(__file__).with_name("small_parquet.c")
-#: Bytes of the memory that a file is written to: of the largest file, and its footer.
+#: Bytes of the memory that each thread writes files to: of the largest file, and its footer.
 _ROOM: Final = 3 * MIB + 256 * KIB
-#: Most of these that are kept for the next files.
-_ROOMS_MAX: Final = 4
-#: Bytes up to which a file is copied out of its room: what is lent is given back later.
-_COPIED_BYTES_MAX: Final = 32 * KIB
 #: Rows from which on writing gives the interpreter's lock away: with fewer, getting it back would take longer.
 _MANY_ROWS: Final = 256
 #: Numbers of `struct leaf`, and where those of what the column holds begin.
@@ -55,7 +52,7 @@ class NativeLeaf(NamedTuple):
 class WrittenFile(NamedTuple):
     """A file, and the checksums of its pages and of its footer."""
 
-    data: pa.Buffer | bytes
+    data: bytes
     pages_crc: int
     footer_crc: int
     #: The least and the greatest value of the column that was asked for.
@@ -140,48 +137,6 @@ class Leaves:
         numbers[at + 3], numbers[at + 4] = kept.address, len(prefix)
 
 
-class _Rooms:
-    """Memory that files are written to, again and again: fresh memory costs a page fault for each 4 KiB. Safe for
-    threads.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[pa.Buffer] = []
-
-    def take(self) -> pa.Buffer:
-        """Return room for a file, and as much behind it for the function's own use."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return pa.allocate_buffer(2 * _ROOM)
-
-    def taken_out(self, room: pa.Buffer, size: int) -> pa.Buffer | bytes:
-        """Return the first bytes of a room, which is free for the next file when nobody has them any more."""
-        if size > _COPIED_BYTES_MAX:
-            return pa.foreign_buffer(room.address, size, _Lent(self, room))
-        data = ctypes.string_at(room.address, size)
-        self.give_back(room)
-        return data
-
-    def give_back(self, room: pa.Buffer) -> None:
-        """Keep a room for the next files, if there are not enough of them."""
-        if len(self._free) < _ROOMS_MAX:
-            self._free.append(room)
-
-
-class _Lent:
-    """A room that is in use; it is given back with the last reference to this."""
-
-    __slots__ = ("_room", "_rooms")
-
-    def __init__(self, rooms: _Rooms, room: pa.Buffer) -> None:
-        self._rooms = rooms
-        self._room = room
-
-    def __del__(self) -> None:
-        self._rooms.give_back(self._room)
-
-
 class NativeWriter:
     """The compiled function. Safe for threads."""
 
@@ -189,7 +144,7 @@ class NativeWriter:
         """Load the library; raises `OSError` if this machine cannot."""
         self._holding_lock = _function(ctypes.PyDLL(str(path)))
         self._without_lock = _function(ctypes.CDLL(str(path)))
-        self._rooms = _Rooms()
+        self._memory = threading.local()
 
     def write(
         self, shape: NativeShape, leaves: Leaves, rows: int, tail: bytes, pages_end_max: int, *, timed: int = -1
@@ -202,21 +157,31 @@ class NativeWriter:
         kept_tail = pa.py_buffer(tail)
         file = array("q", (*shape.page_end, *shape.schema, kept_tail.address, kept_tail.size, pages_end_max))
         found = array("q", (0, 0, 0, 0, 0))
+        out = self._room()
         write = self._without_lock if rows >= _MANY_ROWS else self._holding_lock
-        room = self._rooms.take()
         size: int = write(
             file.buffer_info()[0],
             leaves.numbers.buffer_info()[0],
             len(shape.columns),
             rows,
             timed,
-            room.address,
-            room.address + _ROOM,
+            out,
+            out + _ROOM,
             _ROOM,
             found.buffer_info()[0],
         )
-        data = self._rooms.taken_out(room, max(size, 0))
-        return None if size < 0 else WrittenFile(data, found[1], found[2], (found[3], found[4]))
+        if size < 0:
+            return None
+        return WrittenFile(ctypes.string_at(out, size), found[1], found[2], (found[3], found[4]))
+
+    def _room(self) -> int:
+        """Return the address of this thread's memory: twice `_ROOM`."""
+        try:
+            address: int = self._memory.address
+        except AttributeError:
+            self._memory.kept = kept = pa.allocate_buffer(2 * _ROOM)
+            self._memory.address = address = kept.address
+        return address
 
 
 @cache

@@ -284,16 +284,6 @@ def test_the_compiled_function_computes_the_checksums_of_bodies_of_all_sizes(siz
     assert _read(_by_hand(rows)).equals(rows)
 
 
-@pytest.mark.parametrize("size", [1_000, 100_000], ids=["copied", "lent"])
-def test_files_that_are_still_there_are_not_written_over(size: int) -> None:
-    """Files are written to the same memory again and again, when nobody has the earlier ones any more."""
-    several = [_rows(_batch(body=[bytes([number]) * size])) for number in range(8)]
-    files = [_by_hand(rows) for rows in several]
-    del files[::2]
-    files += [_by_hand(rows) for rows in several]
-    assert [_read(file) for file in files] == [*several[1::2], *several]
-
-
 @pytest.mark.parametrize("middle", [-1, 6, 2**31 - 1, -(2**31)])
 def test_the_compiled_function_reads_nothing_behind_a_column(middle: int) -> None:
     """Arrow checks the first and the last end of texts when a column is made, and not those between."""
