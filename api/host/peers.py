@@ -296,10 +296,6 @@ class Peers:
         client = Client(request.scope, request.receive) if call.waits else None
         try:
             answer = await self.elsewhere(role, call, client)
-        except ClientDisconnected:
-            if client is not None:
-                client.raise_refusal()
-            raise
         finally:
             if client is not None:
                 client.close()

@@ -20,7 +20,7 @@ from api.routes.groups import GroupName
 from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from api.routes.topics import TopicName
 from api.service import Running
-from api.wire import Client, ClientDisconnected, problems
+from api.wire import Client, problems
 from mq.errors import Conflict, Unavailable, Unknown, Unprocessable
 from mq.meta import Group, Topic
 from mq.names import check_broker
@@ -148,9 +148,6 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
             for share in shares
         ]
         return _joined(await asyncio.gather(*parts), nobody)
-    except ClientDisconnected:
-        client.raise_refusal()
-        raise
     finally:
         client.close()
 

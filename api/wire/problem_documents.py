@@ -21,6 +21,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from api.wire.answer import Answer
+from api.wire.request import REFUSAL, ClientDisconnected
 from mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
 from tables.failpoints import FailpointHit
 
@@ -144,6 +145,12 @@ def install(app: FastAPI) -> None:
     async def on_deltamq(_: Request, error: Exception) -> Response:
         return as_response(answer_of(as_deltamq_error(error)))
 
+    async def on_disconnected(request: Request, error: Exception) -> Response:
+        refusal: DeltaMQError | None = request.scope.get(REFUSAL)
+        if refusal is None:
+            raise error
+        return as_response(answer_of(refusal))
+
     async def on_validation(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         return as_response(answer_of(validation_error(error.errors())))
@@ -160,5 +167,6 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(Exception, on_unexpected)
     app.add_exception_handler(DeltaMQError, on_deltamq)
+    app.add_exception_handler(ClientDisconnected, on_disconnected)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)

@@ -77,18 +77,14 @@ class Client:
         self._watching: asyncio.Task[None] | None = None
         self._scope = scope
         self._unwatch: Callable[[], None] | None = None
-        self._is_watched = False
+        #: Whether nothing of it is watched yet, and may be.
+        self._may_watch = True
 
     @property
     def refusal(self) -> DeltaMQError | None:
         """Why the request has ended before its client did; None if it has not."""
         found: DeltaMQError | None = self._scope.get(REFUSAL)
         return found
-
-    def raise_refusal(self) -> None:
-        """Raise why the request has ended before its client did, if it has."""
-        if self.refusal is not None:
-            raise self.refusal from None
 
     @property
     def also_needs(self) -> Sequence[tuple[Any, str, Any]]:
@@ -111,8 +107,8 @@ class Client:
         """Done when the client has closed the connection, or its half of it."""
         if self._left is None:
             self._left = asyncio.get_running_loop().create_future()
-        if not self._is_watched:
-            self._is_watched = True
+        if self._may_watch:
+            self._may_watch = False
             self._watching = asyncio.ensure_future(self._watch(self._left))
             watch: Callable[[Client], Callable[[], None]] | None = self._scope.get(WATCH)
             self._unwatch = None if watch is None else watch(self)
@@ -126,7 +122,7 @@ class Client:
 
     def close(self) -> None:
         """Stop watching the connection, for good."""
-        self._is_watched = True
+        self._may_watch = False
         if self._watching is not None:
             self._watching.cancel()
         if self._unwatch is not None:

@@ -125,13 +125,15 @@ class StreamPlanner:
     def _next_end(self, start: StreamOffset, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
         at = self.positions(start)
         stored = self._offsets()
-        available = {key: stored[key].count(at[key], max(at[key], self._end_of(key))) for key in at}
         # Where a new topic begins is in the checkpoint before its rows are read: a batch that is planned again after a
         # kill would begin behind what retention has removed since, and nobody would know.
-        begun = [key for key in at if self._is_new(start, key)]
-        available.update(dict.fromkeys(begun, 0))
+        new = {key for key in at if self._is_new(start, key)}
+        available = {
+            key: 0 if key in new else stored[key].count(offset, max(offset, self._end_of(key)))
+            for key, offset in at.items()
+        }
         count = sum(available.values())
-        moved = bool(begun) or any(
+        moved = bool(new) or any(
             offset != self._stored(start, key) for key, offset in at.items() if self._stored(start, key) is not None
         )
         gone = any(self.followed.topic_id(topic) != one.id for topic, one in start.topics.items())

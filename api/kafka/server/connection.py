@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
             self._read_by = math.inf
         is_large = wanted.size > _BEHIND_BYTES_MAX and wanted.call != PRODUCE
         if self._begun and (is_large or wanted.call == FETCH):
-            # Fetches wait, for their answers' room, too: one of each connection, as in Kafka.
+            # A fetch is answered in its turn, and would hold a place for its answer until then.
             return False
         is_there = len(self._inbox) >= wanted.size + LENGTH_BYTES
         if wanted.ticket is None and (is_there or wanted.size + LENGTH_BYTES > _READ_AHEAD_BYTES):
