@@ -126,6 +126,9 @@ class Front:
         if scope["type"] != "http":
             await self._others(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            # The protocol writes no body of it. What has no end, such as a stream of events, ends with its headers.
+            scope, receive, send = {**scope, "method": "GET"}, *_headers_alone(receive, send)
         if self._is_guarded:
             try:
                 if not self._admit_remembered(scope):
@@ -137,6 +140,9 @@ class Front:
             scope[CALLER] = EVERYBODY
             if is_forwarded(scope["headers"]):
                 await self._catch_up(scope)
+        await self._dispatch(scope, receive, send)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: list[bytes] = scope["raw_path"].split(b"/")
         if path[:3] == _V1_TOPICS and path[-1] == b"messages":
             if len(path) == 5:
@@ -351,6 +357,24 @@ async def _send_half(send: Send, answer: Answer) -> None:
     await asyncio.sleep(0.01)  # the transport writes at the end of the loop's turn
     failpoint("ack.half_responded")
     await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
+
+
+def _headers_alone(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """Return `receive` and `send` of a request that is answered with headers alone."""
+    started = asyncio.Event()
+
+    async def received() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"} if started.is_set() else await receive()
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if started.is_set():
+            return
+        await send(message)
+        if message["type"] == "http.response.start":
+            started.set()
+            await send({"type": "http.response.body", "body": b""})
+
+    return received, sent
 
 
 def _bounded(receive: Receive, within_ms: int) -> Receive:

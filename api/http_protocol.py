@@ -4,7 +4,10 @@ header section     at most HEADER_SECTION_BYTES_MAX in HEADER_LINES_MAX lines   
                    complete within header_section_s                                   -> closed
 slow readers       take at least ANSWER_BYTES_S_MIN of an answer, over answer_look_s  -> closed
 connections        at most connections_max, TLS handshakes among them                 -> closed
-not HTTP at all    problem+json like every other refusal                              -> 400
+not HTTP at all    problem+json like every other refusal, after the answers before it  -> 400
+two ways to read   heads that a proxy may understand otherwise (`api.request_head`)   -> 400
+other protocols    an offer to change to one is passed over: the request is read as if it had none
+trailers           are read and dropped: a header comes before the body
 small answers      head and body in one write: two cost a tenth of a produce request
 cancelled pops     answered, with what they have popped, when the client has closed its half of the connection, or has
                    sent its next request on it, as clients do over TLS, which has no half of a connection
@@ -18,8 +21,10 @@ import logging
 from functools import partial
 from typing import Any, Final, NoReturn
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from api.request_head import BadHead, check_head, without_offer
 from api.tls import TLS, TlsPeer, peer_of
 from api.wire import HALF_CLOSED, SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
 from mq.errors import Refused
@@ -32,12 +37,6 @@ log = logging.getLogger("deltamq.api")
 _SECURITY: Final = b"".join(b"%s: %s\r\n" % one for one in SECURITY_HEADERS)
 #: How the path of a pop ends.
 _POP: Final = b"/pop"
-
-
-class _Rejected(Refused):
-    """The request could not be read as HTTP."""
-
-    code = "invalid_http"
 
 
 class _HeadersTooLarge(Refused):
@@ -62,6 +61,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_lines = 0
         self._in_headers = True
         self._refused: Refused | None = None
+        #: Requests whose heads were read and that have no answer yet.
+        self._unanswered = 0
+        #: A refusal that waits until the requests before it are answered.
+        self._last_answer: Answer | None = None
         self._deadline: asyncio.TimerHandle | None = None
         #: Done when the client of the latest request, a pop, has closed its half of the connection.
         self._left: asyncio.Future[None] | None = None
@@ -128,10 +131,30 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._last_answer is not None or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("the request cannot be read as HTTP")
+            return
         # Nearly all header sections come in one piece and need no timer.
         if self._in_headers:
             self._expect_headers()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse what has come. The parser stops at a head that offers another protocol: a new one goes on there."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                method, version = self.parser.get_method(), self.parser.get_http_version()
+                data = without_offer(method, self.url, version, self.headers) + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            else:
+                return
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -146,7 +169,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_lines += 1
         self._count(len(name) + len(value))
-        super().on_header(name, value)
+        if self._in_headers:
+            super().on_header(name, value)
 
     def _count(self, count: int) -> None:
         self._header_bytes += count
@@ -162,7 +186,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_done()
+        try:
+            check_head(self.parser.get_method(), self.parser.get_http_version(), self.headers)
+        except BadHead as error:
+            self._refused = error
+            raise
+        if self.parser.should_upgrade():
+            return  # `_feed` reads it again, without the offer
         super().on_headers_complete()
+        self._unanswered += 1
         if self._left is not None and not self._left.done() and self.pipeline:
             self._left.set_result(None)
         extensions: dict[str, dict[Any, Any]] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
@@ -173,6 +205,19 @@ class HttpProtocol(HttpToolsProtocol):
             self._left = self.loop.create_future()
             extensions[HALF_CLOSED] = {"left": self._left}
         self.scope["extensions"] = extensions
+
+    def on_body(self, body: bytes) -> None:
+        if not self.parser.should_upgrade():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._unanswered -= 1
+        super().on_response_complete()
+        self._end_refused()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the client's other half open while a pop is not answered; every other request ends.
@@ -187,13 +232,31 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that the parser refused, and close the connection."""
-        self._write(answer_of(self._refused or _Rejected(msg, field="request")))
-        self.transport.close()
+        """Answer a request that could not be read once those before it are answered; then close the connection."""
+        self._last_answer = answer_of(self._refused or BadHead(msg, field="request"))
+        cycle = self.cycle
+        if self._unanswered > 0 and cycle.more_body and not cycle.response_complete:
+            # This request was not read to its end: if it has no answer yet, it gets this one.
+            self._give_up(cycle)
+        self._end_refused()
 
-    def _write(self, answer: Answer) -> None:
-        assert isinstance(answer.body, bytes), "problems are small"
-        self.transport.write(b"".join([*_head(answer), b"connection: close\r\n\r\n", answer.body]))
+    def _give_up(self, cycle: RequestResponseCycle) -> None:
+        """End a request as if its client had gone."""
+        if cycle.response_started:
+            self.transport.abort()  # half of another answer is on its way
+            return
+        cycle.disconnected = True
+        cycle.message_event.set()
+        self._unanswered -= 1
+        if self.pipeline and self.pipeline[0][0] is cycle:
+            self.pipeline.popleft()
+
+    def _end_refused(self) -> None:
+        answer = self._last_answer
+        if answer is not None and self._unanswered == 0 and not self.transport.is_closing():
+            assert isinstance(answer.body, bytes), "problems are small"
+            self.transport.write(b"".join([*_head(answer), b"connection: close\r\n\r\n", answer.body]))
+            self.transport.close()
 
 
 def _head(answer: Answer) -> list[bytes]:
@@ -207,6 +270,8 @@ def _head(answer: Answer) -> list[bytes]:
 def _write_whole(cycle: RequestResponseCycle, answer: Answer) -> bool:
     """Write a whole small answer, so that `send` only ends it; return False if that is not possible."""
     if cycle.disconnected or cycle.response_started or cycle.flow.write_paused or not cycle.keep_alive:
+        return False
+    if cycle.scope["method"] == "HEAD":
         return False
     assert isinstance(answer.body, bytes), "the caller checks this"
     cycle.response_started = True

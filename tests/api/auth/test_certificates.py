@@ -239,7 +239,9 @@ def test_sec_17_a_key_or_token_wins_and_a_wrong_one_is_not_made_good_by_a_certif
         for _ in range(2):
             connection.putheader("Authorization", f"Bearer {sender}")
         connection.endheaders()
-        assert connection.getresponse().status == 401, "two headers are none, and no reason to look at the certificate"
+        assert connection.getresponse().status == 400, (
+            "two headers are refused, and no reason to look at the certificate"
+        )
 
 
 def test_sec_17_what_a_client_says_of_its_caller_is_not_believed(place: Place, admin: Secured) -> None:
