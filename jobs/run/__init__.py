@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.run.application import Holder
 from jobs.run.jvm_lock import forget_jvm, lock_jvm
-from jobs.run.last_run import LastRun, newest_run, read_runs, seconds_behind, utc_now
+from jobs.run.last_run import utc_now
 from jobs.run.locks import known_shards, shard_lock
 from jobs.run.registry import WHOLE, Facts, Job, all_jobs, job, jobs_named, with_spark_engine
 from jobs.run.run_once import run_jobs
@@ -17,7 +17,6 @@ __all__ = [
     "Holder",
     "Job",
     "JobState",
-    "LastRun",
     "Scheduler",
     "ShardState",
     "all_jobs",
@@ -29,10 +28,7 @@ __all__ = [
     "jobs_seen",
     "known_shards",
     "lock_jvm",
-    "newest_run",
-    "read_runs",
     "run_jobs",
-    "seconds_behind",
     "shard_lock",
     "shard_states",
     "utc_now",

@@ -9,80 +9,20 @@ that have ended are removed by the next application whose runs have covered the 
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from jobs.run.registry import WHOLE
-from tables.store import FileMissing, Store
+from tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_runs, runs_folder
+from tables.store import Store
 
-__all__ = [
-    "IDLE_RECORD_S",
-    "LastRun",
-    "Recorder",
-    "newest_run",
-    "read_last_run",
-    "read_runs",
-    "seconds_behind",
-    "seconds_until_due",
-    "utc_now",
-    "write_last_run",
-]
+__all__ = ["Recorder", "read_last_run", "seconds_until_due", "utc_now", "write_last_run"]
 
-#: Seconds between two records of runs that did something, or ended differently from those before ...
+#: Seconds between two records of runs that did something, or ended differently from those before.
 _BUSY_RECORD_S: Final = 1.0
-#: ... and of runs that found nothing to do: four idle jobs then sync one file a second between them.
-IDLE_RECORD_S: Final = 4.0
-
-
-class LastRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished run. `ok_at` is the start of the newest run that succeeded.
-
-    `rows` is the sum of the fact `rows` over the runs since `since`, since not every run is written. `failures` counts
-    failures in a row; `last_error` stays after a later success.
-    """
-
-    job: str
-    started_at: datetime
-    seconds: float
-    ok: bool
-    detail: str
-    facts: dict[str, int | str] = {}
-    ok_at: datetime | None = None
-    rows: int = 0
-    since: datetime | None = None
-    shards: Sequence[str] = WHOLE
-    application: str = "any"
-    engine: str = ""
-    every_s: float = 0.0
-    failures: int = 0
-    last_error: str = ""
-    last_error_at: datetime | None = None
-
-
-_decode = msgspec.json.Decoder(LastRun)
-
-
-def read_runs(store: Store, job: str) -> list[LastRun]:
-    """Return the last run of each application that ran the job, the newest first."""
-    runs = []
-    for name in store.names(_folder(job)):
-        with contextlib.suppress(FileMissing, msgspec.DecodeError):
-            runs.append(_decode.decode(bytes(store.read(f"{_folder(job)}/{name}"))))
-    return sorted(runs, key=lambda run: run.started_at, reverse=True)
-
-
-def newest_run(runs: Sequence[LastRun], shard: str | None = None) -> LastRun | None:
-    """Return the newest of the runs, or of those that included a shard."""
-    about = [run for run in runs if shard is None or shard in run.shards]
-    if not about:
-        return None
-    oks = [run.ok_at for run in about if run.ok_at is not None]
-    return msgspec.structs.replace(about[0], ok_at=max(oks, default=None))
 
 
 def read_last_run(store: Store, job: str) -> LastRun | None:
@@ -92,14 +32,14 @@ def read_last_run(store: Store, job: str) -> LastRun | None:
 
 def write_last_run(store: Store, run: LastRun) -> None:
     """Replace the record of the job's last run in its application."""
-    store.replace(f"{_folder(run.job)}/{run.application}.json", msgspec.json.encode(run))
+    store.replace(f"{runs_folder(run.job)}/{run.application}.json", msgspec.json.encode(run))
 
 
 def _forget_covered(store: Store, run: LastRun) -> None:
     """Remove the records of earlier applications about the same shards."""
     for earlier in read_runs(store, run.job):
         if earlier.application != run.application and set(earlier.shards) <= set(run.shards):
-            store.delete(f"{_folder(run.job)}/{earlier.application}.json")
+            store.delete(f"{runs_folder(run.job)}/{earlier.application}.json")
 
 
 class Recorder:
@@ -170,17 +110,6 @@ def _after(before: LastRun | None, run: LastRun) -> LastRun:
     )
 
 
-def seconds_behind(run: LastRun | None, every_s: float, now: datetime) -> float:
-    """Return how long the job is overdue in seconds, 0 if it is not yet due or has never run.
-
-    Runs are written at intervals, so a job that is due more often is not overdue within that interval.
-    """
-    if run is None:
-        return 0.0
-    unwritten_s = IDLE_RECORD_S if every_s < IDLE_RECORD_S else 0.0
-    return max(0.0, (now - run.started_at).total_seconds() - every_s - unwritten_s)
-
-
 def seconds_until_due(run: LastRun | None, every_s: float, now: datetime) -> float:
     """Return the seconds until the job is due, 0 if it is due now."""
     if run is None:
@@ -193,7 +122,3 @@ def utc_now() -> datetime:
     """Return the current time, as jobs get it."""
     # Not `datetime.now`: tests give a process another time by replacing `time.time`.
     return datetime.fromtimestamp(time.time(), UTC)
-
-
-def _folder(job: str) -> str:
-    return f"jobs/{job}/runs"

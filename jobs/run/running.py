@@ -7,31 +7,15 @@ A kill leaves the file. It has no meaning then, because its application no longe
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Final
-
 import msgspec
 
-from tables.store import FileMissing, Store
+from tables.ops import RunningRun, read_running
+from tables.store import Store
 
-__all__ = ["Running", "forget_running", "note_running", "read_running"]
-
-
-class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """A run under way."""
-
-    job: str
-    started_at: datetime
-    shards: Sequence[str]
-    application: str
+__all__ = ["forget_running", "note_running"]
 
 
-_running: Final = msgspec.json.Decoder(Running)
-
-
-def note_running(store: Store, run: Running) -> None:
+def note_running(store: Store, run: RunningRun) -> None:
     """Record a run, and remove the records of killed runs of the same shards."""
     store.replace(_key(run), msgspec.json.encode(run))
     for left in read_running(store, run.job):
@@ -39,20 +23,10 @@ def note_running(store: Store, run: Running) -> None:
             store.delete(_key(left))
 
 
-def forget_running(store: Store, run: Running) -> None:
+def forget_running(store: Store, run: RunningRun) -> None:
     """Remove the record of a run that has ended."""
     store.delete(_key(run))
 
 
-def read_running(store: Store, job: str) -> list[Running]:
-    """Return the recorded runs of a job, which have not ended or were killed."""
-    found = []
-    folder = f"jobs/{job}/running"
-    for name in store.names(folder):
-        with contextlib.suppress(FileMissing, msgspec.DecodeError):
-            found.append(_running.decode(bytes(store.read(f"{folder}/{name}"))))
-    return found
-
-
-def _key(run: Running) -> str:
+def _key(run: RunningRun) -> str:
     return f"jobs/{run.job}/running/{run.application}.json"

@@ -18,13 +18,14 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from jobs.run.application import Application, Applications, Holder
-from jobs.run.last_run import LastRun, Recorder, utc_now
+from jobs.run.last_run import Recorder, utc_now
 from jobs.run.locks import ShardLock
 from jobs.run.registry import Facts, Job
 from jobs.run.telling import error_text, job_line, shard_text
 from jobs.run.work import Work
 from mq.errors import DeltaMQError
 from tables.config import Config
+from tables.ops import LastRun
 from tables.store import Store
 
 __all__ = ["Runner", "Scheduler"]

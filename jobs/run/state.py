@@ -11,11 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from jobs.run.application import Holder
-from jobs.run.last_run import LastRun, newest_run, read_runs, seconds_behind
 from jobs.run.locks import holder_of, known_shards
 from jobs.run.registry import Job
-from jobs.run.running import Running, read_running
 from tables.config import Config
+from tables.ops import LastRun, RunningRun, newest_run, read_running, read_runs, seconds_behind
 from tables.store import Store
 
 __all__ = ["JobState", "ShardState", "behind_of", "job_state", "jobs_seen", "shard_states"]
@@ -31,7 +30,7 @@ class ShardState:
     owner: Holder | None
     #: The newest run that included it, and the run that is under way.
     last: LastRun | None
-    running: Running | None
+    running: RunningRun | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

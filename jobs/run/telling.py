@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from jobs.run.application import Holder
-from jobs.run.last_run import LastRun
+from tables.ops import LastRun
 
 __all__ = ["Telling", "error_text", "job_line", "shard_text"]
 

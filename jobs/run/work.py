@@ -11,13 +11,14 @@ from datetime import datetime
 from typing import Final
 
 from jobs.run.application import Holder
-from jobs.run.last_run import LastRun, newest_run, read_runs, seconds_until_due
+from jobs.run.last_run import seconds_until_due
 from jobs.run.registry import Job
-from jobs.run.running import Running, forget_running, note_running
+from jobs.run.running import forget_running, note_running
 from jobs.run.shards import JobShards
 from jobs.run.telling import Telling, error_text
 from mq.errors import DeltaMQError
 from tables.config import Config
+from tables.ops import LastRun, RunningRun, newest_run, read_runs
 from tables.store import Store
 
 __all__ = ["Work"]
@@ -56,7 +57,7 @@ class Work:
         self._every_s = every_s
         self._now = now
         self._due_s: dict[str, float] = {}
-        self._run: Running | None = None
+        self._run: RunningRun | None = None
         self._began_s = 0.0
         self._told_s = 0.0
         self._noted = False
@@ -101,7 +102,7 @@ class Work:
         """Mark the start of a run."""
         self.cancelled, self._noted = "", False
         self._began_s = self._told_s = time.monotonic()
-        self._run = Running(job=self.job.name, started_at=at, shards=shards, application=self._me.application)
+        self._run = RunningRun(job=self.job.name, started_at=at, shards=shards, application=self._me.application)
 
     def ended(self) -> None:
         """Mark its end: its shards are due one interval after its start, and missed times are skipped."""

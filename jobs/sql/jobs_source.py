@@ -14,19 +14,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.run import (
-    ShardState,
-    behind_of,
-    jobs_seen,
-    known_shards,
-    newest_run,
-    read_runs,
-    seconds_behind,
-    shard_states,
-    utc_now,
-)
+from jobs.run import ShardState, behind_of, jobs_seen, known_shards, shard_states, utc_now
 from jobs.tasks import storage
 from mq.errors import Refused
+from tables.ops import newest_run, read_runs, seconds_behind
 from tables.schema import TIME
 from tables.store import Store
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from tables.ops.compaction_plan import RETENTION_PART, TAIL_FILES_MAX, CompactionTargets, plan_compaction
 from tables.ops.compactor import Compacted, Compactor
+from tables.ops.job_runs import (
+    IDLE_RECORD_S,
+    LastRun,
+    RunningRun,
+    newest_run,
+    read_running,
+    read_runs,
+    runs_folder,
+    seconds_behind,
+)
 from tables.ops.offset_counts import RowCount, count_offsets, finding_of
 from tables.ops.repairs import find_repair, repair
 from tables.ops.verification import Finding, Gravity, inspect, verify
 
 __all__ = [
+    "IDLE_RECORD_S",
     "RETENTION_PART",
     "TAIL_FILES_MAX",
     "Compacted",
@@ -16,12 +27,19 @@ __all__ = [
     "Compactor",
     "Finding",
     "Gravity",
+    "LastRun",
     "RowCount",
+    "RunningRun",
     "count_offsets",
     "find_repair",
     "finding_of",
     "inspect",
+    "newest_run",
     "plan_compaction",
+    "read_running",
+    "read_runs",
     "repair",
+    "runs_folder",
+    "seconds_behind",
     "verify",
 ]

@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.run.application import Holder
-from jobs.run.last_run import LastRun, Recorder
+from jobs.run.last_run import Recorder
 from jobs.run.locks import shard_lock
 from jobs.sql.views import register_views
 from tables.config import load
+from tables.ops import LastRun
 from tables.store.local import LocalStore
 
 pytestmark = pytest.mark.spark

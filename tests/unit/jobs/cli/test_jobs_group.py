@@ -15,13 +15,14 @@ from click.testing import CliRunner
 from jobs.cli.jobs_group import jobs_command
 from jobs.cli.place import conf_of
 from jobs.run.application import Holder
-from jobs.run.last_run import LastRun, Recorder, write_last_run
+from jobs.run.last_run import Recorder, write_last_run
 from jobs.run.locks import shard_lock
 from jobs.run.run_once import HELD_BY_OTHERS, run_jobs
 from jobs.tasks.warehouse_files import storage
 from jobs.tasks.warehouses import close_warehouses
 from tables.config import load
 from tables.config_sections import Engine
+from tables.ops import LastRun
 
 
 def _invoke(*arguments: str) -> tuple[int, str]:

@@ -12,23 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.last_run import (
-    IDLE_RECORD_S,
-    LastRun,
-    Recorder,
-    newest_run,
-    read_last_run,
-    read_runs,
-    seconds_behind,
-    seconds_until_due,
-    write_last_run,
-)
+from jobs.run.last_run import Recorder, read_last_run, seconds_until_due, write_last_run
 from jobs.run.locks import DriverBusy, shard_lock
 from jobs.run.registry import Facts, Job
-from jobs.run.running import read_running
 from jobs.run.schedule import Scheduler
 from jobs.run.telling import error_text
 from tables.config import Config, load
+from tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
 from tables.store.local import LocalStore
 from tables.store.store import MemoryStore, Store
 
