@@ -111,6 +111,9 @@ async function refresh() {
     document.getElementById("topics").replaceChildren(...sections);
     // Who may not see the cluster has shown a key, so the service is not open.
     document.getElementById("open").hidden = cluster === null || cluster.auth !== false;
+    const missing = document.getElementById("missing"), gone = cluster === null ? [] : cluster.missing_jobs;
+    missing.textContent = `No job ${gone.map(one => one.job).join(" and ")} runs: ${gone.map(one => one.means).join(", and ")}. Start deltamq jobs run.`;
+    missing.hidden = !gone.length;
     document.getElementById("where").textContent = cluster === null ? "" : cluster.warehouse;
     const of = cluster === null || pages.length > 1 || following ? " on this page" : "";
     const shown = [[whole.format(sum.messages), "messages" + of], [whole.format(Math.round(sum.rate)), "messages/s" + of], [bytes(sum.bytes), "stored" + of]];

@@ -104,6 +104,7 @@ CALLS: Final[Mapping[str, str]] = {
     # the service
     "GET /v1/cluster": "any",
     "PUT /v1/brokers/{broker}": "cluster admin; audited",
+    "GET /v1/jobs": "cluster metrics",
     "GET /metrics": "cluster metrics",
     # the console: nobody is told anything by its files, which ask for a key
     "GET /": "any",

@@ -205,6 +205,21 @@ _CLUSTER: Final[Json] = {
     "meta": {"address": _ADDRESS, "host": _HOST, "epoch": 2},
     "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
     "auth": True,
+    "missing_jobs": [{"job": "delay", "ok_at": None, "means": "delayed messages do not come"}],
+}
+_JOB: Final[Json] = {
+    "job": "revive",
+    "engine": "spark",
+    "every_s": 1.0,
+    "started_at": "2013-01-01T05:15:00.123000+00:00",
+    "seconds": 0.4,
+    "ok": True,
+    "ok_at": "2013-01-01T05:15:00.123000+00:00",
+    "running_since": None,
+    "detail": "",
+    "facts": {"rows": 3, "behind_ms": 0},
+    "failures": 0,
+    "missing": None,
 }
 
 _WORLD: Final[Json] = {
@@ -315,6 +330,7 @@ _EXAMPLES: Final[Json] = {
     "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None},
     "ReplayAnswer": _REPLAYED,
     "ClusterView": _CLUSTER,
+    "JobList": {"warehouse": "/var/lib/deltamq", "jobs": [_JOB]},
     "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
     "PrincipalList": {"principals": ["left", "reports"], "disabled": ["left"], "next": None},
     "PrincipalView": _PRINCIPAL,

@@ -14,6 +14,7 @@ from api.routes import (
     group_statistics,
     groups,
     heartbeats,
+    jobs,
     locks,
     static_topics,
     topics,
@@ -52,5 +53,6 @@ ROUTERS: Final = (
     failed_messages.router,
     dead_letters.router,
     cluster.router,
+    jobs.router,
     audit.router,
 )

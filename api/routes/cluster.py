@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from api.host import Topics, queue_states
 from api.log import QueueGauges, of_partitions, of_queues, rendered
+from api.routes.jobs import MissingJob, missing_jobs
 from api.routes.topics import TopicName, brought_up
 from api.service import Running
 from api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
@@ -103,6 +104,8 @@ class ClusterView(BaseModel):
     hosts: list[HostView]
     #: Whether each caller must show who it is; if not, anyone who can reach this process may do everything.
     auth: bool
+    #: Jobs that the queue needs and that run nowhere.
+    missing_jobs: list[MissingJob]
 
 
 class Health(BaseModel):
@@ -153,6 +156,7 @@ async def cluster(service: Running, request: Request) -> Any:
             for host in sorted(brokers.hosts.values(), key=lambda one: one.id)
         ],
         "auth": service.gate is not None,
+        "missing_jobs": missing_jobs(await service.job_watch.reports()),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from api.service.dependencies import Asking, Running
+from api.service.job_watch import JobReport
 from api.service.service import Service
 
-__all__ = ["Asking", "Running", "Service"]
+__all__ = ["Asking", "JobReport", "Running", "Service"]

@@ -6,6 +6,7 @@ from api.host import HostedMeta, Hosting, Peers
 from api.log import Gauge, Metrics
 from api.order import Locks, OnlineClients
 from api.queue import Lanes
+from api.service.job_watch import JobWatch
 from api.wire import Admission
 from mq.meta import META_ROLE
 from tables.clock import SYSTEM_CLOCK
@@ -22,6 +23,7 @@ def gauges_of(
     hosting: Hosting,
     lanes: Lanes,
     locks: Locks,
+    job_watch: JobWatch,
 ) -> list[Gauge]:
     """Return the gauges of the process, in the order of the scrape."""
     return [
@@ -36,6 +38,9 @@ def gauges_of(
         Gauge("deltamq_pull_locks", "Pull locks that clients hold in this process.", lambda: locks.held),
         Gauge("deltamq_waiting_pops", "Pops that wait for messages.", lambda: lanes.waiting),
         Gauge("deltamq_memory_checkpoints", "Checkpoints not stored.", lambda: lanes.checkpoints_in_memory),
+        Gauge(
+            "deltamq_missing_jobs", "Jobs that the queue needs, and that run nowhere.", lambda: len(job_watch.missing)
+        ),
     ]
 
 

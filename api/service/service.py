@@ -43,6 +43,7 @@ from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Poppe
 from api.reading import PartitionReader, QueueReader
 from api.service.access import ServiceAccess
 from api.service.gauges import RequestRate, counters_of, gauges_of
+from api.service.job_watch import JobWatch
 from api.service.takeover import Takeover
 from api.service.watch import Watch
 from api.statistics import GroupStatistics
@@ -95,8 +96,14 @@ class Service:
         self._make_lanes(meta, keys)
         self._make_pops(meta, ports)
         self._make_groups(ports)
+        self.job_watch = JobWatch(
+            warehouse.store,
+            run=self.partitions.run,
+            now_ms=self.now_ms,
+            is_used=lambda: bool(self.meta.now.groups.groups),
+        )
         self.metrics.gauges = gauges_of(
-            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks
+            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks, self.job_watch
         )
         self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
@@ -261,6 +268,7 @@ class Service:
             await service.stop()
             raise
         service._watch.start()
+        service.job_watch.start()
         service.online.start()
         service.global_copies.start()
         if service.audit is not None:
@@ -322,6 +330,7 @@ class Service:
         self.begin_stop()
         steps: tuple[Callable[[], Awaitable[None] | None], ...] = (
             self._watch.stop,
+            self.job_watch.stop,
             self._access.stop,
             self.online.stop,
             self.global_copies.stop,

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -26,12 +25,15 @@ from jobs.cli.text import as_json, as_text
 from jobs.run import Holder, Job, Scheduler, all_jobs, job_state, jobs_named, utc_now
 from jobs.spark import SparkRunner
 from jobs.tasks import close_warehouses, storage
+from mq.errors import NotFound
 from tables.config import Config
 from tables.config_sections import Engine
 from tables.store import Store
 
 __all__ = ["jobs_command"]
 
+#: What a warehouse has from its first moments on, one of them at least.
+_FOLDERS: Final = frozenset(("sys", "topics", "jobs"))
 _MASTER: Final = re.compile(
     r"local|local\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\]|local-cluster\[.+\]|spark://.+|yarn|k8s://.+|sc://.+"
 )
@@ -115,7 +117,7 @@ def _run(
     scheduler = Scheduler(
         jobs,
         conf,
-        _made(conf),
+        _found(conf),
         runner=runner,
         tell=click.echo,
         every_s=every_s,
@@ -159,7 +161,7 @@ def list_command(as_document: bool, long: bool, warehouse: str | None, profile: 
     """Show every job: what it does, its engine and schedule, its last run, its shards and their owners."""
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
-        store = _made(conf)
+        store = _found(conf)
         now = utc_now()
         ending.callback(close_warehouses)  # a job may look into the warehouse for its shards
         states = [job_state(job, conf, store, now) for job in all_jobs()]
@@ -179,11 +181,20 @@ def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
         conf = conf_of(profile, warehouse)
         ending.callback(close_warehouses)
         (job,) = jobs_named((name,))
-        click.echo(as_text(job_state(job, conf, _made(conf), utc_now()), long=True))
+        click.echo(as_text(job_state(job, conf, _found(conf), utc_now()), long=True))
 
 
-def _made(conf: Config) -> Store:
-    """Return the warehouse's store; create its folder if it does not exist, since jobs may start before the service."""
-    if "://" not in conf.warehouse.uri:
-        Path(conf.warehouse.uri).mkdir(parents=True, exist_ok=True, mode=0o750)
-    return storage(conf.warehouse.uri)
+def _found(conf: Config) -> Store:
+    """Return the store of a warehouse that exists: jobs of one that does not would do nothing, and say that it is well.
+
+    Raises
+    ------
+    NotFound
+        There is no folder, or it is no warehouse.
+    """
+    store = storage(conf.warehouse.uri)
+    if not _FOLDERS & set(store.folders("")):
+        place = conf.warehouse.uri
+        detail = f"there is no warehouse at {place}: start the service, or name it with --warehouse or --url"
+        raise NotFound(detail, code="warehouse_not_found", field="warehouse")
+    return store

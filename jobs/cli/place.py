@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from jobs.setup import JarsUnusable, JavaMissing
 from jobs.tasks import absolute
-from mq.errors import DeltaMQError, Refused
+from mq.errors import DeltaMQError, NotFound, Refused
 from mq.request_values import zoned_time
 from tables.config import Config, load
+from tables.log import Warehouse
+from tables.settings import LogSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["conf_of", "errors_told", "moment_of", "session", "show", "with_options", "with_place"]
+__all__ = [
+    "conf_of",
+    "errors_told",
+    "moment_of",
+    "opened",
+    "session",
+    "show",
+    "warehouse_uri",
+    "with_options",
+    "with_place",
+]
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -36,10 +51,42 @@ def with_options(*options: Option) -> Option:
     return add
 
 
-with_place: Final = with_options(
+_place: Final = with_options(
     click.option("--warehouse", metavar="DIR", help="Folder or URL of the warehouse."),
+    click.option(
+        "--url", metavar="URL", help="Instead: the warehouse that this service serves (token: DELTAMQ_CLIENT_TOKEN)."
+    ),
     click.option("--profile", metavar="NAME", help="Settings of conf/NAME.toml (local)."),
 )
+
+
+def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which warehouse is meant; the command gets `warehouse` and `profile`."""
+
+    @wraps(command)
+    def with_warehouse(*arguments: Any, url: str | None, warehouse: str | None, **options: Any) -> Any:
+        if url is not None:
+            if warehouse is not None:
+                raise click.UsageError("--url and --warehouse both name the warehouse: give one of them")
+            with errors_told():
+                warehouse = _served(url)
+        return command(*arguments, warehouse=warehouse, **options)
+
+    return _place(with_warehouse)
+
+
+def _served(url: str) -> str:
+    from mq.client import Admin
+    from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
+
+    token, ca, cert, key = (os.environ.get(name) for name in (TOKEN_ENV, CA_ENV, CERT_ENV, KEY_ENV))
+    access = ClientAccess(token=token, ca=ca, cert=cert, key=key)
+    with Admin(url, patience=Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0), **access) as admin:
+        found = admin.cluster().warehouse
+    if "://" not in found and not Path(found).is_dir():
+        detail = f"{url} serves {found}, which is no folder of this machine: run this where the warehouse can be read"
+        raise NotFound(detail, code="warehouse_not_found", field="url")
+    return found
 
 
 def conf_of(
@@ -86,3 +133,20 @@ def moment_of(text: str, option: str) -> datetime:
     if moment is None:
         raise Refused(f"{option}: give a time with its zone, such as 2026-01-31T12:00:00Z, not {text!r}", field=option)
     return moment
+
+
+def warehouse_uri(profile: str | None, warehouse: str | None) -> str:
+    """Return the warehouse of the command line or of the profile; the path of a folder is made absolute."""
+    return absolute(load(profile, {"warehouse.uri": warehouse}).warehouse.uri)
+
+
+@contextlib.contextmanager
+def opened(uri: str) -> Iterator[Warehouse]:
+    """Yield a warehouse that exists; end the command with one line if it does not."""
+    if "://" not in uri and not Path(uri).is_dir():
+        raise click.ClickException(f"there is no warehouse at {uri}: name it with --warehouse")
+    found = Warehouse.open(uri, settings=LogSettings())
+    try:
+        yield found
+    finally:
+        found.close()

@@ -1,7 +1,6 @@
 """`deltamq verify`: reads and checks every byte of every partition, and repairs what can be repaired.
 
-Nothing is changed without `--repair`, and messages are given up only after a question that names their offsets. The
-doctor's check of the warehouse is here, too; it reads only logs and sizes, so it takes seconds.
+Nothing is changed without `--repair`, and messages are given up only after a question that names their offsets.
 """
 
 from __future__ import annotations
@@ -10,24 +9,17 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import click
 
-from jobs.tasks import absolute
-from mq.client.cli import Check, CheckOutcome, Subject
-from mq.errors import DeltaMQError
-from tables.config import load
+from jobs.cli.place import opened, warehouse_uri
 from tables.log import Warehouse
-from tables.ops import Finding, Gravity, find_repair, inspect, repair, verify
+from tables.ops import Finding, Gravity, find_repair, repair, verify
 from tables.paths import PartitionRef, Space
-from tables.settings import LogSettings
-from tables.store import native_library
 
-__all__ = ["doctor_checks", "verify_command"]
+__all__ = ["verify_command"]
 
-_SHOWN_MAX: Final = 20
 _COLOURS: Final = {Gravity.DAMAGE: "red", Gravity.BLEMISH: "yellow", Gravity.NOTE: "white"}
 
 
@@ -42,29 +34,14 @@ def verify_command(
     warehouse: str | None, profile: str | None, topic: str | None, mend: bool, yes: bool, as_json: bool
 ) -> int:
     """Read and check every byte of every partition; exit with 1 if something is wrong."""
-    with _opened(_uri(profile, warehouse)) as opened:
-        refs = [r for space in Space for r in opened.refs(space) if topic is None or r.topic == topic]
+    with opened(warehouse_uri(profile, warehouse)) as found:
+        refs = [r for space in Space for r in found.refs(space) if topic is None or r.topic == topic]
         with _bar(refs) as progress:
-            findings = verify(opened, refs, progress)
-        if mend and _mend(opened, findings, ask=not yes):
-            findings = verify(opened, refs)
+            findings = verify(found, refs, progress)
+        if mend and _mend(found, findings, ask=not yes):
+            findings = verify(found, refs)
         _print(findings, len(refs), as_json=as_json)
     return 1 if any(f.gravity is Gravity.DAMAGE for f in findings) else 0
-
-
-def _uri(profile: str | None, warehouse: str | None) -> str:
-    return absolute(load(profile, {"warehouse.uri": warehouse}).warehouse.uri)
-
-
-@contextlib.contextmanager
-def _opened(uri: str) -> Iterator[Warehouse]:
-    if "://" not in uri and not Path(uri).is_dir():
-        raise click.ClickException(f"there is no warehouse at {uri}: name it with --warehouse")
-    opened = Warehouse.open(uri, settings=LogSettings())
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 @contextlib.contextmanager
@@ -123,35 +100,3 @@ def _as_json(found: Finding) -> dict[str, object]:
         "remedy": found.remedy,
         "gravity": found.gravity.value,
     }
-
-
-def doctor_checks(subject: Subject) -> Iterator[Check]:
-    """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
-    how = "one native call" if native_library() else "call by call in Python (`make setup` compiles a faster way: gcc)"
-    yield Check(name="tables", health=CheckOutcome.OK, detail=f"commits to local disks: {how}")
-    uri = _uri(subject.profile, subject.warehouse)
-    if "://" not in uri and not Path(uri).is_dir():
-        yield Check(name="tables", health=CheckOutcome.OK, detail=f"no warehouse at {uri} yet; the service creates it")
-        return
-    try:
-        with _opened(uri) as warehouse:
-            refs = [ref for space in Space for ref in warehouse.refs(space)]
-            findings = [f for f in inspect(warehouse, refs) if f.gravity is not Gravity.NOTE]
-    except DeltaMQError as error:
-        yield Check(
-            name="tables",
-            health=CheckOutcome.FAILED,
-            detail=f"{uri}: {error.detail}",
-            remedy="examine the error and the disk",
-        )
-        return
-    for found in findings[:_SHOWN_MAX]:
-        health = CheckOutcome.FAILED if found.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
-        yield Check(name="tables", health=health, detail=f"{found.file}: {found.problem}", remedy=found.remedy)
-    if len(findings) > _SHOWN_MAX:
-        more = f"{len(findings) - _SHOWN_MAX} more findings"
-        yield Check(
-            name="tables", health=CheckOutcome.WARNING, detail=more, remedy="`deltamq verify` shows all of them"
-        )
-    if not findings:
-        yield Check(name="tables", health=CheckOutcome.OK, detail=f"{len(refs)} partitions in {uri} are sound")

@@ -1,17 +1,20 @@
-"""Decisions of scheduled jobs and streams: shares of shards, repeated tries, admission, stream offsets."""
+"""Decisions of scheduled jobs and streams: jobs that run nowhere, shares of shards, tries, admission, offsets."""
 
 from __future__ import annotations
 
 from mq.jobs.admission import TriggerLimits, admitted
+from mq.jobs.missing import NEEDED_JOBS, is_missing
 from mq.jobs.shares import shard_share
 from mq.jobs.stream_offset import StreamOffset, TopicOffset, messages_behind
 from mq.jobs.tries import is_tried, tries_until
 
 __all__ = [
+    "NEEDED_JOBS",
     "StreamOffset",
     "TopicOffset",
     "TriggerLimits",
     "admitted",
+    "is_missing",
     "is_tried",
     "messages_behind",
     "shard_share",

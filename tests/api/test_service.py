@@ -134,6 +134,7 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         ("delete", "/v1/auth/acls/{acl_id}"),
         *(("get", f"/v1/audit{kind}") for kind in ("", "/refusals")),
         ("get", "/v1/cluster"),
+        ("get", "/v1/jobs"),
         ("put", "/v1/brokers/{broker}"),
         ("put", "/v1/topics/{topic}/partitions/{partition}"),
         ("get", "/healthz"),

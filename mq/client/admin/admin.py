@@ -19,7 +19,7 @@ from mq.client.http import path_of, read_answer
 from mq.errors import DeltaMQError, NotFound, Unknown
 from mq.names import check_client_topic, check_topic
 
-__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo"]
+__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "MissingJob"]
 
 _CREATED: Final = 201
 
@@ -56,6 +56,15 @@ class HostInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingJob:
+    """A job that the queue needs and that runs nowhere: what does not happen, and when it last succeeded, if ever."""
+
+    job: str
+    means: str
+    ok_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
     """The brokers and processes that the service knows, and their shared warehouse; `host` is the one that answered.
 
@@ -70,6 +79,7 @@ class ClusterInfo:
     host: str | None = None
     hosts: tuple[HostInfo, ...] = ()
     auth: bool | None = None
+    missing_jobs: tuple[MissingJob, ...] = ()
 
 
 class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):

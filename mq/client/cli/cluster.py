@@ -6,6 +6,7 @@ import click
 
 from mq.client.admin import Admin, ClusterInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.cli.missing_jobs import missing_jobs_line
 from mq.client.http import ClientAccess
 
 __all__ = ["cluster"]
@@ -31,6 +32,8 @@ def _print_cluster(info: ClusterInfo) -> None:
     )
     if info.auth is False:
         click.echo("without authentication: anyone who can reach it may read, write and delete; set service.auth")
+    if (line := missing_jobs_line(info)) is not None:
+        click.echo(line)
     rows = [
         (
             one.broker,

@@ -14,6 +14,7 @@ from mq.client.cli.console import PATIENCE, service_options
 from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import ORDERS, parse_order
 from mq.client.cli.message_lines import json_line, text_line, write_lines
+from mq.client.cli.missing_jobs import warn_of_missing_jobs
 from mq.client.cli.orderly_consume import consume_in_order
 from mq.client.http import ClientAccess
 from mq.client.messages import ReceivedMessage
@@ -98,6 +99,8 @@ def consume(
         strategy = EXCLUSIVE if order == EXCLUSIVE else _strategy_of(url, group, access)
         if client_id is not None and strategy != BROADCAST:
             raise click.UsageError("--client-id is for broadcast groups")
+        if strategy != BROADCAST:
+            warn_of_missing_jobs(url, access)
         if strategy == BROADCAST:
             if order is not None or invisible_ms is not None:
                 raise click.UsageError("clients of a broadcast group fetch: no --order, no --invisible-ms")

@@ -119,3 +119,10 @@ def check_service(subject: Subject) -> Iterator[Check]:
         brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
         yield Check(name="service", health=CheckOutcome.OK, detail=detail)
+        for job in cluster.missing_jobs:
+            yield Check(
+                name="jobs",
+                health=CheckOutcome.WARNING,
+                detail=f"no job {job.job} runs on {cluster.warehouse}: {job.means}",
+                remedy=f"start `deltamq jobs run --warehouse {cluster.warehouse}`, and keep it running",
+            )

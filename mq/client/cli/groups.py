@@ -12,6 +12,7 @@ import msgspec
 
 from mq.client.admin import Admin, GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.cli.missing_jobs import warn_of_missing_jobs
 from mq.client.http import ClientAccess
 from mq.meta import STRATEGIES, ConsumeStrategy
 
@@ -156,6 +157,7 @@ def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
     shares = [_share(info, client, topic) for client in info.clients for topic in client.topics]
     if shares:
         print_table(("client", "state", "topic", "partitions"), shares)
+    warn_of_missing_jobs(url, access)
 
 
 @group.command()

@@ -8,6 +8,7 @@ import click
 
 from mq.client.admin import Admin, TopicInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.client.cli.missing_jobs import warn_of_missing_jobs
 from mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
 from mq.client.http import ClientAccess
 
@@ -123,6 +124,7 @@ def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
         print_json(info)
     else:
         _print_topic(info)
+        warn_of_missing_jobs(url, access)
 
 
 def _print_topic(info: TopicInfo) -> None:

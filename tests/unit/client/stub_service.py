@@ -46,6 +46,9 @@ class StubService:
         self.on_post: Callable[[Post], object] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
+        self.warehouse = "/w"
+        #: The jobs that run nowhere, as the service says it.
+        self.missing_jobs: list[dict[str, Any]] = []
         self.host_id = f"host-{id(self):x}"
         #: The stub that hosts each broker, or the meta role; answers do not mention others.
         self.hosted: dict[str, StubService] = {}
@@ -118,7 +121,13 @@ class StubService:
                 brokers[-1] |= {"host": owner.host_id, "address": owner.url, "online": True}
         meta = self.hosted.get("/meta")
         told = {} if meta is None else {"meta": {"host": meta.host_id, "address": meta.url, "epoch": 1}}
-        basis = {"warehouse": "/w", "version": "1", "routes_epoch": 1, "topics": 1}
+        basis = {
+            "warehouse": self.warehouse,
+            "missing_jobs": self.missing_jobs,
+            "version": "1",
+            "routes_epoch": 1,
+            "topics": 1,
+        }
         return {**basis, "host": self.host_id, "brokers": brokers, **told}
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -57,6 +57,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "MappingInfo",
         "Message",
         "MessageOrigin",
+        "MissingJob",
         "MovedQueue",
         "NewKey",
         "OidcClientCredentials",

@@ -16,6 +16,14 @@ def test_a_service_in_order(stub: StubService) -> None:
     assert "serves warehouse /w with broker-a, broker-b" in check.detail
 
 
+def test_retry_7_the_doctor_names_jobs_that_run_nowhere(stub: StubService) -> None:
+    stub.missing_jobs = [{"job": "revive", "ok_at": None, "means": "nothing comes again"}]
+    service, job = check_service(Subject(url=stub.url))
+    assert service.health is CheckOutcome.OK
+    assert job.health is CheckOutcome.WARNING and "no job revive runs on /w: nothing comes again" in job.detail
+    assert "deltamq jobs run --warehouse /w" in (job.remedy or "")
+
+
 def test_a_service_that_is_not_ready(stub: StubService) -> None:
     stub.ready = False
     (check,) = check_service(Subject(url=stub.url))

@@ -302,3 +302,19 @@ def test_the_doctor_fails_when_something_does_not_work(run: Run) -> None:
     assert "FAILED  service" in done.out
     assert "-> start it" in done.out
     assert run("doctor", "--url", "http://127.0.0.1:1", "--json").json["ok"] is False
+
+
+@pytest.mark.parametrize(
+    "command", [("topic", "show", "orders"), ("group", "show", "g"), ("consume", "orders", "--group", "g")]
+)
+def test_retry_7_commands_say_on_stderr_that_a_job_runs_nowhere(
+    run: Run, stub: StubService, command: tuple[str, ...]
+) -> None:
+    stub.create("orders", 1)
+    stub.queue.twin.create_topic("orders")
+    stub.queue.twin.put_group("g")
+    assert "warning" not in run(*command).err
+    stub.missing_jobs = [{"job": name, "ok_at": None, "means": f"no {name}"} for name in ("delay", "revive")]
+    done = run(*command)
+    assert done.status == 0
+    assert "warning: no job delay and revive run on /w: no delay, and no revive. Start `deltamq jobs run" in done.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from jobs.tasks.warehouses import close_warehouses
 from tables.config import load
 from tables.config_sections import Engine
 from tables.ops import LastRun
+from tests.unit.client.stub_service import StubService
 
 
 def _invoke(*arguments: str) -> tuple[int, str]:
@@ -31,6 +33,7 @@ def _invoke(*arguments: str) -> tuple[int, str]:
 
 
 def test_list_shows_what_a_job_does_and_that_it_never_ran(tmp_path: Path) -> None:
+    (tmp_path / "topics").mkdir()
     code, output = _invoke("list", "--warehouse", str(tmp_path))
     assert code == 0
     assert "verify: Check that every partition" in output
@@ -55,6 +58,34 @@ def test_list_for_machines_tells_the_last_run_and_how_far_behind(tmp_path: Path)
     }
     assert 3600 <= found["behind_s"] < 3700
     assert "FAILED broken, 36" in _invoke("list", "--warehouse", str(tmp_path))[1]
+
+
+@pytest.fixture
+def stub() -> Iterator[StubService]:
+    with StubService() as found:
+        yield found
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "revive"), ("run", "--once"), ("run", "revive")])
+@pytest.mark.parametrize("folder", ["none", "."], ids=["no folder", "another folder"])
+def test_retry_7_jobs_make_no_warehouse(tmp_path: Path, command: tuple[str, ...], folder: str) -> None:
+    (tmp_path / "src").mkdir()
+    code, output = _invoke(*command, "--warehouse", str(tmp_path / folder))
+    assert code == 1
+    assert output.startswith(f"Error: there is no warehouse at {tmp_path}") and len(output.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_retry_7_jobs_take_the_warehouse_of_a_service(tmp_path: Path, stub: StubService) -> None:
+    stub.warehouse = str(tmp_path)
+    (tmp_path / "topics").mkdir()
+    code, output = _invoke("list", "--url", stub.url)
+    assert code == 0 and "revive: " in output
+    code, output = _invoke("list", "--url", stub.url, "--warehouse", str(tmp_path))
+    assert code == 2 and "give one of them" in output
+    stub.warehouse = "/elsewhere"
+    code, output = _invoke("run", "--once", "--url", stub.url)
+    assert code == 1 and "/elsewhere, which is no folder of this machine" in output
 
 
 def test_an_unknown_job_is_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.verify_command import doctor_checks, verify_command
+from jobs.cli.doctor_checks import table_checks
+from jobs.cli.verify_command import verify_command
 from mq.client.cli.doctor import CheckOutcome, Subject
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
@@ -99,7 +100,7 @@ def test_a_warehouse_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> N
 
 def checks(folder: Path) -> list[tuple[CheckOutcome, str]]:
     subject = Subject(url="http://127.0.0.1:1", warehouse=str(folder))
-    how, *found = [(check.health, check.detail) for check in doctor_checks(subject)]
+    how, *found = [(check.health, check.detail) for check in table_checks(subject)]
     assert how[0] is CheckOutcome.OK and how[1].startswith("commits to local disks")
     assert ("native" in how[1]) == (native_library() is not None)
     return found

@@ -1,0 +1,108 @@
+"""What `deltamq doctor` asks of Spark and the tables: Java, jars, the logs, and whether the service has this warehouse.
+
+The look at the tables reads only logs and sizes, so it takes seconds; `deltamq verify` reads them whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from jobs.cli.place import opened, warehouse_uri
+from jobs.setup import JavaMissing, find_java, jars_folder, wrong_jars
+from mq.client import Admin
+from mq.client.cli import Check, CheckOutcome, Subject
+from mq.client.http import Patience
+from mq.errors import DeltaMQError
+from tables.ops import Gravity, inspect
+from tables.paths import Space
+from tables.store import native_library
+
+__all__ = ["spark_checks", "table_checks", "warehouse_checks"]
+
+_SHOWN_MAX: Final = 20
+
+
+def spark_checks(_subject: Subject) -> Iterator[Check]:
+    """Check that Spark can start: a Java that it runs on, and the jars with their pinned hashes."""
+    try:
+        java = find_java()
+    except JavaMissing as error:
+        what, _, remedy = str(error).rpartition(". ")
+        yield Check(name="java", health=CheckOutcome.FAILED, detail=what or str(error), remedy=remedy)
+    else:
+        yield Check(name="java", health=CheckOutcome.OK, detail=f"Java {java.version} at {java.path}")
+    folder = jars_folder()
+    wrong = wrong_jars(folder)
+    for name, what in wrong.items():
+        remedy = "run `make setup`, or name the folder that has the jars in DELTAMQ_JARS"
+        yield Check(name="jars", health=CheckOutcome.FAILED, detail=f"{folder / name} {what}", remedy=remedy)
+    if not wrong:
+        yield Check(name="jars", health=CheckOutcome.OK, detail=f"the jars in {folder} are those that are pinned")
+
+
+def warehouse_checks(subject: Subject) -> Iterator[Check]:
+    """Check that jobs and SQL would use the warehouse that the service serves; nothing if the service cannot say it."""
+    try:
+        with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
+            served = _normal(admin.cluster().warehouse)
+    except DeltaMQError:
+        return  # the check of the service says why
+    ours = _normal(warehouse_uri(subject.profile, subject.warehouse))
+    if ours == served:
+        yield Check(name="warehouse", health=CheckOutcome.OK, detail=f"{ours} is the one that {subject.url} serves")
+        return
+    is_sure = "://" in ours or "://" in served or _is_here(subject.url)
+    yield Check(
+        name="warehouse",
+        health=CheckOutcome.FAILED if is_sure else CheckOutcome.WARNING,
+        detail=f"commands here use {ours}, but {subject.url} serves {served}: jobs that run here do nothing there",
+        remedy=f"give --warehouse {served} or --url {subject.url}, or set DELTAMQ_WAREHOUSE_URI",
+    )
+
+
+def _normal(uri: str) -> str:
+    return uri.removeprefix("file://").rstrip("/")
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url.split(",")[0]).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def table_checks(subject: Subject) -> Iterator[Check]:
+    """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
+    how = "one native call" if native_library() else "call by call in Python (`make setup` compiles a faster way: gcc)"
+    yield Check(name="tables", health=CheckOutcome.OK, detail=f"commits to local disks: {how}")
+    uri = warehouse_uri(subject.profile, subject.warehouse)
+    if "://" not in uri and not Path(uri).is_dir():
+        yield Check(name="tables", health=CheckOutcome.OK, detail=f"no warehouse at {uri} yet; the service creates it")
+        return
+    try:
+        with opened(uri) as warehouse:
+            refs = [ref for space in Space for ref in warehouse.refs(space)]
+            findings = [f for f in inspect(warehouse, refs) if f.gravity is not Gravity.NOTE]
+    except DeltaMQError as error:
+        yield Check(
+            name="tables",
+            health=CheckOutcome.FAILED,
+            detail=f"{uri}: {error.detail}",
+            remedy="examine the error and the disk",
+        )
+        return
+    for found in findings[:_SHOWN_MAX]:
+        health = CheckOutcome.FAILED if found.gravity is Gravity.DAMAGE else CheckOutcome.WARNING
+        yield Check(name="tables", health=health, detail=f"{found.file}: {found.problem}", remedy=found.remedy)
+    if len(findings) > _SHOWN_MAX:
+        more = f"{len(findings) - _SHOWN_MAX} more findings"
+        yield Check(
+            name="tables", health=CheckOutcome.WARNING, detail=more, remedy="`deltamq verify` shows all of them"
+        )
+    if not findings:
+        yield Check(name="tables", health=CheckOutcome.OK, detail=f"{len(refs)} partitions in {uri} are sound")
