@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from typing import Final
 
-__all__ = ["zoned_time"]
+__all__ = ["ago_ms", "duration_s", "zoned_time"]
+
+_DURATION: Final = re.compile(r"([1-9]\d*)([smhd])", re.ASCII)
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+#: Digits of a time ago: longer ones are no dates.
+_AGO_DIGITS_MAX: Final = 6
 
 
 def zoned_time(text: str) -> datetime | None:
@@ -14,3 +21,17 @@ def zoned_time(text: str) -> datetime | None:
         return moment.astimezone(UTC) if moment.tzinfo is not None else None
     except (ValueError, OverflowError):  # in UTC it may be in the year 0 or 10,000
         return None
+
+
+def duration_s(text: str, *, digits_max: int) -> int | None:
+    """Parse `30m`, `24h` or `7d` into seconds; None if it is no duration, or its number has too many digits."""
+    found = _DURATION.fullmatch(text)
+    if found is None or len(found[1]) > digits_max:
+        return None
+    return int(found[1]) * _UNIT_S[found[2]]
+
+
+def ago_ms(text: str) -> int | None:
+    """Parse a time ago, `-24h`, into milliseconds; None if it is none."""
+    ago = duration_s(text[1:], digits_max=_AGO_DIGITS_MAX) if text.startswith("-") else None
+    return None if ago is None else ago * 1_000

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobs.cli.place import conf_of, errors_told, moment_of, show, with_options, with_place
-from jobs.export import duration_s
 from jobs.run import utc_now
 from jobs.tasks import storage
 from mq.errors import Refused
+from mq.request_values import duration_s
 
 if TYPE_CHECKING:
     from jobs.export import AnyScheduled

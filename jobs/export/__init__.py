@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jobs.export.definition import Definition, definition_of, definitions, read_definition, remove_definition, save
-from jobs.export.durations import duration_s
 from jobs.export.export import export_topic, replay_quarantine, run_export
 from jobs.export.plan import Plans
 from jobs.export.replay import Chosen, replay_dead_letters
@@ -30,7 +29,6 @@ __all__ = [
     "ScheduledReset",
     "definition_of",
     "definitions",
-    "duration_s",
     "export_topic",
     "fields_of",
     "read_definition",

@@ -13,22 +13,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from jobs.export.durations import duration_s
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.meta import Group, Topic, decide_reset, lanes_of, queues_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
+from mq.request_values import ago_ms
 from mq.static import LogicalQueue, StoredOffsets, Stretch, TopicQueues, position_of, reset_steps
 from tables.failpoints import failpoint
 from tables.log import RESET_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue import MetaLog, dead_ref, retry_ref
 
-__all__ = ["Reset", "ago_ms", "reset_offsets", "target_of"]
+__all__ = ["Reset", "reset_offsets", "target_of"]
 
 Retries = Literal["keep", "drop"]
 _WORDS: Final = {"earliest": "first", "latest": "last"}
-_AGO_DIGITS_MAX: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +40,6 @@ class Reset:
     offsets: Mapping[str, int]
     #: Messages from the new offsets to the end offsets.
     messages: int
-
-
-def ago_ms(text: str) -> int | None:
-    """Return the milliseconds of `-24h`; None if the text is not of this form."""
-    ago = duration_s(text[1:], digits_max=_AGO_DIGITS_MAX) if text.startswith("-") else None
-    return None if ago is None else ago * 1_000
 
 
 def target_of(text: str, now_ms: int | None = None) -> Start:

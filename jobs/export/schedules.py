@@ -14,10 +14,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from jobs.export.reset import ago_ms, target_of
+from jobs.export.reset import target_of
 from jobs.export.stored import check_name, names_in, read_stored
 from mq.errors import NotFound, Refused
 from mq.names import check_client_topic, check_group
+from mq.request_values import ago_ms
 from tables.store import Store
 
 __all__ = [

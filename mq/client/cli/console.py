@@ -13,12 +13,25 @@ import msgspec
 from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
 from mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
 
-__all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table", "service_options"]
+__all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "one_line", "print_json", "print_table", "service_options"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 #: Short, because people wait at the terminal: a missing service is reported within a second or two.
 PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0)
+
+#: Control characters, line and paragraph separators, and marks of direction, each as Python writes it.
+_SHOWN: Final = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        0x061C,
+        *range(0x200E, 0x2010),
+        *range(0x2028, 0x202F),
+        *range(0x2066, 0x206A),
+    )
+}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -104,7 +117,7 @@ def error_line(error: DeltaMQError, *, as_json: bool = False) -> str:
     if as_json:
         document: dict[str, Any] = {"code": error.code, "detail": error.detail, "remedy": remedy, **error.extra}
         return msgspec.json.encode({"error": document}).decode()
-    line = f"error: {error.code}: {error.detail}"
+    line = f"error: {error.code}: {one_line(error.detail)}"
     return f"{line} ({remedy})" if remedy else line
 
 
@@ -125,6 +138,14 @@ def _remedy(error: DeltaMQError) -> str | None:
     return None
 
 
+def one_line(text: str) -> str:
+    """Return a text of somebody else's as one line that a terminal shows and does not obey.
+
+    What moves the cursor, ends a line, colours, or turns the direction of writing is written as an escape.
+    """
+    return text.translate(_SHOWN)
+
+
 def print_json(value: object) -> None:
     """Print a value (dataclasses included) as one line of JSON."""
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
@@ -140,7 +161,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=True)
     for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else one_line(str(cell)) for cell in row))
     # A pipe has no width, so nothing is cut off.
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=10_000)
     console.print(table, markup=False)

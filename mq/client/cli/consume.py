@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import click
@@ -15,6 +14,7 @@ from mq.client.cli.group_consume import GroupOptions, consume_for_group
 from mq.client.cli.groups import ORDERS, parse_order
 from mq.client.cli.message_lines import json_line, text_line, write_lines
 from mq.client.cli.missing_jobs import warn_of_missing_jobs
+from mq.client.cli.moments import parse_moment
 from mq.client.cli.orderly_consume import consume_in_order
 from mq.client.http import ClientAccess
 from mq.client.messages import ReceivedMessage
@@ -31,23 +31,17 @@ BROADCAST: Final = "broadcast"
 
 
 def parse_start(text: str) -> Start:
-    """Parse `--from`: first, last, an offset, or an RFC 3339 time (UTC if it names no zone)."""
-    if text in ("first", "last"):
-        return text
+    """Parse `--from`: an offset, or what `parse_moment` takes."""
     if text.isascii() and text.isdigit():
         return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not first, last, an offset or a time", param_hint="--from") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return parse_moment(text, "--from")
 
 
 @click.command()
 @click.argument("topic")
 @click.option("--group", help="Consume as a client of this group; printed messages are acknowledged.")
 @click.option("--partition", "partitions", multiple=True, help="NAME@BROKER; may be repeated. Default: all.")
-@click.option("--from", "start", help="first (default), last, OFFSET or TIME (RFC 3339); not with --group.")
+@click.option("--from", "start", help="OFFSET, first (default), last, -1h or TIME (RFC 3339); not with --group.")
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after this number of messages.")
 @click.option("--follow", is_flag=True, help="Wait for new messages; without it, stop at the current end.")
 @click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from mq.client.admin import Admin, DeadLetter
-from mq.client.cli.console import PATIENCE, error_line, print_json, service_options
+from mq.client.cli.console import PATIENCE, error_line, one_line, print_json, service_options
 from mq.client.cli.groups import parse_offsets
 from mq.client.http import ClientAccess
 from mq.errors import DeltaMQError
@@ -60,7 +60,7 @@ def _text_line(letter: DeadLetter) -> bytes:
         letter.key or "",
         letter.payload.decode("utf-8", "backslashreplace"),
     )
-    return "\t".join(cells).encode() + b"\n"
+    return "\t".join(map(one_line, cells)).encode() + b"\n"
 
 
 def _json_line(letter: DeadLetter) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 import click
@@ -13,10 +12,11 @@ import msgspec
 from mq.client.admin import Admin, GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from mq.client.cli.missing_jobs import warn_of_missing_jobs
+from mq.client.cli.moments import PLACE_HELP, parse_place
 from mq.client.http import ClientAccess
 from mq.meta import STRATEGIES, ConsumeStrategy
 
-__all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
+__all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_policy"]
 
 ORDERS: Final = {"none": False, "partition": True, "key": "key"}
 
@@ -53,17 +53,6 @@ def parse_offsets(texts: tuple[str, ...], hint: str) -> dict[str, int]:
     return offsets
 
 
-def parse_place(text: str, hint: str) -> str:
-    """Parse `first`, `last`, or a time (UTC if it names no zone) into the API's value."""
-    if text in ("first", "last"):
-        return text
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not first, last or a time", param_hint=hint) from None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
-
-
 @click.group()
 def group() -> None:
     """Create, list, show, reset and delete consumer groups; print their statistics."""
@@ -72,7 +61,8 @@ def group() -> None:
 @group.command()
 @click.argument("name")
 @click.option(
-    "--consume-from", help="Where to begin in a partition never consumed: first (default), last, or TIME (RFC 3339)."
+    "--consume-from",
+    help=f"Where to begin in a partition never consumed (first): {PLACE_HELP}.",
 )
 @click.option("--max-attempts", type=click.IntRange(1), help="Deliveries before a message becomes a dead letter (16).")
 @click.option(
@@ -217,7 +207,7 @@ def _row(topic: str, one: GroupPartition) -> tuple[object, ...]:
 @group.command()
 @click.argument("name")
 @click.argument("topic")
-@click.option("--to", "target", help="first, last, or TIME (RFC 3339), for every partition.")
+@click.option("--to", "target", help=f"{PLACE_HELP}, for every partition.")
 @click.option("--offset", "offsets", multiple=True, help="NAME@BROKER=OFFSET; may be repeated. Others keep theirs.")
 @click.option("--drop-retries", is_flag=True, help="Drop the messages that wait for their next delivery.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

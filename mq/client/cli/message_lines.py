@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from mq.client.cli.console import one_line
 from mq.client.messages import PoppedMessage, ReceivedMessage
 
 __all__ = ["Line", "json_line", "text_line", "write_lines"]
@@ -23,10 +24,10 @@ def write_lines(messages: Sequence[ReceivedMessage], line: Line) -> None:
 
 
 def text_line(message: ReceivedMessage) -> bytes:
-    """Return a line for people: partition and offset, key, tag, body."""
+    """Return a line for people: partition and offset, key, tag, body; a terminal obeys nothing in it."""
     body = message.body.decode("utf-8", "backslashreplace")
     cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
-    return "\t".join(cells).encode() + b"\n"
+    return "\t".join(map(one_line, cells)).encode() + b"\n"
 
 
 def json_line(message: ReceivedMessage) -> bytes:

@@ -127,9 +127,18 @@ def _status(arguments: list[str]) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         # The reader closed the pipe. Without this, the interpreter would report that again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:  # such as a full disk where the output goes, or a file that cannot be read
+        _drop_output()
+        click.echo(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
+        return _FAILED
     return result if isinstance(result, int) else 0
+
+
+def _drop_output() -> None:
+    """Give up what is not written yet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show(error: DeltaMQError, *, as_json: bool) -> None:

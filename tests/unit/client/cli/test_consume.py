@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
 
 from mq.client.cli.consume import polls
 from mq.client.messages import ReceivedMessage
@@ -67,3 +72,26 @@ def test_cons_07_a_broadcast_client_commits_nothing_that_it_did_not_print(run: R
     assert [line.split("\t")[0] for line in done.out.splitlines()] == [f"{OLD}:{offset}" for offset in range(7)]
     commits = [call for call in stub.queue.calls_of("PUT") if call.group == "caches@web-1"]
     assert [call.request["offsets"] for call in commits] == [{OLD: 7}]
+
+
+def test_what_a_message_holds_is_one_line_that_a_terminal_does_not_obey(run: Run, stub: StubService) -> None:
+    log = stub.create("orders", 1).log(OLD)
+    log += [{"offset": 0, "key": "a\tb", "tag": "t", "body": "\x1b[2J\nnext\r\u202eabc\u0085 ok \\n é".encode()}]
+    done = run("consume", "orders")
+    assert done.status == 0
+    assert done.out == f"{OLD}:0\ta\\tb\tt\t\\x1b[2J\\nnext\\r\\u202eabc\\x85 ok \\n é\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+def test_a_full_disk_is_one_line(stub: StubService) -> None:
+    stub.create("orders", 1).log(OLD).append({"offset": 0, "body": b"x"})
+    for command in (["consume", "orders"], ["topic", "list"], ["topic", "list", "--json"]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "mq.client.cli", *command, "--url", stub.url],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (1, "error: No space left on device\n"), command
