@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tables.delta.actions import Commit, DataFile, NewCommit, commit_name, encode_append, encode_fence, encode_rewrite
 from tables.delta.checkpoint import (
+    ForeignCheckpoint,
     LogCheckpoint,
-    checkpoint_name,
+    checkpoint_names,
     hint_key,
     hint_version,
     read_checkpoint,
@@ -14,11 +15,14 @@ from tables.delta.checkpoint import (
 )
 from tables.delta.commit import CommitLog, LostRace
 from tables.delta.creation import check_no_data, create_table
+from tables.delta.described_file import described_file
 from tables.delta.encode import Encoded, encode_file, encode_stamped
 from tables.delta.file_stats import decoded_stats, time_ms
+from tables.delta.foreign import ForeignCommit
 from tables.delta.head import can_put_back, head_key, put_back, read_head
 from tables.delta.joined_file import join_files
 from tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
+from tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS, UNGUARDED_PROTOCOL
 from tables.delta.reader import FileReader, RowCache
 from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
 from tables.delta.snapshot import (
@@ -27,6 +31,7 @@ from tables.delta.snapshot import (
     CommitLost,
     PartitionNotFound,
     Snapshot,
+    check_checkpoint_file,
     load,
     log_versions,
     read_commit,
@@ -37,14 +42,19 @@ from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, one_batch, ta
 __all__ = [
     "GROUP_BYTES_MAX",
     "LOG_KEEP",
+    "MESSAGE_PROTOCOL",
+    "MESSAGE_TABLE_SETTINGS",
     "ORPHAN_KEEP",
     "SMALL_FILE_ROWS_MAX",
+    "UNGUARDED_PROTOCOL",
     "Commit",
     "CommitLog",
     "CommitLost",
     "DataFile",
     "Encoded",
     "FileReader",
+    "ForeignCheckpoint",
+    "ForeignCommit",
     "LogCheckpoint",
     "LostRace",
     "NewCommit",
@@ -55,11 +65,13 @@ __all__ = [
     "Snapshot",
     "Stamped",
     "can_put_back",
+    "check_checkpoint_file",
     "check_no_data",
-    "checkpoint_name",
+    "checkpoint_names",
     "commit_name",
     "create_table",
     "decoded_stats",
+    "described_file",
     "encode_append",
     "encode_fence",
     "encode_file",

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from mq.errors import Corrupt
 from mq.producer import Part, part_from_json, part_to_json
+from tables.delta.foreign import OUR_ENGINE, foreign_commit
+from tables.delta.protocol import MESSAGE_PROTOCOL, is_guarded
 
 __all__ = [
     "FENCE_APP_PREFIX",
@@ -28,6 +30,7 @@ __all__ = [
     "encode_append",
     "encode_create",
     "encode_fence",
+    "encode_guard",
     "encode_rewrite",
     "fence_of",
     "parse_commit",
@@ -37,8 +40,7 @@ __all__ = [
 OFFSET_APP_ID: Final = "mq.offset"
 #: Prefix of the `txn` application of a fence; the transaction's version is its epoch (see `tables.log.fences`).
 FENCE_APP_PREFIX: Final = "mq.fence."
-ENGINE: Final = "DeltaMQ/0.1.0"
-PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
+ENGINE: Final = f"{OUR_ENGINE}0.1.0"
 _NO_CRC: Final = b"--------"
 #: The bytes before a commit's checksum. No user's text can contain them: quotes inside JSON strings are escaped.
 _CRC_MARK: Final = b'"mq.crc":"'
@@ -82,6 +84,10 @@ class Commit:
     metadata: dict[str, object] | None = None
     #: Name and epoch of each fence that the commit puts up.
     fences: tuple[tuple[str, int], ...] = ()
+    #: Whether the commit makes other engines refuse to write to the table.
+    guards: bool = False
+    #: The other engine that made the commit, with operation and time; nothing if it is ours.
+    author: str = ""
 
 
 class NewCommit(NamedTuple):
@@ -170,7 +176,15 @@ def file_action(file: DataFile, *, data_change: bool) -> dict[str, object]:
     }
 
 
-def encode_create(*, table_id: str, name: str, schema: str, configuration: Mapping[str, str], now_ms: int) -> bytes:
+def encode_create(
+    *,
+    table_id: str,
+    name: str,
+    schema: str,
+    configuration: Mapping[str, str],
+    protocol: Mapping[str, object],
+    now_ms: int,
+) -> bytes:
     """Return version 0 of a table, which creates it; `schema` is Delta's JSON."""
     metadata = {
         "id": table_id,
@@ -182,8 +196,21 @@ def encode_create(*, table_id: str, name: str, schema: str, configuration: Mappi
         "createdTime": now_ms,
     }
     info = {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}}
-    lines = [{"protocol": PROTOCOL}, {"metaData": metadata}]
+    lines = [{"protocol": protocol}, {"metaData": metadata}]
     return _finish(table_id, info, lines, {"mq.batch": table_id, "mq.version": "0"})
+
+
+def encode_guard(
+    *, table_id: str, version: int, batch_id: str, metadata: dict[str, object], flushed: bool, now_ms: int
+) -> NewCommit:
+    """Return the commit that gives an older table the present protocol, and these metadata."""
+    info = {"timestamp": now_ms, "operation": "UPGRADE PROTOCOL", "operationParameters": {}, "isBlindAppend": False}
+    lines = [{"protocol": MESSAGE_PROTOCOL}, {"metaData": metadata}]
+    tags = {"mq.batch": batch_id, "mq.version": str(version)} | ({} if flushed else {"mq.flush": "async"})
+    return NewCommit(
+        _finish(table_id, info, lines, tags),
+        Commit(version=version, batch_id=batch_id, metadata=metadata, guards=True, flushed=flushed),
+    )
 
 
 def encode_append(
@@ -305,8 +332,20 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
     ------
     Corrupt
         The file is empty, cut, altered, or written for another version or table; the message names `source`.
+    ForeignCommit
+        Another engine wrote it, and it changes more than may be passed over (`tables.delta.foreign`).
     """
     text = bytes(raw)
+    try:
+        return _parse_ours(text, table_id=table_id, version=version, source=source)
+    except Corrupt:
+        found = foreign_commit(text, source)
+        if found is None:
+            raise
+    return Commit(version=version, batch_id=found.batch_id, metadata=found.metadata, author=found.author)
+
+
+def _parse_ours(text: bytes, *, table_id: str | None, version: int, source: str) -> Commit:
     if not text.endswith(b"\n"):
         raise Corrupt(f"{source}: the commit file is empty or cut off ({len(text)} bytes)")
     try:
@@ -326,7 +365,7 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
 def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: int, source: str) -> None:
     crc = tags.get("mq.crc", "").encode()
     if len(crc) != len(_NO_CRC):
-        raise Corrupt(f"{source}: not written by DeltaMQ; no other engine may write to message tables")
+        raise Corrupt(f"{source}: the checksum is missing; the file was altered, or not written by DeltaMQ")
     if _checksum(_with_crc(text, _NO_CRC), table_id) != crc:
         raise Corrupt(f"{source}: checksum does not match; the file was altered, or belongs to another table")
     if tags.get("mq.version") != str(version):
@@ -348,4 +387,5 @@ def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Co
         flushed=tags.get("mq.flush") != "async",
         metadata=next((line.metaData for line in lines if line.metaData), None),
         fences=tuple(fence for fence in fences if fence is not None),
+        guards=any(is_guarded(line.protocol) for line in lines),
     )

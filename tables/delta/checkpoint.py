@@ -3,10 +3,15 @@
 A checkpoint is written from the state in memory: no commit is read again, so its cost depends on the number of live
 files, not on the number of commits. Tombstones are left out: upkeep keeps and deletes the files that a roll-up
 replaced, and other readers see these files as unreferenced. The footer holds a checksum of every byte of the file.
+
+Each checkpoint is stored twice: under Delta's name for other readers, and under a name that no other engine knows. An
+engine that checkpoints the table writes over the former, whatever the table's protocol says; by then the commits that
+it stands for may be gone. What has no checksum of ours is never believed (SPEC TABLE-3).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,16 +22,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mq.errors import Corrupt
-from tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, PROTOCOL, DataFile, data_file, fence_of, file_action
+from tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, DataFile, data_file, fence_of, file_action
+from tables.delta.protocol import MESSAGE_PROTOCOL, UNGUARDED_PROTOCOL, is_guarded
 from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
 __all__ = [
+    "ForeignCheckpoint",
     "LogCheckpoint",
     "checkpoint_name",
+    "checkpoint_names",
     "hint_key",
     "hint_version",
     "read_checkpoint",
+    "read_checkpoint_file",
     "write_checkpoint",
     "write_hint",
 ]
@@ -35,6 +44,7 @@ _CRC_KEY: Final = "mq/crc"
 _NO_CRC: Final = b"--------"
 #: The checksum's key and, in Thrift, the length of its value; no name in a table holds a slash.
 _CRC_MARK: Final = _CRC_KEY.encode() + b"\x18\x08"
+_PARQUET: Final = b"PAR1"
 _MAP: Final = pa.map_(pa.string(), pa.string())
 _TYPES: Final[dict[str, pa.DataType]] = {
     "txn": pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]),
@@ -71,7 +81,13 @@ _TYPES: Final[dict[str, pa.DataType]] = {
             ("createdTime", pa.int64()),
         ]
     ),
-    "protocol": pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())]),
+    "protocol": pa.struct(
+        [
+            ("minReaderVersion", pa.int32()),
+            ("minWriterVersion", pa.int32()),
+            ("writerFeatures", pa.list_(pa.string())),
+        ]
+    ),
 }
 
 
@@ -85,11 +101,21 @@ class LogCheckpoint:
     files: Sequence[DataFile]
     metadata: dict[str, object]
     fences: Mapping[str, int] = field(default_factory=dict)
+    is_guarded: bool = True
+
+
+class ForeignCheckpoint(Corrupt):
+    """A log checkpoint of another engine."""
 
 
 def checkpoint_name(version: int) -> str:
-    """Return the file name of a checkpoint in `_delta_log`."""
+    """Return the file name of a checkpoint in `_delta_log`, as every Delta reader knows it."""
     return f"{version:020d}.checkpoint.parquet"
+
+
+def checkpoint_names(version: int) -> tuple[str, str]:
+    """Return both file names of a checkpoint in `_delta_log`: our own, then `checkpoint_name`."""
+    return f".checkpoint-{version:020d}", checkpoint_name(version)
 
 
 def _crc_at(data: bytes) -> int:
@@ -105,14 +131,15 @@ def _checksum(data: bytes, at: int) -> bytes:
 
 
 def write_checkpoint(store: Store, folder: str, checkpoint: LogCheckpoint, *, now_ms: int) -> None:
-    """Store the checkpoint, then the hint that names it; without the hint, a listing finds the checkpoint."""
+    """Store the checkpoint twice, then the hint that names it; without the hint, a listing finds the checkpoint."""
     ends = {OFFSET_APP_ID: checkpoint.end_offset}
     ends |= {f"{FENCE_APP_PREFIX}{name}": epoch for name, epoch in checkpoint.fences.items()}
     txns: list[dict[str, object]] = [
         {"appId": app_id, "version": version, "lastUpdated": now_ms} for app_id, version in ends.items()
     ]
     adds = [file_action(f, data_change=False) for f in checkpoint.files]
-    table = _table({"protocol": [dict(PROTOCOL)], "metaData": [checkpoint.metadata], "txn": txns, "add": adds})
+    protocol = dict(MESSAGE_PROTOCOL if checkpoint.is_guarded else UNGUARDED_PROTOCOL)
+    table = _table({"protocol": [protocol], "metaData": [checkpoint.metadata], "txn": txns, "add": adds})
     facts = {"mq.batch": checkpoint.batch_id, "mq.version": str(checkpoint.version), _CRC_KEY: _NO_CRC.decode()}
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -125,7 +152,8 @@ def write_checkpoint(store: Store, folder: str, checkpoint: LogCheckpoint, *, no
     data = sink.getvalue().to_pybytes()
     at = _crc_at(data)
     data = data[:at] + _checksum(data, at) + data[at + len(_NO_CRC) :]
-    store.replace(f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint.version)}", data)
+    for name in checkpoint_names(checkpoint.version):
+        store.replace(f"{folder}/{LOG_FOLDER}/{name}", data)
     write_hint(store, folder, checkpoint)
 
 
@@ -160,9 +188,11 @@ def hint_version(store: Store, folder: str) -> int | None:
         return None
     try:
         version = int(json.loads(raw)["version"])
-        right = _hint(read_checkpoint(store, folder, version))
+        right = _hint(read_checkpoint_file(store, f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}", version))
     except (ValueError, TypeError, KeyError, FileMissing) as error:
         raise Corrupt(f"{key}: does not name an existing checkpoint") from error
+    except ForeignCheckpoint as error:
+        raise Corrupt(f"{key}: names a checkpoint of another engine") from error
     if raw != right:
         raise Corrupt(f"{key}: differs from what was written for the checkpoint of version {version}")
     return version
@@ -195,16 +225,27 @@ def _typed(value: object) -> object:
 
 
 def read_checkpoint(store: Store, folder: str, version: int) -> LogCheckpoint:
-    """Read and verify a checkpoint.
+    """Read and verify a checkpoint: our own copy, or the one for other readers if that is missing or damaged.
 
     Raises
     ------
+    ForeignCheckpoint
+        There is only one of another engine.
     Corrupt
         The file cannot be parsed, or its content differs from what was written.
     """
-    key = f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}"
+    own, shared = (f"{folder}/{LOG_FOLDER}/{name}" for name in checkpoint_names(version))
+    with contextlib.suppress(FileMissing, Corrupt):
+        return read_checkpoint_file(store, own, version)
+    return read_checkpoint_file(store, shared, version)
+
+
+def read_checkpoint_file(store: Store, key: str, version: int) -> LogCheckpoint:
+    """Read and verify one file of a checkpoint; raises as `read_checkpoint` does."""
     data = store.read(key).to_pybytes()
     at = _crc_at(data)
+    if at < 0 and data[:4] == data[-4:] == _PARQUET:
+        raise ForeignCheckpoint(f"{key}: was written by another engine, and is not believed")
     if at < 0 or data[at : at + len(_NO_CRC)] != _checksum(data, at):
         raise Corrupt(f"{key}: checksum does not match; the file was altered, or not written by DeltaMQ")
     try:
@@ -227,7 +268,8 @@ def _checkpoint(table: pa.Table, version: int, batch_id: str) -> LogCheckpoint:
     metadata = table.column("metaData").drop_null().to_pylist()[0]
     metadata["configuration"] = dict(metadata["configuration"])
     metadata["format"]["options"] = dict(metadata["format"]["options"] or [])
-    del metadata["description"]
+    if metadata["description"] is None:
+        del metadata["description"]
     return LogCheckpoint(
         version=version,
         batch_id=batch_id,
@@ -235,4 +277,5 @@ def _checkpoint(table: pa.Table, version: int, batch_id: str) -> LogCheckpoint:
         files=files,
         metadata=metadata,
         fences=dict(fences),
+        is_guarded=is_guarded(table.column("protocol").drop_null().to_pylist()[0]),
     )

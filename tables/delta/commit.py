@@ -18,6 +18,7 @@ end of the log or among versions that were cleaned up (ARCHITECTURE I5).
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -25,8 +26,9 @@ import pyarrow as pa
 
 from mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
 from tables.clock import Clock
-from tables.delta.actions import Commit, NewCommit, commit_name
+from tables.delta.actions import Commit, NewCommit, commit_name, encode_guard
 from tables.delta.head import put_back
+from tables.delta.protocol import MESSAGE_TABLE_SETTINGS
 from tables.delta.snapshot import LOG_KEEP, CommitLost, Snapshot, load, read_commit
 from tables.failpoints import failpoint
 from tables.paths import LOG_FOLDER
@@ -151,6 +153,31 @@ class CommitLog:
         Unknown
             The commit may be stored. `NotDurable`: it is stored and in `snapshot`, but a power cut could lose it.
         """
+        if not self.snapshot.is_guarded:
+            await self._guard(durable=durable)
+        return await self._commit(encode, batch_id=batch_id, durable=durable, file=file)
+
+    async def _guard(self, *, durable: bool) -> None:
+        """Give a table from before TABLE-1 the present protocol, in front of what is about to be committed."""
+        batch_id, now_ms = f"g{uuid.uuid4().hex[1:]}", self._clock.wall_us() // 1000
+        snapshot = self.snapshot
+        metadata = {**snapshot.metadata, "configuration": {**snapshot.configuration, **MESSAGE_TABLE_SETTINGS}}
+
+        def encode(version: int) -> NewCommit:
+            return encode_guard(
+                table_id=snapshot.table_id,
+                version=version,
+                batch_id=batch_id,
+                metadata=metadata,
+                flushed=durable,
+                now_ms=now_ms,
+            )
+
+        await self._commit(encode, batch_id=batch_id, durable=durable, file=None)
+
+    async def _commit(
+        self, encode: Callable[[int], NewCommit], *, batch_id: str, durable: bool, file: NewFile | None
+    ) -> int:
         version = self.snapshot.version + 1
         data, commit = encode(version)
         began = self._clock.boot_ms()

@@ -20,6 +20,7 @@ def create_table(
     schema: str,
     name: str,
     configuration: Mapping[str, str],
+    protocol: Mapping[str, object],
     now_ms: int,
     table_id: str | None = None,
 ) -> None:
@@ -29,6 +30,8 @@ def create_table(
     ----------
     schema
         The table's columns, as Delta's JSON.
+    protocol
+        Delta's protocol action: `MESSAGE_PROTOCOL` or `UNGUARDED_PROTOCOL`.
 
     Raises
     ------
@@ -41,6 +44,7 @@ def create_table(
         name=name,
         schema=schema,
         configuration=configuration,
+        protocol=protocol,
         now_ms=now_ms,
     )
     store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(0)}", data, durable=True)

@@ -38,9 +38,10 @@ def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, 
         return None
     try:
         version = int(match[1])
-        return parse_commit(raw, table_id=None if version == 0 else table_id, version=version, source=key), raw
+        found = parse_commit(raw, table_id=None if version == 0 else table_id, version=version, source=key)
     except Corrupt:
         return None
+    return None if found.author else (found, raw)
 
 
 def can_put_back(store: Store, folder: str, commit: Commit, version: int) -> bool:

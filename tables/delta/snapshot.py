@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from mq.errors import Corrupt, NotFound, Unavailable
 from tables.delta.actions import Commit, DataFile, commit_name, parse_commit
-from tables.delta.checkpoint import LogCheckpoint, read_checkpoint
+from tables.delta.checkpoint import ForeignCheckpoint, LogCheckpoint, read_checkpoint, read_checkpoint_file
+from tables.delta.foreign import check_metadata
 from tables.delta.head import can_put_back, head_key, read_head
 from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
 from tables.store import FileMissing, Store
@@ -28,6 +29,7 @@ __all__ = [
     "CommitLost",
     "PartitionNotFound",
     "Snapshot",
+    "check_checkpoint_file",
     "load",
     "log_versions",
     "read_commit",
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
-_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_CHECKPOINT: Final = re.compile(r"\.checkpoint-(\d{20})|(\d{20})\.checkpoint\.parquet")
 #: Keys of the table's configuration: the least time that a commit file, and a file that no commit names, are kept.
 LOG_KEEP: Final = "mq.log_keep_ms"
 ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
@@ -72,6 +74,8 @@ class Snapshot:
     checkpoint_version: int = -1
     #: The highest epoch of each fence; never modified.
     fences: Mapping[str, int] = field(default_factory=dict)
+    #: Whether other engines refuse to write to the table (SPEC TABLE-1).
+    is_guarded: bool = False
 
     @property
     def table_id(self) -> str:
@@ -106,6 +110,9 @@ class Snapshot:
             self._rewrite(commit)
         if commit.fences:
             self._fence(commit)
+        if commit.metadata is not None:
+            self._alter(commit)
+        self.is_guarded = self.is_guarded or commit.guards
         self.version = commit.version
         self.batch_id = commit.batch_id
 
@@ -137,6 +144,18 @@ class Snapshot:
         # A new mapping: an append that holds the old one compares with the epochs that it knew.
         self.fences = {**self.fences, **dict(commit.fences)}
 
+    @property
+    def _name(self) -> str:
+        return self.configuration.get("mq.partition", "")
+
+    def _alter(self, commit: Commit) -> None:
+        metadata = _shared(commit.metadata or {})
+        if commit.author:
+            check_metadata(
+                self.metadata, metadata, author=commit.author, source=f"{self._name}: version {commit.version}"
+            )
+        self.metadata = metadata
+
     def checkpoint(self) -> LogCheckpoint:
         """Return this state as a checkpoint."""
         return LogCheckpoint(
@@ -146,6 +165,7 @@ class Snapshot:
             files=list(self.files),
             metadata=self.metadata,
             fences=self.fences,
+            is_guarded=self.is_guarded,
         )
 
 
@@ -162,8 +182,8 @@ def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
     """Return the versions of the existing commit files and of the existing checkpoints, ascending."""
     names = store.names(f"{folder}/{LOG_FOLDER}")
     commits = [int(m[1]) for m in map(_COMMIT.fullmatch, names) if m]
-    checkpoints = [int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m]
-    return commits, checkpoints
+    checkpoints = {int(m[1] or m[2]) for m in map(_CHECKPOINT.fullmatch, names) if m}
+    return commits, sorted(checkpoints)
 
 
 def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:
@@ -178,26 +198,35 @@ def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda
     Corrupt
         The log contradicts itself; the message names the file.
     """
-    for _ in range(_LOAD_TRIES):
+    foreign: set[int] = set()
+    tries = 0
+    while tries < _LOAD_TRIES:
         commits, checkpoints = log_versions(store, folder)
         if not commits and not checkpoints:
             raise PartitionNotFound(f"there is no table at {store.uri(folder)}")
-        base = checkpoints[-1] if checkpoints else -1
+        base = max((v for v in checkpoints if v not in foreign), default=-1)
         try:
-            return _replayed(store, folder, base, commits[-1] if commits else -1, on_commit)
+            return _replayed(store, folder, base, commits[-1] if commits else -1, on_commit, foreign)
+        except ForeignCheckpoint:
+            foreign.add(base)
         except FileMissing as error:
-            if not _newer_checkpoint(store, folder, base):
+            tries += 1
+            if not _newer_checkpoint(store, folder, base, foreign):
                 raise Corrupt(f"{error.detail} is missing, but the log continues after it") from error
     raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
 
 
-def _newer_checkpoint(store: Store, folder: str, version: int) -> bool:
-    """Return whether there is a newer checkpoint than that of `version`: then a clean-up may have deleted files."""
-    return any(v > version for v in log_versions(store, folder)[1])
+def _newer_checkpoint(store: Store, folder: str, version: int, foreign: Set[int]) -> bool:
+    """Return whether there is a newer checkpoint of ours than that of `version`: a clean-up may have deleted files."""
+    return any(v > version and v not in foreign for v in log_versions(store, folder)[1])
 
 
-def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Callable[[Commit], None]) -> Snapshot:
+def _replayed(
+    store: Store, folder: str, base: int, listed: int, on_commit: Callable[[Commit], None], foreign: Set[int]
+) -> Snapshot:
     """Return the state of the checkpoint of version `base` (-1: none) and every commit after it.
+
+    `foreign` holds the versions of checkpoints that are of other engines.
 
     Commits are read until there is none, not until the end of the listing, whose last version is `listed`: a listing
     does not show one moment, and may hold a file and lack one that was created before it.
@@ -212,7 +241,7 @@ def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Call
             break
         key = f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"
         if not store.exists(key):
-            if _newer_checkpoint(store, folder, base):
+            if _newer_checkpoint(store, folder, base, foreign):
                 raise FileMissing(key)  # this process slept while the log was cleaned
             _check_head(store, folder, snapshot, head[0])
             break
@@ -253,23 +282,38 @@ def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[
         on_commit(commit)
 
 
+def check_checkpoint_file(store: Store, folder: str, key: str, version: int) -> None:
+    """Raise `Corrupt`, `ForeignCheckpoint` or `FileMissing` unless a file is that checkpoint of this partition."""
+    _check_place(_of_checkpoint(read_checkpoint_file(store, key, version)), folder)
+
+
 def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
-    found = read_checkpoint(store, folder, version)
+    return _of_checkpoint(read_checkpoint(store, folder, version))
+
+
+def _of_checkpoint(found: LogCheckpoint) -> Snapshot:
     return Snapshot(
-        version=version,
+        version=found.version,
         batch_id=found.batch_id,
         end_offset=found.end_offset,
         metadata=_shared(found.metadata),
         files=sorted(found.files, key=lambda f: f.start),
-        checkpoint_version=version,
+        checkpoint_version=found.version,
         fences=found.fences,
+        is_guarded=found.is_guarded,
     )
 
 
 def _first(commit: Commit, folder: str) -> Snapshot:
     if commit.metadata is None:
         raise Corrupt(f"{folder}: version 0 does not create a table")
-    return Snapshot(version=0, batch_id=commit.batch_id, end_offset=0, metadata=_shared(commit.metadata))
+    return Snapshot(
+        version=0,
+        batch_id=commit.batch_id,
+        end_offset=0,
+        metadata=_shared(commit.metadata),
+        is_guarded=commit.guards,
+    )
 
 
 def _shared(metadata: Mapping[str, object]) -> dict[str, object]:

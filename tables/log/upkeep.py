@@ -31,7 +31,7 @@ from tables.delta import (
     ORPHAN_KEEP,
     DataFile,
     Encoded,
-    checkpoint_name,
+    checkpoint_names,
     commit_name,
     encode_file,
     encode_large_file,
@@ -252,7 +252,7 @@ class Upkeep:
         log = f"{self._folder}/{LOG_FOLDER}"
         found.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
         covered = [v for v in checkpoints if v <= keep_from]
-        found.extend(f"{log}/{checkpoint_name(v)}" for v in covered[:-_CHECKPOINTS_KEPT])
+        found.extend(f"{log}/{name}" for v in covered[:-_CHECKPOINTS_KEPT] for name in checkpoint_names(v))
         self._cleaned_to = keep_from
         return found
 

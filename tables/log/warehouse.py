@@ -10,7 +10,17 @@ from urllib.parse import urlsplit
 
 from mq.errors import DeltaMQError, Refused
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.delta import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, RowCache, create_table, load, log_versions
+from tables.delta import (
+    LOG_KEEP,
+    MESSAGE_PROTOCOL,
+    MESSAGE_TABLE_SETTINGS,
+    ORPHAN_KEEP,
+    PartitionNotFound,
+    RowCache,
+    create_table,
+    load,
+    log_versions,
+)
 from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.log import PartitionLog
 from tables.log.tail import TailBudget
@@ -100,8 +110,7 @@ class Warehouse:
                 "mq.partition": ref.name,
                 LOG_KEEP: str(self.settings.log_keep_ms),
                 ORPHAN_KEEP: str(self.settings.orphan_keep_ms),
-                # DeltaMQ itself keeps replaced files for a time; with this setting another engine's VACUUM does, too.
-                "delta.deletedFileRetentionDuration": "interval 1 days",
+                **MESSAGE_TABLE_SETTINGS,
             }
             create_table(
                 self.store,
@@ -109,6 +118,7 @@ class Warehouse:
                 schema=DELTA_SCHEMA,
                 name=ref.name,
                 configuration=configuration,
+                protocol=MESSAGE_PROTOCOL,
                 now_ms=self.clock.wall_us() // 1000,
                 table_id=table_id,
             )

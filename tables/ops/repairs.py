@@ -1,9 +1,12 @@
 """Repairs of a damaged partition, and their cost. Stop everything that writes to the warehouse first.
 
-    PUT_BACK         the newest commit lost its name, but `.head` still holds it       nothing is lost
-    DROP_CHECKPOINT  a checkpoint is damaged, the commits since the one before are not  nothing is lost
-    WRITE_HINT       `_last_checkpoint` is wrong: other readers need it                nothing is lost
-    CUT              the log is torn: go back to its last consistent version           later versions are lost
+    PUT_BACK          the newest commit lost its name, but `.head` still holds it        nothing is lost
+    DROP_CHECKPOINT   a checkpoint is damaged, the commits since the one before are not   nothing is lost
+    WRITE_CHECKPOINT  that for other readers is damaged, or another engine's              nothing is lost
+    WRITE_HINT        `_last_checkpoint` is wrong: other readers need it                 nothing is lost
+    TAKE_BACK         another engine changed rows or columns: undo that                   it says whether anything is
+    REFILL            commits are gone, but the data files tell what they said            nothing is lost
+    CUT               the log is torn: go back to its last consistent version            later versions are lost
 
 A cut may be needed after a power cut in the middle of `Flush.ASYNC` appends. It is only made on request, it says which
 offsets it gives up (they will be given to other messages), and the files that it takes out of the table are kept beside
@@ -22,11 +25,11 @@ from tables.delta import (
     Commit,
     CommitLost,
     FileReader,
+    ForeignCommit,
     PartitionNotFound,
     RowCache,
     Snapshot,
     can_put_back,
-    checkpoint_name,
     commit_name,
     head_key,
     hint_key,
@@ -34,13 +37,22 @@ from tables.delta import (
     load,
     log_versions,
     put_back,
-    read_checkpoint,
     read_commit,
     read_head,
     start,
-    write_hint,
+    write_checkpoint,
 )
 from tables.log import Warehouse
+from tables.ops.checkpoints import (
+    checkpoint_faults,
+    checkpoint_keys,
+    newest_checkpoint,
+    own_checkpoints,
+    write_own_hint,
+    wrong_for_others,
+)
+from tables.ops.foreign_commits import find_taken_back
+from tables.ops.refill import find_refill
 from tables.paths import LOG_FOLDER, PartitionRef
 from tables.store import FileMissing, Store
 
@@ -54,7 +66,10 @@ class RepairKind(enum.Enum):
 
     PUT_BACK = "put_back"
     DROP_CHECKPOINT = "drop_checkpoint"
+    WRITE_CHECKPOINT = "write_checkpoint"
     WRITE_HINT = "write_hint"
+    TAKE_BACK = "take_back"
+    REFILL = "refill"
     CUT = "cut"
 
 
@@ -62,8 +77,8 @@ class RepairKind(enum.Enum):
 class Repair:
     """One repair of one partition: `text` describes it in a sentence.
 
-    `version` is the version that is put back, dropped or named, or (for a cut) the last one that stays. `lost_from` is
-    the first offset that a cut gives up, `lost_to` the offset after the last one, None if it is not known.
+    `version` is the version that is put back, dropped, written or named, or the last one that stays. `lost_from` is
+    the first offset that is given up, `lost_to` the offset after the last one, None if it is not known.
     """
 
     ref: PartitionRef
@@ -76,7 +91,7 @@ class Repair:
     @property
     def loses(self) -> bool:
         """Whether the repair gives up messages."""
-        return self.kind is RepairKind.CUT
+        return self.lost_from is not None
 
 
 def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
@@ -91,11 +106,15 @@ def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
         if head is not None and can_put_back(store, folder, head[0], lost.version):
             text = f"put version {lost.version} back from {head_key(folder)}"
             return Repair(ref=ref, kind=RepairKind.PUT_BACK, version=lost.version, text=text)
-        return _find_cut(store, ref)
+        return _find_refill(store, ref) or _find_cut(store, ref)
+    except ForeignCommit:
+        return _find_taken_back(store, ref)
     except Corrupt:
-        return _find_checkpoint_to_drop(store, ref) or _find_cut(store, ref)
+        return _find_checkpoint_to_drop(store, ref) or _find_refill(store, ref) or _find_cut(store, ref)
     torn = _torn_version(store, folder, snapshot)
-    return _find_cut(store, ref, before=torn) if torn is not None else _find_hint(store, ref)
+    if torn is not None:
+        return _find_cut(store, ref, before=torn)
+    return _find_checkpoint_to_write(store, ref) or _find_hint(store, ref)
 
 
 def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
@@ -109,22 +128,24 @@ def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
     if find_repair(warehouse, wanted.ref) != wanted:
         raise Unprocessable(f"{wanted.ref.folder} has changed; stop its writers, and verify it again", code="changed")
     store, folder = warehouse.store, wanted.ref.folder
-    log = f"{folder}/{LOG_FOLDER}"
     aside = f"{folder}/_cut-{warehouse.clock.wall_us() // 1000}"
     if wanted.kind is RepairKind.PUT_BACK:
         table_id = load_before(store, folder).table_id
         if not put_back(store, folder, table_id, version=wanted.version):
             raise Unprocessable(f"{head_key(folder)} does not hold all of version {wanted.version}", code="changed")
         return []
-    if wanted.kind is RepairKind.WRITE_HINT:
-        _write_hint(store, folder, wanted.version)
-        return []
+    moved: list[str] = []
     if wanted.kind is RepairKind.DROP_CHECKPOINT:
-        moved = _set_aside(store, [f"{log}/{checkpoint_name(wanted.version)}"], aside)
-        _write_hint(store, folder, _newest_checkpoint(store, folder))
-        return moved
-    moved = _set_aside(store, list(_keys_after(store, folder, wanted.version)), aside)
-    _write_hint(store, folder, _newest_checkpoint(store, folder))
+        moved = _set_aside(store, checkpoint_keys(folder, wanted.version), aside)
+    elif wanted.kind is RepairKind.WRITE_CHECKPOINT:
+        moved = _write_checkpoint(store, folder, wanted.version, aside)
+    elif wanted.kind is RepairKind.REFILL:
+        moved = _refill(warehouse, folder, aside)
+    elif wanted.kind is RepairKind.TAKE_BACK:
+        moved = _set_aside(store, _keys_of_others_after(store, folder, wanted.version), aside)
+    elif wanted.kind is RepairKind.CUT:
+        moved = _set_aside(store, list(_keys_after(store, folder, wanted.version)), aside)
+    write_own_hint(store, folder)
     return moved
 
 
@@ -173,7 +194,7 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
         good = load_before(store, ref.folder)
     except Corrupt:
         return None
-    commits, checkpoints = log_versions(store, ref.folder)
+    commits, checkpoints = log_versions(store, ref.folder)[0], own_checkpoints(store, ref.folder)
     stays = good.version if before is None else before - 1
     if checkpoints and stays < checkpoints[-1]:
         return None  # a checkpoint's commits were synced: this is no torn tail, and a cut would lose the checkpoint
@@ -198,29 +219,92 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
 
 def _find_checkpoint_to_drop(store: Store, ref: PartitionRef) -> Repair | None:
     """Return the repair that drops the newest checkpoint, if it is damaged and all commits can be read without it."""
-    commits, checkpoints = log_versions(store, ref.folder)
-    if not checkpoints:
-        return None
-    try:
-        read_checkpoint(store, ref.folder, checkpoints[-1])
-    except FileMissing:
-        return None
-    except Corrupt:
-        pass
-    else:
+    version = newest_checkpoint(store, ref.folder)
+    if version < 0 or None in checkpoint_faults(store, ref.folder, version).values():
         return None
     try:
         reached = load_before(store, ref.folder).version
     except Corrupt:
         return None
-    if reached < max([checkpoints[-1], *commits]):
+    if reached < max([version, *log_versions(store, ref.folder)[0]]):
         return None
-    text = f"take out the damaged checkpoint of version {checkpoints[-1]}; the commits before it are still there"
-    return Repair(ref=ref, kind=RepairKind.DROP_CHECKPOINT, version=checkpoints[-1], text=text)
+    text = f"take out the damaged checkpoint of version {version}; the commits before it are still there"
+    return Repair(ref=ref, kind=RepairKind.DROP_CHECKPOINT, version=version, text=text)
+
+
+def _find_checkpoint_to_write(store: Store, ref: PartitionRef) -> Repair | None:
+    version = wrong_for_others(store, ref.folder)
+    if version is None:
+        return None
+    own, shared = checkpoint_keys(ref.folder, version)
+    text = f"write {shared} anew from {own}" if store.exists(own) else f"take out {shared}, which is another engine's"
+    return Repair(ref=ref, kind=RepairKind.WRITE_CHECKPOINT, version=version, text=f"{text}; nothing is lost")
+
+
+def _write_checkpoint(store: Store, folder: str, version: int, aside: str) -> list[str]:
+    own, shared = checkpoint_keys(folder, version)
+    moved = _set_aside(store, [shared], aside)
+    if checkpoint_faults(store, folder, version)[own] is None:
+        store.replace(shared, store.read(own))
+    return moved
+
+
+def _find_taken_back(store: Store, ref: PartitionRef) -> Repair | None:
+    try:
+        good = load_before(store, ref.folder)
+    except Corrupt:
+        return None
+    found = find_taken_back(store, ref.folder, good)
+    if found is None:
+        return None
+    return Repair(
+        ref=ref,
+        kind=RepairKind.TAKE_BACK,
+        version=good.version,
+        text=found.text,
+        lost_from=found.lost_from,
+        lost_to=found.lost_to,
+    )
+
+
+def _keys_of_others_after(store: Store, folder: str, version: int) -> list[str]:
+    """Return what other engines added to the log after a version, newest first: the table stays closed until the end.
+
+    Their commits, Spark's checksum files, and their checkpoints; the data files that they added are swept in time.
+    """
+    log = f"{folder}/{LOG_FOLDER}"
+    names = [name for name in store.names(log) if name[:20].isdigit() and int(name[:20]) > version]
+    return [f"{log}/{name}" for name in sorted(names, reverse=True)]
+
+
+def _find_refill(store: Store, ref: PartitionRef) -> Repair | None:
+    try:
+        found = find_refill(store, ref.folder, load_before(store, ref.folder))
+    except Corrupt:
+        return None
+    if found is None:
+        return None
+    state = found.checkpoint
+    versions = ", ".join(str(version) for version in found.missing)
+    text = f"put the log together again from its data files, as the commits {versions} are gone or damaged"
+    if found.found:
+        text += f"; {len(found.found)} files that no other commit names hold their messages"
+    else:
+        text += "; they held no messages, and whether one put up a fence is not known"
+    text += f"; offsets {found.begins_at} to {state.end_offset - 1} are there"
+    return Repair(ref=ref, kind=RepairKind.REFILL, version=state.version, text=text)
+
+
+def _refill(warehouse: Warehouse, folder: str, aside: str) -> list[str]:
+    store = warehouse.store
+    found = find_refill(store, folder, load_before(store, folder))
+    assert found is not None, "the repair was found a moment ago"
+    write_checkpoint(store, folder, found.checkpoint, now_ms=warehouse.clock.wall_us() // 1000)
+    return _set_aside(store, [f"{folder}/{LOG_FOLDER}/{commit_name(v)}" for v in found.missing], aside)
 
 
 def _find_hint(store: Store, ref: PartitionRef) -> Repair | None:
-    newest = _newest_checkpoint(store, ref.folder)
+    newest = newest_checkpoint(store, ref.folder)
     try:
         named = hint_version(store, ref.folder)
     except Corrupt:
@@ -231,17 +315,6 @@ def _find_hint(store: Store, ref: PartitionRef) -> Repair | None:
     key = hint_key(ref.folder)
     text = f"make {key} name the checkpoint of version {newest}" if newest >= 0 else f"remove {key}: it names nothing"
     return Repair(ref=ref, kind=RepairKind.WRITE_HINT, version=newest, text=text)
-
-
-def _newest_checkpoint(store: Store, folder: str) -> int:
-    return max(log_versions(store, folder)[1], default=-1)
-
-
-def _write_hint(store: Store, folder: str, version: int) -> None:
-    if version < 0:
-        store.delete(hint_key(folder))
-    else:
-        write_hint(store, folder, read_checkpoint(store, folder, version))
 
 
 def _keys_after(store: Store, folder: str, version: int) -> Iterator[str]:

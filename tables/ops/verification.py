@@ -20,12 +20,12 @@ from tables.delta import (
     Commit,
     DataFile,
     FileReader,
+    ForeignCheckpoint,
     PartitionNotFound,
     RowCache,
     Snapshot,
     can_put_back,
     check_no_data,
-    checkpoint_name,
     commit_name,
     head_key,
     hint_key,
@@ -37,6 +37,7 @@ from tables.delta import (
     start,
 )
 from tables.log import Warehouse
+from tables.ops.checkpoints import checkpoint_faults, checkpoint_keys, newest_checkpoint, own_checkpoints
 from tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
 from tables.store import FileMissing, Store
 
@@ -191,23 +192,32 @@ class _Partition:
     # The log.
 
     def _checkpoints(self) -> Iterator[Finding]:
-        _, versions = log_versions(self._store, self._folder)
-        for version in versions:
-            key = f"{self._log}/{checkpoint_name(version)}"
-            try:
-                start(self._store, self._folder, version)
-            except FileMissing:
-                continue
-            except Corrupt as error:
-                problem = error.detail.removeprefix(f"{key}: ").removeprefix(f"{self._folder}: ")
-                if version == versions[-1]:
-                    yield self._damage(key, problem, _REPAIR)
-                else:
-                    yield self._blemish(key, problem, "none: there is a newer checkpoint; clean-up removes this one")
+        own = own_checkpoints(self._store, self._folder)
+        for version in log_versions(self._store, self._folder)[1]:
+            faults = checkpoint_faults(self._store, self._folder, version)
+            is_newest = version == max(own, default=-1)
+            is_damage = is_newest and None not in faults.values()
+            for key, fault in faults.items():
+                if isinstance(fault, FileMissing) and not (
+                    is_newest and key == checkpoint_keys(self._folder, version)[1]
+                ):
+                    continue
+                if fault is not None:
+                    yield self._checkpoint(key, fault, is_damage=is_damage, is_newest=is_newest)
+
+    def _checkpoint(self, key: str, fault: DeltaMQError, *, is_damage: bool, is_newest: bool) -> Finding:
+        if isinstance(fault, FileMissing):
+            return self._blemish(key, "is missing; other Delta readers may not open the table", _REPAIR)
+        problem = fault.detail.removeprefix(f"{key}: ").removeprefix(f"{self._folder}: ")
+        if is_damage:
+            return self._damage(key, problem, _REPAIR)
+        if is_newest or isinstance(fault, ForeignCheckpoint):
+            return self._blemish(key, problem, _REPAIR)
+        return self._blemish(key, problem, "none: there is a newer checkpoint; clean-up removes this one")
 
     def _commits(self, snapshot: Snapshot | None) -> Iterator[Finding]:
-        commits, checkpoints = log_versions(self._store, self._folder)
-        base = checkpoints[-1] if checkpoints else -1
+        commits = log_versions(self._store, self._folder)[0]
+        base = newest_checkpoint(self._store, self._folder)
         table_id = snapshot.table_id if snapshot else self._table_id()
         there = set(commits)
         for version in range(base + 1, max(commits, default=base) + 1):

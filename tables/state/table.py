@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mq.errors import Corrupt, Unavailable
-from tables.delta import create_table
+from tables.delta import UNGUARDED_PROTOCOL, create_table
 from tables.paths import LOG_FOLDER
 from tables.schema import delta_schema
 from tables.store import FileMissing, Store
@@ -113,7 +113,15 @@ def open_state_log(
     log = read_state_log(store, folder, known)
     if log is None:
         name = folder.rpartition("/")[2]
-        create_table(store, folder, schema=delta_schema(schema), name=name, configuration=_CONFIGURATION, now_ms=now_ms)
+        create_table(
+            store,
+            folder,
+            schema=delta_schema(schema),
+            name=name,
+            configuration=_CONFIGURATION,
+            protocol=UNGUARDED_PROTOCOL,
+            now_ms=now_ms,
+        )
         log = read_state_log(store, folder)
     if log is None:
         raise Unavailable(f"{folder}: the table was created, but is gone again")

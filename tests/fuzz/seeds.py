@@ -18,6 +18,7 @@ from mq.queue.checkpoint import Pop
 from mq.statistics import Consumed, MinuteKey, StatisticsRecord
 from tables.delta.actions import encode_append, encode_create, encode_fence
 from tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
+from tables.delta.protocol import MESSAGE_PROTOCOL
 from tables.paths import LOG_FOLDER
 from tables.store.store import MemoryStore
 from tests.fuzz.decoders import _FILE, KEYS, SIGNING, TABLE_ID
@@ -70,7 +71,14 @@ def _commits() -> list[bytes]:
     return [
         encode_append(**common, file=_FILE.file, parts=(_PART,), flushed=False).data,  # type: ignore[arg-type] # of one dict
         encode_fence(**common, name="broker-a", epoch=3).data,  # type: ignore[arg-type] # of one dict
-        encode_create(table_id=TABLE_ID, name="orders", schema=schema, configuration={"a": "b"}, now_ms=1),
+        encode_create(
+            table_id=TABLE_ID,
+            name="orders",
+            schema=schema,
+            configuration={"a": "b"},
+            protocol=MESSAGE_PROTOCOL,
+            now_ms=1,
+        ),
     ]
 
 

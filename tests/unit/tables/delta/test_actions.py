@@ -19,6 +19,8 @@ from tables.delta.actions import (
     encode_rewrite,
     parse_commit,
 )
+from tables.delta.foreign import ForeignCommit
+from tables.delta.protocol import MESSAGE_PROTOCOL
 
 TABLE = "2f1c0d5e-table"
 FILE = DataFile(
@@ -104,7 +106,14 @@ def test_a_fence_is_a_transaction_and_nothing_else() -> None:
 
 
 def test_version_0_makes_the_table_and_names_it() -> None:
-    raw = encode_create(table_id=TABLE, name="orders@a", schema="{}", configuration={"k": "v"}, now_ms=1)
+    raw = encode_create(
+        table_id=TABLE,
+        name="orders@a",
+        schema="{}",
+        configuration={"k": "v"},
+        protocol=MESSAGE_PROTOCOL,
+        now_ms=1,
+    )
     commit = parse(raw, version=0, table_id=None)
     assert commit.metadata is not None
     assert (commit.metadata["id"], commit.metadata["configuration"]) == (TABLE, {"k": "v"})
@@ -149,7 +158,7 @@ def test_rely_4_a_file_of_another_version_or_table_is_found() -> None:
 
 def test_rely_3_a_commit_of_another_writer_is_refused() -> None:
     foreign = b'{"commitInfo":{"engineInfo":"Spark"}}\n{"txn":{"appId":"mq.offset","version":9}}\n'
-    with pytest.raises(Corrupt, match="not written by DeltaMQ"):
+    with pytest.raises(ForeignCommit, match="a commit of Spark sets transactions of DeltaMQ"):
         parse(foreign)
 
 

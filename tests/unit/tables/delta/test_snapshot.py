@@ -98,6 +98,7 @@ def test_a_second_name_that_cannot_be_believed_stops_nothing(
 def test_rely_4_a_damaged_checkpoint_is_found_at_every_byte(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(checkpoint_commits=4, rollup_files=100), 4)
     raw = files.read(checkpoint_key(3)).to_pybytes()
+    files.delete(f"{LOG}/.checkpoint-{3:020d}")
     for at in range(len(raw)):
         damaged = bytearray(raw)
         damaged[at] ^= 1 << at % 8

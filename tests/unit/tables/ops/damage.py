@@ -10,7 +10,7 @@ from tables.paths import PartitionRef, Space
 from tables.store.store import MemoryStore
 from tests.rows import REF
 
-__all__ = ["LOG", "OTHER", "OpenWarehouse", "checkpoint_key", "commit_key", "flip", "wrong"]
+__all__ = ["LOG", "OTHER", "OpenWarehouse", "checkpoint_key", "commit_key", "flip", "own_checkpoint_key", "wrong"]
 
 LOG = f"{REF.folder}/_delta_log"
 OTHER = PartitionRef(Space.RETRY, "group", "orders@broker-b")
@@ -23,6 +23,10 @@ def commit_key(version: int) -> str:
 
 def checkpoint_key(version: int) -> str:
     return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def own_checkpoint_key(version: int) -> str:
+    return f"{LOG}/.checkpoint-{version:020d}"
 
 
 def flip(files: MemoryStore, key: str, at: int = 100) -> None:

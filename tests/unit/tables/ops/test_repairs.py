@@ -18,7 +18,7 @@ from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock
-from tests.unit.tables.ops.damage import LOG, OpenWarehouse, checkpoint_key, commit_key, flip, wrong
+from tests.unit.tables.ops.damage import LOG, OpenWarehouse, checkpoint_key, commit_key, flip, own_checkpoint_key, wrong
 
 
 def mend(warehouse: Warehouse, kind: RepairKind) -> Repair:
@@ -83,6 +83,7 @@ def test_a_torn_tail_of_async_appends_is_cut_and_says_what_is_lost(
     for body in (b"c", b"d", b"e"):
         writer.append([batch(body, body)], flush=Flush.ASYNC)
     files.replace(commit_key(3), b"")
+    files.replace(f"{REF.folder}/{writer.files[2].path}", b"")
     files.replace(f"{LOG}/.head", files.read(commit_key(4)))
     warehouse = open_warehouse()
     with pytest.raises(Corrupt):
@@ -116,6 +117,7 @@ def test_what_a_cut_takes_out_is_kept_beside_the_table(
         writer.append([batch(body)], flush=Flush.ASYNC)
     kept = files.read(commit_key(3)).to_pybytes()
     files.replace(commit_key(2), b"")
+    files.delete(f"{REF.folder}/{writer.files[1].path}")
     warehouse = open_warehouse()
     found = find_repair(warehouse, REF)
     assert found is not None
@@ -132,6 +134,7 @@ def test_a_cut_says_so_when_durable_messages_are_behind_it(open_warehouse: OpenW
     for body in (b"a", b"b", b"c"):
         writer.append([batch(body)])
     flip(files, commit_key(2))
+    flip(files, f"{REF.folder}/{writer.files[1].path}")
     found = find_repair(open_warehouse(), REF)
     assert found is not None and found.loses
     assert "acknowledged as durable" in found.text
@@ -148,6 +151,7 @@ def test_a_damaged_checkpoint_is_dropped_when_the_commits_are_there(
     log: PartitionLog, warehouse: Warehouse, files: MemoryStore
 ) -> None:
     flip(files, checkpoint_key(9), 300)
+    flip(files, own_checkpoint_key(9), 300)
     with pytest.raises(Corrupt):
         warehouse.open_partition(REF)
     assert not mend(warehouse, RepairKind.DROP_CHECKPOINT).loses
@@ -159,7 +163,9 @@ def test_a_damaged_checkpoint_without_its_commits_cannot_be_mended_and_is_not_cu
     log: PartitionLog, warehouse: Warehouse, files: MemoryStore
 ) -> None:
     flip(files, checkpoint_key(9), 300)
-    files.delete(commit_key(4))
+    flip(files, own_checkpoint_key(9), 300)
+    for version in range(5):
+        files.delete(commit_key(version))
     assert find_repair(warehouse, REF) is None
 
 
@@ -180,9 +186,13 @@ def test_a_repair_of_something_that_changed_is_refused(open_warehouse: OpenWareh
     writer.append([batch(b"a")], flush=Flush.ASYNC)
     whole = files.read(commit_key(1))
     files.replace(commit_key(1), b"")
+    data = f"{REF.folder}/{writer.files[0].path}"
+    rows = files.read(data)
+    files.delete(data)
     warehouse = open_warehouse()
     found = find_repair(warehouse, REF)
     assert found is not None and found.loses
+    files.replace(data, rows)
     files.replace(commit_key(1), whole)
     with pytest.raises(Unprocessable):
         repair(warehouse, found)
@@ -196,6 +206,7 @@ def test_a_cut_that_is_killed_is_finished_by_the_next(
     for body in (b"a", b"b", b"c", b"d"):
         writer.append([batch(body)], flush=Flush.ASYNC)
     files.replace(commit_key(2), b"")
+    files.delete(f"{REF.folder}/{writer.files[1].path}")
     files.replace(f"{LOG}/.head", files.read(commit_key(4)))
     store = FaultyStore(files)
     warehouse = open_warehouse(store)

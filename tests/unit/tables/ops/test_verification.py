@@ -18,7 +18,16 @@ from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock
-from tests.unit.tables.ops.damage import LOG, OTHER, OpenWarehouse, checkpoint_key, commit_key, flip, wrong
+from tests.unit.tables.ops.damage import (
+    LOG,
+    OTHER,
+    OpenWarehouse,
+    checkpoint_key,
+    commit_key,
+    flip,
+    own_checkpoint_key,
+    wrong,
+)
 
 
 def test_a_sound_warehouse_has_only_notes(log: PartitionLog, warehouse: Warehouse) -> None:
@@ -134,8 +143,14 @@ def test_f6_a_damaged_commit_that_a_checkpoint_covers_is_a_blemish(
 @pytest.mark.promise("DAMAGE-3")
 def test_f6_a_damaged_checkpoint_is_found_by_name(log: PartitionLog, warehouse: Warehouse, files: MemoryStore) -> None:
     flip(files, checkpoint_key(9), 300)
-    (found,) = [f for f in verify(warehouse) if f.gravity is Gravity.DAMAGE]
-    assert found.file == checkpoint_key(9)
+    found = wrong(verify(warehouse))
+    assert {(f.file, f.gravity) for f in found} == {
+        (checkpoint_key(9), Gravity.BLEMISH),
+        (f"{LOG}/_last_checkpoint", Gravity.BLEMISH),
+    }, "we start from our own copy"
+    flip(files, own_checkpoint_key(9), 300)
+    found = [f for f in verify(warehouse) if f.gravity is Gravity.DAMAGE]
+    assert [f.file for f in found] == [own_checkpoint_key(9), checkpoint_key(9)]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version":"x"}', b'{"version":7,"size":3}', None])
@@ -161,6 +176,7 @@ def test_f6_a_log_that_lost_everything_but_a_checkpoint_and_commits_behind_is_da
     log: PartitionLog, warehouse: Warehouse, files: MemoryStore
 ) -> None:
     files.delete(checkpoint_key(9))
+    files.delete(own_checkpoint_key(9))
     for version in range(10):
         files.delete(commit_key(version))
     assert commit_key(0) in {f.file for f in verify(warehouse) if f.gravity is Gravity.DAMAGE}
@@ -252,6 +268,7 @@ def test_what_was_removed_does_not_come_back_with_a_cut(open_warehouse: OpenWare
     log.delete_below(2)
     log.append([batch(b"torn")], flush=Flush.ASYNC)
     warehouse.store.replace(commit_key(6), b"")
+    warehouse.store.delete(f"{REF.folder}/{log.files[-1].path}")
     mender = open_warehouse()
     found = find_repair(mender, REF)
     assert found is not None and (found.kind, found.version, found.lost_from) == (RepairKind.CUT, 5, 4)

@@ -1,0 +1,183 @@
+"""A log whose commits are missing or damaged, put together again from its data files (SPEC RELY-9).
+
+    commits   0 1 2 3 . 5 6 7        the commit 4 is gone; those behind it are whole
+    files     [0, 9) [9, 14) ?  [15, 21) ...    a file of the folder that no commit names holds [14, 15)
+
+A data file says which offsets it holds, has the requests of its producers in its footer, and every page of it has a
+checksum. So what a missing commit said about rows can be found again, as long as one file, and one only, fills each
+gap. Nothing behind the newest commit tells how far it went: it is refilled only while its damaged file is there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt
+from tables.delta import Commit, DataFile, LogCheckpoint, Snapshot, described_file, log_versions, read_commit
+from tables.paths import start_of_data_file
+from tables.store import FileMissing, Store
+
+__all__ = ["Refill", "find_refill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refill:
+    """The state of a log as a checkpoint, and the versions whose commits it stands for."""
+
+    checkpoint: LogCheckpoint
+    missing: tuple[int, ...]
+    #: Files that no readable commit names.
+    found: tuple[DataFile, ...]
+    #: The offsets below this one had files that are gone: retention removed them, or they are lost.
+    begins_at: int
+
+
+def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
+    """Return the state behind the last consistent one; None if the files do not tell it without a doubt."""
+    listed = log_versions(store, folder)[0]
+    newest = max([good.version, *listed])
+    commits = {v: _readable(store, folder, v, good.table_id) for v in range(good.version + 1, newest + 1)}
+    missing = tuple(version for version, commit in commits.items() if commit is None)
+    if not missing:
+        return None
+    readable = [commit for commit in commits.values() if commit is not None]
+    if any(commit.author for commit in readable):
+        return None
+    files = _Files(store, folder, good, readable)
+    tail = newest - max([good.version, *(commit.version for commit in readable)])
+    try:
+        cover = files.cover(good.min_offset, _end(good, readable), tail=tail)
+    except Corrupt:
+        return None
+    last = commits[newest]
+    state = replace(
+        good.checkpoint(),
+        version=newest,
+        batch_id=f"refill-{uuid.uuid4().hex}" if last is None else last.batch_id,
+        end_offset=cover[-1].end,
+        files=cover,
+        fences=_fences(good, readable),
+        is_guarded=good.is_guarded or any(commit.guards for commit in readable),
+    )
+    return Refill(
+        checkpoint=state,
+        missing=missing,
+        found=tuple(file for file in cover if file.path not in files.named),
+        begins_at=cover[0].start,
+    )
+
+
+def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit | None:
+    try:
+        return read_commit(store, folder, version, table_id)
+    except (Corrupt, FileMissing):
+        return None
+
+
+def _end(good: Snapshot, commits: list[Commit]) -> int:
+    return max([good.end_offset, *(c.end_offset for c in commits if c.end_offset is not None)])
+
+
+def _fences(good: Snapshot, commits: list[Commit]) -> Mapping[str, int]:
+    fences = dict(good.fences)
+    for name, epoch in itertools.chain.from_iterable(commit.fences for commit in commits):
+        fences[name] = max(epoch, fences.get(name, 0))
+    return fences
+
+
+class _Files:
+    """The files that may hold a part of the log: those that are named, and those that nobody names."""
+
+    def __init__(self, store: Store, folder: str, good: Snapshot, commits: list[Commit]) -> None:
+        self._store = store
+        self._folder = folder
+        sizes = {entry.name: entry.size for entry in store.entries(folder)}
+        known = {file.path: file for file in (*good.files, *(f for commit in commits for f in commit.adds))}
+        #: Every file that a readable commit adds or removes.
+        self.named = {*known, *(path for commit in commits for path in commit.removes)}
+        removed = {path for commit in commits for path in commit.removes}
+        kept = [file for file in known.values() if file.path not in removed]
+        self._live = {file.start: file for file in kept if sizes.get(file.path) == file.size}
+        self._gone = {file.start: file for file in kept if file.path not in sizes}
+        self._unnamed: dict[int, list[str]] = {}
+        for name in sorted(sizes.keys() - self.named):
+            with_start = _start(name)
+            if with_start is not None:
+                self._unnamed.setdefault(with_start, []).append(name)
+
+    def cover(self, start: int, end: int, *, tail: int) -> list[DataFile]:
+        """Return files that lie end to end, up to `end` and `tail` files more; raises `Corrupt` if there are none.
+
+        They begin at `start`, or behind the oldest files if these are gone: the removal of them may be what is missing.
+        """
+        chosen = self._leading_to(end)
+        at = start if start in chosen else self._after_gone(start)
+        found: list[DataFile] = []
+        while at < end:
+            found.append(self._at(chosen, at))
+            at = found[-1].end
+        for _ in range(tail):
+            found.append(self._at({at: self._best(at, lambda file: True)}, at))
+            at = found[-1].end
+        if not found:
+            raise Corrupt(f"{self._folder}: there are no files, and the log ended at {end}")
+        return found
+
+    def _after_gone(self, offset: int) -> int:
+        while (file := self._gone.get(offset)) is not None:
+            offset = file.end
+        return offset
+
+    def _at(self, chosen: Mapping[int, DataFile | None], offset: int) -> DataFile:
+        file = chosen.get(offset)
+        if file is None:
+            raise Corrupt(f"{self._folder}: no file, or none without a doubt, holds offset {offset}")
+        return file
+
+    def _leading_to(self, end: int) -> dict[int, DataFile]:
+        """Return by first offset the file from which others lead to `end`: one that is named, or else the longest."""
+        found: dict[int, DataFile] = {}
+
+        def leads(file: DataFile) -> bool:
+            return file.end == end or file.end in found
+
+        for start in sorted({*self._live, *self._unnamed}, reverse=True):
+            named = self._live.get(start)
+            file = named if named is not None and leads(named) else self._best(start, leads)
+            if file is not None:
+                found[start] = file
+        return found
+
+    def _best(self, start: int, leads: Callable[[DataFile], bool]) -> DataFile | None:
+        """Return the longest file that nobody names and that begins here; None if there is none, or a doubt."""
+        files = sorted(filter(leads, self._described(start)), key=lambda one: one.count)
+        alike = all(self._same_rows(less, more) for less, more in itertools.pairwise(files))
+        return files[-1] if files and alike else None
+
+    def _described(self, start: int) -> Iterator[DataFile]:
+        for name in self._unnamed.get(start, ()):
+            try:
+                yield described_file(name, self._store.read(f"{self._folder}/{name}"))
+            except (Corrupt, FileMissing):
+                continue
+
+    def _same_rows(self, less: DataFile, more: DataFile) -> bool:
+        ids = [self._ids(file).slice(0, less.count) for file in (less, more)]
+        return bool(ids[0].equals(ids[1]))
+
+    def _ids(self, file: DataFile) -> pa.ChunkedArray:
+        data = self._store.read(f"{self._folder}/{file.path}")
+        return pq.read_table(pa.BufferReader(data), columns=["message_id"]).column(0).combine_chunks()
+
+
+def _start(name: str) -> int | None:
+    try:
+        return start_of_data_file(name)
+    except ValueError:
+        return None
