@@ -93,6 +93,9 @@ class FaultyStore:
     def exists(self, key: str) -> bool:
         return self._around("exists", key, lambda: self._store.exists(key))
 
+    def stamp(self, folder: str) -> int | None:
+        return self._store.stamp(folder)
+
     def sync(self, keys: list[str]) -> None:
         self._around("sync", ",".join(keys), lambda: self._store.sync(keys))
 

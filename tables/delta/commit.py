@@ -14,10 +14,15 @@ leave a gap (SPEC RELY-2). Old commit files are deleted after `log_keep_ms`, old
 version n+1 does not exist only if it knew version n as the newest a short time ago, or if it finds version n still
 there after it did not find n+1. After a put that took long, the same check decides whether the version was put at the
 end of the log or among versions that were cleaned up (ARCHITECTURE I5).
+
+A commit file may also vanish while a process goes on: its own reads come from memory, and every reader that opens the
+table fails. So a writer looks back at what it stands on, once a second at most and only if the folder has changed; a
+checkpoint from its memory then stands for what is gone (SPEC RELY-9).
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -29,7 +34,7 @@ from tables.clock import Clock
 from tables.delta.actions import Commit, NewCommit, commit_name, encode_guard
 from tables.delta.head import put_back
 from tables.delta.protocol import MESSAGE_TABLE_SETTINGS
-from tables.delta.snapshot import LOG_KEEP, CommitLost, Snapshot, load, read_commit
+from tables.delta.snapshot import LOG_KEEP, CommitLost, Snapshot, load, log_versions, newest_own_copy, read_commit
 from tables.failpoints import failpoint
 from tables.paths import LOG_FOLDER
 from tables.settings import STALE_FRACTION, LogSettings
@@ -37,12 +42,16 @@ from tables.store import FileMissing, NotDurable, Store
 
 __all__ = ["CommitLog", "LostRace"]
 
+log = logging.getLogger("deltamq.tables")
+
 #: How often a commit is read back after an error: the store may be unavailable for a moment.
 _READ_BACK_TRIES: Final = 3
 #: For how long a writer that has just committed, in milliseconds, does not look for commits of others before the next.
 _ALONE_MS: Final = 1_000
 #: For how long it does after it has met one.
 _NOT_ALONE_MS: Final = 10_000
+#: A writer looks back at most once in this time.
+_LOOK_BACK_MS: Final = 1_000
 #: How often a rebuild starts again because files vanished while it read them; each try reads a newer log.
 _REBUILD_TRIES: Final = 5
 
@@ -78,6 +87,7 @@ class CommitLog:
     ) -> None:
         self._store = store
         self._folder = folder
+        self._log_folder = f"{folder}/{LOG_FOLDER}"
         self._clock = clock
         self._on_commit = on_commit
         self._on_reload = on_reload
@@ -86,13 +96,18 @@ class CommitLog:
         #: When we committed last, and when we last met a commit of another writer.
         self._ours_ms = self._theirs_ms = self._seen_ms - max(_ALONE_MS, _NOT_ALONE_MS)
         self.snapshot = self._rebuilt()
+        #: Commits that were found missing since the last checkpoint of this process.
+        self.missing: tuple[int, ...] = ()
+        #: When this process last looked back, and the folder's stamp after the commit before which it did.
+        self._looked_ms = self._seen_ms - _LOOK_BACK_MS
+        self._stamp: int | None = None
         # Every process that cleans this table keeps commits for at least the time in the table's configuration.
         keep_ms = min(settings.log_keep_ms, self.snapshot.keep_ms(LOG_KEEP, settings.log_keep_ms))
         self._stale_ms = int(keep_ms * STALE_FRACTION)
 
     def key(self, version: int) -> str:
         """Return the key of a version's commit file."""
-        return f"{self._folder}/{LOG_FOLDER}/{commit_name(version)}"
+        return f"{self._log_folder}/{commit_name(version)}"
 
     def refresh(self) -> bool:
         """Apply the commits of other writers; return whether there were any.
@@ -178,9 +193,13 @@ class CommitLog:
     async def _commit(
         self, encode: Callable[[int], NewCommit], *, batch_id: str, durable: bool, file: NewFile | None
     ) -> int:
+        began = self._clock.boot_ms()
+        looks = began - self._looked_ms >= _LOOK_BACK_MS
+        if looks:
+            self._looked_ms = began
+            self._look_back_if_changed()
         version = self.snapshot.version + 1
         data, commit = encode(version)
-        began = self._clock.boot_ms()
         not_durable = await self._put(version, data, batch_id, file, durable=durable)
         if self._stale() and not self._still_there():
             # Our predecessor was cleaned up while this process slept: before or after the put?
@@ -188,9 +207,38 @@ class CommitLog:
         else:
             self._apply(commit)
             self._seen_ms = self._ours_ms = began
+        if looks:
+            self._stamp = self._store.stamp(self._log_folder)
         if not_durable is not None:
             raise not_durable
         return version
+
+    def _look_back_if_changed(self) -> None:
+        stamp = self._store.stamp(self._log_folder)
+        if stamp is not None and stamp != self._stamp:
+            self._look_back(lambda version: self._store.exists(self.key(version)))
+
+    def look_back(self) -> None:
+        """Find commits that are missing, by one listing."""
+        listed = set(log_versions(self._store, self._folder)[0])
+        self._look_back(listed.__contains__)
+
+    def _look_back(self, is_there: Callable[[int], bool]) -> None:
+        """Note which commits are missing that no checkpoint stands for; give the newest its name back, if possible."""
+        snapshot = self.snapshot
+        missing = [v for v in range(snapshot.checkpoint_version + 1, snapshot.version + 1) if not is_there(v)]
+        if missing:
+            # Another process may have made a checkpoint, and cleaned up.
+            covered = newest_own_copy(self._store, self._folder)
+            snapshot.checkpoint_version = max(covered, snapshot.checkpoint_version)
+            missing = [v for v in missing if v > covered]
+        if missing:
+            log.warning("event=commits_missing folder=%s versions=%s", self._folder, missing)
+        if snapshot.version in missing and put_back(
+            self._store, self._folder, snapshot.table_id, version=snapshot.version
+        ):
+            missing.remove(snapshot.version)
+        self.missing = tuple(missing)
 
     async def _put(
         self, version: int, data: bytes, batch_id: str, file: NewFile | None, *, durable: bool

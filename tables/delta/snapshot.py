@@ -32,12 +32,14 @@ __all__ = [
     "check_checkpoint_file",
     "load",
     "log_versions",
+    "newest_own_copy",
     "read_commit",
     "start",
 ]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
-_CHECKPOINT: Final = re.compile(r"\.checkpoint-(\d{20})|(\d{20})\.checkpoint\.parquet")
+_OWN_COPY: Final = re.compile(r"\.checkpoint-(\d{20})")
+_CHECKPOINT: Final = re.compile(rf"{_OWN_COPY.pattern}|(\d{{20}})\.checkpoint\.parquet")
 #: Keys of the table's configuration: the least time that a commit file, and a file that no commit names, are kept.
 LOG_KEEP: Final = "mq.log_keep_ms"
 ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
@@ -184,6 +186,12 @@ def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
     commits = [int(m[1]) for m in map(_COMMIT.fullmatch, names) if m]
     checkpoints = {int(m[1] or m[2]) for m in map(_CHECKPOINT.fullmatch, names) if m}
     return commits, sorted(checkpoints)
+
+
+def newest_own_copy(store: Store, folder: str) -> int:
+    """Return the newest version of which there is our own copy of a checkpoint, -1 if there is none."""
+    found = map(_OWN_COPY.fullmatch, store.names(f"{folder}/{LOG_FOLDER}"))
+    return max((int(m[1]) for m in found if m), default=-1)
 
 
 def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:

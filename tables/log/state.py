@@ -82,6 +82,17 @@ class LogState:
         """Note that a checkpoint of `version` is stored."""
         with self._turn:
             self._commits.snapshot.checkpoint_version = max(version, self._commits.snapshot.checkpoint_version)
+            self._commits.missing = tuple(v for v in self._commits.missing if v > version)
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """The versions of commits that are gone and that no checkpoint stands for yet (SPEC RELY-9)."""
+        return self._commits.missing
+
+    def look_back(self) -> None:
+        """Find commits that are gone, by one listing."""
+        with self._turn:
+            self._commits.look_back()
 
     def refresh(self) -> bool:
         """Apply the commits of other writers; return whether there were any."""

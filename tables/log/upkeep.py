@@ -1,7 +1,8 @@
 """The upkeep that keeps a partition cheap, off the request path: roll-ups, checkpoints, clean-up.
 
     roll-up      small files of the tail become one             (dataChange = false; offsets do not move)
-    checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after)
+    checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after),
+                 and when a commit that it would stand for is gone
     clean-up     commits older than `log_keep_ms` and covered by a checkpoint, ascending;
                  data files that any process replaced or removed, after `file_keep_ms`;
                  files that no commit names, after `orphan_keep_ms`
@@ -217,7 +218,8 @@ class Upkeep:
         return plan
 
     def _checkpoint_is_due(self) -> bool:
-        return self._state.version - self._state.checkpoint_version >= self._settings.checkpoint_commits
+        behind = self._state.version - self._state.checkpoint_version
+        return behind >= self._settings.checkpoint_commits or bool(self._state.missing)
 
     def _checkpoint(self) -> bool:
         if not self._checkpoint_is_due():
@@ -270,6 +272,7 @@ class Upkeep:
             return False
         self._swept_ms = now
         self._state.refresh()
+        self._state.look_back()
         live = self._dead.paths() | {f.path for f in self._state.files}
         log = f"{self._folder}/{LOG_FOLDER}"
         found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]

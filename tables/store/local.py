@@ -275,6 +275,12 @@ class LocalStore:
             raise Unavailable(f"cannot look at {key}: {error.strerror}", code="storage_error") from error
         return True
 
+    def stamp(self, folder: str) -> int | None:
+        try:
+            return os.stat(self._path(folder)).st_mtime_ns
+        except OSError:
+            return None
+
     def sync(self, keys: list[str]) -> None:
         paths = [self._path(key) for key in keys]
         for path in paths:

@@ -95,6 +95,9 @@ class ObjectStore:
             raise Unavailable(f"cannot look at {key}: {error}", code="storage_error") from error
         return True
 
+    def stamp(self, folder: str) -> int | None:
+        return None
+
     def sync(self, keys: list[str]) -> None:
         """Do nothing: every put is durable."""
 

@@ -106,6 +106,9 @@ class Store(Protocol):
 
     def exists(self, key: str) -> bool: ...
 
+    def stamp(self, folder: str) -> int | None:
+        """Return what changes when a file of the folder appears or disappears; None if only a listing would tell."""
+
     def sync(self, keys: list[str]) -> None:
         """Make files that any process wrote with `durable=False` durable, in this order."""
 
@@ -175,6 +178,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
         self._lock = threading.Lock()
+        self._changes = 0
 
     def uri(self, key: str) -> str:
         return f"memory:///{key}"
@@ -182,12 +186,14 @@ class MemoryStore:
     def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
         with self._lock:
             self._files[key] = bytes(data)
+            self._changes += 1
 
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
         with self._lock:
             if key in self._files:
                 return False
             self._files[key] = bytes(data)
+            self._changes += 1
             return True
 
     async def put_commit(
@@ -211,6 +217,9 @@ class MemoryStore:
     def exists(self, key: str) -> bool:
         return key in self._files
 
+    def stamp(self, folder: str) -> int | None:
+        return self._changes
+
     def sync(self, keys: list[str]) -> None:
         """Do nothing: memory has nothing to sync."""
 
@@ -232,6 +241,7 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         with self._lock:
             self._files.pop(key, None)
+            self._changes += 1
 
     def prepare(self) -> None:
         """Do nothing: memory needs no preparation."""
