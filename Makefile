@@ -60,9 +60,10 @@ test: setup classes compiled ## Run the tests (TESTS=path for some, WORKERS=0 in
 unit: setup compiled ## Run the tests that need no Spark and no service process
 	$(FAST_TMP) $(VENV)/python -m pytest -n $(UNIT_WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
-run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
+run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAIT= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \
 		$(if $(EVENTS),--events "$(EVENTS)") $(if $(RATE),--rate "$(RATE)") \
+		$(if $(WAIT),--wait "$(WAIT)") \
 		$(if $(WAREHOUSE),--warehouse "$(WAREHOUSE)")
 
 bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest.arrow, QUICK=1, LONG=1, PEERS=DIR compares)

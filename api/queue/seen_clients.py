@@ -1,8 +1,8 @@
 """The clients that consumed for a shared group lately, as far as this process learned from pops and heartbeats.
 
 Nothing depends on this list: clients of a shared group come and go freely (SPEC CONS-5). It is shown to people who look
-at a group, so it is kept in memory only. A silent client stays in it as long as in an exclusive group: for the length
-of an authorization.
+at a group, so it is kept in memory only. A silent client stays in it as long as in an exclusive group, for the length
+of an authorization, and as long as it may hold messages: until the invisible time of its latest pop that got some ends.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Seen:
 
     since_ms: int
     last_ms: int
+    #: When the messages that it got last come again if it does not acknowledge them.
+    holds_until_ms: int = 0
     topics: dict[str, Subscription] = field(default_factory=dict)
 
 
@@ -48,6 +50,11 @@ class SeenClients:
             known.pop(name, None)  # it is the latest now
             known[name] = subscription
         _bound(known)
+
+    def holds(self, group: str, client: str, invisible_ms: int) -> None:
+        """Note that the client got messages for this long."""
+        found = self._noted(group, client)
+        found.holds_until_ms = max(found.holds_until_ms, self._now_ms() + invisible_ms)
 
     def beat(self, group: str, client: str, topics: Mapping[str, Subscription]) -> None:
         """Note that the client consumes these topics for the group, and no others, as its heartbeat says."""
@@ -84,7 +91,7 @@ class SeenClients:
         return {client: seen for (name, client), seen in sorted(self._seen.items(), key=_name) if name == group}
 
     def _is_here(self, seen: Seen, now_ms: int) -> bool:
-        return now_ms - seen.last_ms < self._keep_ms
+        return now_ms - seen.last_ms < self._keep_ms or now_ms < seen.holds_until_ms
 
 
 def _bound(topics: dict[str, Subscription]) -> None:

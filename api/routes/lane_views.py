@@ -28,11 +28,13 @@ class LaneView(BaseModel):
     """One partition as the group sees it.
 
     `retry`: whether it is the group's retry partition for the topic on one broker. `lag` is the number of messages
-    that the group has not committed, all if it has committed nothing. `in_flight` is the number of messages that
-    clients hold, or that wait to be delivered again after their invisible time. Unknown values of a damaged partition
-    are null. `last_consume_time` is the time of the last pop, acknowledgement, commit, or pull under a lock; null if
-    there was none since the service began. `epoch` is the epoch of these offsets: each reset, and each life of the
-    group, has a new one. `metadata` is the text that was committed with `committed_offset`, null without one.
+    after its committed offset, all if it has committed nothing. `in_flight` is the number of messages that clients
+    hold, or that wait to be delivered again after their invisible time. A message that a client holds for long leaves
+    the lag when its checkpoint is stored, within a minute, and stays in flight: both together are not done. Unknown
+    values of a damaged partition are null. `last_consume_time` is the time of the last pop, acknowledgement, commit,
+    or pull under a lock; null if there was none since the service began. `epoch` is the epoch of these offsets: each
+    reset, and each life of the group, has a new one. `metadata` is the text that was committed with
+    `committed_offset`, null without one.
     """
 
     partition: str

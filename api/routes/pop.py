@@ -177,7 +177,7 @@ class PopEndpoint:
             ticket.settle(answer.size)
             return answer
         answer = await self._encoded(wanted, popped, told, scope)
-        self._count(wanted, popped, len(acks) - len(refused))
+        self._count(wanted, popped, len(acks) - len(refused), request.client_id)
         self._metrics.pop_seconds.observe(time.perf_counter() - began)
         failpoint("pop.before_respond")
         self._popper.check(popped)
@@ -236,9 +236,11 @@ class PopEndpoint:
             failed = await self._handles.finish(acking)
         return popped, refused + [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
-    def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int) -> None:
+    def _count(self, wanted: TopicPopRequest, popped: Popped, acked: int, client_id: str | None) -> None:
         """Count what was popped, but not once more what the lost answer of a repeated pop has counted."""
         new = () if popped.repeated else popped.taken
+        if new and client_id is not None:
+            self._seen.holds(wanted.group.name, client_id, wanted.invisible_ms)
         for taken in new:
             broker = broker_of(taken.pop.partition)
             self._statistics.delivered(wanted.group.name, wanted.topic, broker, taken.rows, taken.attempts)

@@ -21,6 +21,7 @@ from mq.errors import DeltaMQError
 from tables.config import load
 
 RATE_EVENTS_S: Final = 25_000
+WAIT_S: Final = 120.0
 INTERRUPTED: Final = 130
 #: The console's width if stdout is not a terminal.
 LOG_COLUMNS: Final = 110
@@ -35,19 +36,30 @@ LOG_COLUMNS: Final = 110
 )
 @click.option("--warehouse", metavar="DIR", help="Folder or URL of the tables (by default the setting warehouse.uri).")
 @click.option("--logs", metavar="DIR", default=str(PROJECT_FOLDER / ".run"), help="Folder for logs and report.")
-def main(once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None, logs: str) -> None:
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=1),
+    default=WAIT_S,
+    show_default=True,
+    help="Seconds to wait for a process that says nothing; a busy machine gets more.",
+)
+def main(
+    once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None, logs: str, wait: float
+) -> None:
     """Replay a year of real flights through the service while Spark reads them, compare, then keep serving."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         find_java()
-        plan = _plan(port, events, rate, warehouse, Path(logs))
+        plan = _plan(port, events, rate, warehouse, Path(logs), wait)
         sys.exit(_run(plan, once=once))
     except (JobFailed, DeltaMQError, JavaMissing, JarsUnusable) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _plan(port: int | None, events: int | None, rate: float, warehouse: str | None, logs: Path) -> RunOptions:
+def _plan(
+    port: int | None, events: int | None, rate: float, warehouse: str | None, logs: Path, wait_s: float
+) -> RunOptions:
     config = load(overrides={"service.port": port, "warehouse.uri": warehouse})
     folder = logs.resolve() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
     folder.mkdir(parents=True)
@@ -58,6 +70,7 @@ def _plan(port: int | None, events: int | None, rate: float, warehouse: str | No
         events_max=events,
         rate_events_s=rate,
         folder=folder,
+        wait_s=wait_s,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from jobs.flights.failure import JobFailed
 
-__all__ = ["Child"]
+__all__ = ["Child", "busyness"]
 
 TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 16_384
@@ -28,6 +28,14 @@ STOP_TIMEOUT_S: Final = 15.0
 LOOK_EVERY_S: Final = 0.1
 LISTENER_END_S: Final = 1.0
 GROUP_END_S: Final = 3.0
+
+
+def busyness() -> float:
+    """Return how many processes each core has to run, one at least; one where the system does not say."""
+    try:
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    except OSError:
+        return 1.0
 
 
 class Child:
@@ -89,16 +97,24 @@ class Child:
         return self._process.poll()
 
     def read_line(self, timeout_s: float) -> str:
-        """Return the next line of standard output, without its newline."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        """Return the next line of standard output, without its newline.
+
+        The wait is as long as `timeout_s` on a machine with nothing else to do, and longer in proportion to its load.
+        """
+        waited_s, last = 0.0, time.monotonic()
+        while waited_s < timeout_s:
+            now = time.monotonic()
+            waited_s, last = waited_s + (now - last) / busyness(), now
             ended = not self._listener.is_alive()
             with contextlib.suppress(queue.Empty):
                 return self._lines.get(timeout=LOOK_EVERY_S)
             self.check()
             if ended and self.status is not None:
                 raise JobFailed(f"the {self.name} ended without an answer; its log:\n{self._tail()}")
-        raise JobFailed(f"the {self.name} printed nothing for {timeout_s:.0f} s; the end of its log:\n{self._tail()}")
+        raise JobFailed(
+            f"the {self.name} printed nothing for {timeout_s:.0f} s (make run WAIT=SECONDS waits longer); "
+            f"the end of its log:\n{self._tail()}"
+        )
 
     def write_line(self, line: str) -> None:
         """Send a line to standard input."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,9 +21,6 @@ from jobs.flights.groups import GROUPS, FlightGroup
 from jobs.flights.worker import Closed, Dying, Started, Task, Word
 
 __all__ = ["Crew"]
-
-START_TIMEOUT_S: Final = 120.0
-CLOSE_TIMEOUT_S: Final = 120.0
 
 W = TypeVar("W", Started, Dying, Closed)
 
@@ -50,11 +47,14 @@ class Crew:
         The folder for logs and deliveries.
     say
         Prints a line.
+    wait_s
+        Seconds to wait for a word of a worker.
     """
 
     children: list[Child]
     folder: Path
     say: Callable[[str], None]
+    wait_s: float
     #: Messages that dead workers held, by the group's number: offsets by partition.
     held: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     _workers: list[_Worker] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Crew:
             )
             worker.child.write_line(msgspec.json.encode(worker.task).decode())
         for worker in self._workers:
-            _await(worker.child, Started, START_TIMEOUT_S)
+            _await(worker.child, Started, self.wait_s)
 
     def look(self) -> None:
         """Replace the worker that has killed itself as planned; for one thread at a time."""
@@ -101,7 +101,7 @@ class Crew:
         left = [0] * len(self._groups)
         deliveries: list[list[pa.Table]] = [[] for _ in self._groups]
         for worker in self._workers:
-            closed = _await(worker.child, Closed, CLOSE_TIMEOUT_S)
+            closed = _await(worker.child, Closed, self.wait_s)
             assert worker.task is not None
             left[worker.group] += closed.left
             deliveries[worker.group].append(read_deliveries(Path(worker.task.file)))
@@ -114,7 +114,7 @@ class Crew:
 
     def _replace(self, worker: _Worker) -> None:
         """Start another worker in place of one that has died; its last line names the messages that it held."""
-        dying = _await(worker.child, Dying, START_TIMEOUT_S)
+        dying = _await(worker.child, Dying, self.wait_s)
         count = sum(map(len, dying.held.values()))
         self.held[worker.group] = dying.held
         assert worker.task is not None
@@ -124,7 +124,7 @@ class Crew:
         worker.child.stop()
         worker.child, worker.task = child, replace(worker.task, dies=False)
         child.write_line(msgspec.json.encode(worker.task).decode())
-        _await(child, Started, START_TIMEOUT_S)
+        _await(child, Started, self.wait_s)
 
     def _process(self, name: str, *, dies: bool) -> Child:
         log = self.folder / f"{name.replace(' ', '-')}.log"

@@ -52,7 +52,6 @@ TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 #: The jobs that the groups need: state tables, redelivery and dead letters, delayed messages, retention.
 JOBS: Final = ("merge", "revive", "delay", "retain")
-START_TIMEOUT_S: Final = 120.0
 #: Seconds for a job to end its run: a MERGE takes a second or two, and ten times as long on a busy machine.
 JOBS_STOP_S: Final = 45.0
 ANSWER_TIMEOUT_S: Final = 300.0
@@ -74,6 +73,8 @@ class RunOptions:
     rate_events_s: float
     #: The folder for logs and the report.
     folder: Path
+    #: Seconds to wait for a process that says nothing.
+    wait_s: float
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class Run:
         environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
         self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)
         spark = self._child("Spark reader", read)
-        crew = Crew(self.children, plan.folder, self._say)
+        crew = Crew(self.children, plan.folder, self._say, plan.wait_s)
         crew.start()
         return service, spark, crew
 
@@ -165,13 +166,13 @@ class Run:
         return child
 
     def _serve(self, service: Child) -> None:
-        words = service.read_line(START_TIMEOUT_S).split()
+        words = service.read_line(self.plan.wait_s).split()
         assert words[0] == "serving", "the service's first line is fixed"
         self.url = words[1]
         self._say(f"service   {self.url}, warehouse {self.plan.warehouse}")
 
     def _await_spark(self, spark: Child) -> None:
-        ready = msgspec.json.decode(spark.read_line(START_TIMEOUT_S), type=Ready)
+        ready = msgspec.json.decode(spark.read_line(self.plan.wait_s), type=Ready)
         self._say(f"reader    Spark {ready.spark}, reads only the Delta tables, never the service")
 
     def _events(self) -> pa.Table:

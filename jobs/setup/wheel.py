@@ -2,8 +2,10 @@
 
     deltamq-0.1.0-py3-none-any.whl                the package
     deltamq-0.1.0.zip                             the same for spark-submit --py-files, which takes no .whl
-    deltamq-0.1.0+databricks-py3-none-any.whl     without its dependencies Spark and Delta: the platform has its own,
-                                                  and a second Spark beside it breaks both
+    databricks/deltamq-0.1.0+databricks-py3-none-any.whl
+                                                  without its dependencies Spark and Delta: the platform has its own,
+                                                  and a second Spark beside it breaks both. In a folder of its own:
+                                                  `pip install dist/*.whl` has one wheel to install
 
 Standard library only.
 """
@@ -58,7 +60,8 @@ def without_spark(wheel: Path) -> Path:
     """Write a copy of the wheel, under a version of its own, that does not require the packages of the platform."""
     name, version, tags = wheel.name.split("-", 2)
     labelled = f"{version}+{_LABEL}"
-    target = wheel.with_name(f"{name}-{labelled}-{tags}")
+    target = wheel.parent / _LABEL / f"{name}-{labelled}-{tags}"
+    target.parent.mkdir(exist_ok=True)
     before, after = f"{name}-{version}.", f"{name}-{labelled}."
     record = f"{after}dist-info/RECORD"
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:

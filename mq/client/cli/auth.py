@@ -192,7 +192,7 @@ def acl() -> None:
 @acl.command("add")
 @click.argument("principal")
 @click.option("--resource", type=click.Choice(get_args(Resource)), default="topic", show_default=True)
-@click.option("--pattern", default="*", show_default=True, help="A name, or a beginning of names and *: 'orders.*'.")
+@click.option("--pattern", default="*", show_default=True, help="A name, or a beginning of names and *: 'orders*'.")
 @click.option("--verb", "verbs", multiple=True, required=True, help="May be repeated; publish, subscribe, ...")
 @click.option("--effect", type=click.Choice(get_args(Effect)), default="allow", show_default=True)
 @service_options
@@ -216,6 +216,8 @@ def add_acl(
     with Admin(url, patience=PATIENCE, **access) as admin:
         added = admin.add_acl(principal, resource, list(verbs), pattern=pattern, effect=effect)
     print_json(added) if as_json else _print_acls([added])
+    if pattern.endswith(".*"):
+        click.echo(f"{pattern} covers names that begin with {pattern[:-1]}, not {pattern[:-2]} itself", err=True)
 
 
 @acl.command("list")

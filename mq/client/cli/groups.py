@@ -129,7 +129,11 @@ def list_groups(url: str, access: ClientAccess, as_json: bool) -> None:
 @click.argument("name")
 @service_options
 def show(name: str, url: str, access: ClientAccess, as_json: bool) -> None:
-    """Print the settings and clients of group NAME, and how far it is in each topic that it consumes."""
+    """Print the settings and clients of group NAME, and how far it is in each topic that it consumes.
+
+    Lag is what lies after the committed offset; in flight is what clients hold or what waits to come again. A message
+    that is held for long is in flight and, within a minute, no longer in the lag.
+    """
     with Admin(url, patience=PATIENCE, **access) as admin:
         info = admin.get_group(name)
     if as_json:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from jobs.flights import child as child_module
 from jobs.flights.child import Child
 from jobs.flights.failure import JobFailed
 from jobs.flights.watch import await_all, in_thread
@@ -90,6 +91,11 @@ def test_a_child_that_ends_by_itself_is_told_with_its_status(start: Callable[[st
 def test_a_silent_child_is_not_waited_for_without_end(start: Callable[[str], Child]) -> None:
     with pytest.raises(JobFailed, match="printed nothing for 0 s"):
         start(FOREVER.replace("print('up'", "print('up', file=sys.stderr")).read_line(0.3)
+
+
+def test_a_busy_machine_gets_more_time(start: Callable[[str], Child], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "busyness", lambda: 1e9)
+    assert start(FOREVER).read_line(0.000_001) == "up"
 
 
 def test_stop_ends_a_child_kindly(start: Callable[[str], Child]) -> None:

@@ -37,6 +37,7 @@ def _needs(wheel: Path) -> set[str]:
 def test_spark_06_the_wheel_for_databricks_needs_all_but_spark(built: Sequence[Path]) -> None:
     wheel, packed, databricks = built
     assert packed.read_bytes() == wheel.read_bytes()
+    assert list(wheel.parent.glob("*.whl")) == [wheel], "pip install dist/*.whl has one to install"
     assert _needs(wheel) - _needs(databricks) == set(BROUGHT)
     assert {"pyarrow", "obstore", "msgspec"} <= _needs(databricks)
 
