@@ -18,6 +18,7 @@ from mq.client.http.endpoint import (
     lost_connection,
     path_of,
 )
+from mq.client.http.forks import Birthplace, ForkedClient, in_child
 from mq.client.http.hosts import META, Hosts
 from mq.client.http.inside import Inside
 from mq.client.http.oidc import OidcClientCredentials
@@ -41,11 +42,13 @@ __all__ = [
     "AfterFailure",
     "Answer",
     "Attempts",
+    "Birthplace",
     "Body",
     "Calls",
     "ClientAccess",
     "Closing",
     "Endpoint",
+    "ForkedClient",
     "Hosts",
     "Inside",
     "OidcClientCredentials",
@@ -57,6 +60,7 @@ __all__ = [
     "decode_as",
     "decoded",
     "error_of",
+    "in_child",
     "is_cut_short",
     "is_worth_retrying",
     "judge",

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
+from mq.client.http.forks import in_child
 from mq.client.http.oidc import from_environment
 from mq.errors import DeltaMQError, Unavailable
 
@@ -55,6 +56,10 @@ class Credentials:
         self._token = check_token(given) if isinstance(given, str) and given else None
         self._lock = threading.Lock()
         self._asked_at = float("-inf")
+        in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Credentials({'none' if self._token is None and self._ask is None else '***'})"

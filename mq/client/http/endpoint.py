@@ -27,6 +27,7 @@ from urllib3.exceptions import (
 )
 
 from mq.client.http.credentials import Credentials
+from mq.client.http.forks import in_child
 from mq.client.http.problems import error_of
 from mq.client.http.tls import Tls
 from mq.errors import Refused, Unauthenticated, Unavailable, Unknown
@@ -105,6 +106,7 @@ class Endpoint:
         self.credentials = credentials if credentials is not None else Credentials("")
         self._plain: Mapping[str, str] = {"User-Agent": agent}
         self._pool = self._make_pool()
+        in_child(self._renew_pool)
 
     def __repr__(self) -> str:
         # The token stays out of logs and tracebacks.
@@ -115,6 +117,10 @@ class Endpoint:
         if token is None:
             return {**self._plain, **more} if more else self._plain
         return {**self._plain, "Authorization": f"Bearer {token}", **(more or {})}
+
+    def _renew_pool(self) -> None:
+        """Leave the connections to the parent: two processes would read each other's answers."""
+        self._pool = self._make_pool()
 
     def _make_pool(self) -> urllib3.HTTPConnectionPool:
         # urllib3 sets TCP_NODELAY on every connection: a small request never waits for an acknowledgement.

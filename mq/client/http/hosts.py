@@ -24,6 +24,7 @@ from mq.backoff import Backoff
 from mq.client.http.bearer_token import TOKEN_UNAVAILABLE
 from mq.client.http.credentials import Credentials, Token
 from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from mq.client.http.forks import in_child
 from mq.client.http.tls import Tls
 from mq.client.http.typed_json import decode_as
 from mq.errors import DeltaMQError, Refused
@@ -115,9 +116,14 @@ class Hosts:
         self._asked_at = float("-inf")
         #: Grows when the view changes.
         self.epoch = 0
+        in_child(self._renew)
 
     def __repr__(self) -> str:
         return f"Hosts({[one.url for one in self._all]!r})"
+
+    def _renew(self) -> None:
+        """In a child of a fork: its parent's threads hold no lock and fetch nothing here."""
+        self._lock, self._asking = threading.Lock(), False
 
     def follow(self, age_s: float = _AGE_S) -> None:
         """Learn about the cluster's other hosts from now on, in the background, beginning after the next success.

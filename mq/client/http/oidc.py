@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from urllib.parse import quote_plus, urlencode
 
@@ -22,6 +23,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError
 
 from mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
+from mq.client.http.forks import in_child
 from mq.errors import Refused, Unauthenticated, Unavailable
 from mq.limits import TOKEN_ANSWER_BYTES_MAX
 from mq.loopback import is_loopback
@@ -104,11 +106,16 @@ class OidcClientCredentials:
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
         }
-        self._pool = urllib3.PoolManager(1, timeout=timeout_s, retries=False, ssl_context=ssl_context)
+        self._make_pool = partial(urllib3.PoolManager, 1, timeout=timeout_s, retries=False, ssl_context=ssl_context)
+        self._pool = self._make_pool()
         self._now_s = now_s
         self._lock = threading.Lock()
+        in_child(self._renew)
         self._token: str | None = None
         self._refresh_at = self._ends_at = float("-inf")
+
+    def _renew(self) -> None:
+        self._lock, self._pool = threading.Lock(), self._make_pool()
 
     def __repr__(self) -> str:
         return f"OidcClientCredentials({(self.issuer or self.url)!r})"

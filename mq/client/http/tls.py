@@ -7,6 +7,7 @@ import ssl
 import threading
 from typing import Final
 
+from mq.client.http.forks import in_child
 from mq.errors import Refused
 
 __all__ = ["CA_ENV", "CERT_ENV", "KEY_ENV", "Tls"]
@@ -43,10 +44,14 @@ class Tls:
         self._key = os.environ.get(KEY_ENV, "") if key is None else key
         self._context = context
         self._lock = threading.Lock()
+        in_child(self._renew)
         if context is not None and (ca or cert or key):
             raise Refused("give an ssl_context, or ca, cert and key, but not both", field="ssl_context")
         if self._key and not self._cert:
             raise Refused("a key needs its certificate: give cert, too", field="cert")
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
 
     def context(self) -> ssl.SSLContext:
         """Return the context.

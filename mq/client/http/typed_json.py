@@ -11,12 +11,22 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mq.client.http.forks import in_child
+
 __all__ = ["decode_as"]
 
 T = TypeVar("T")
 
-_reading: Final = threading.Lock()
+_reading = threading.Lock()
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
+
+
+def _renew() -> None:
+    global _reading
+    _reading = threading.Lock()
+
+
+in_child(_renew)
 
 
 def decode_as(raw: bytes | bytearray | memoryview | str, kind: type[T]) -> T:

@@ -62,7 +62,7 @@ class OrderlyFetches:
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._rope.setblocking(False)
-        self._closed = False
+        self._closed = self._began = False
 
     def ask(self, fetch: OrderlyFetch) -> None:
         """Queue a fetch; safe in any thread."""
@@ -76,6 +76,7 @@ class OrderlyFetches:
 
     def run(self) -> None:
         """Send fetches and read their answers until closed."""
+        self._began = True
         self._selector.register(self._bell, selectors.EVENT_READ)
         try:
             while not self._closed:
@@ -89,10 +90,13 @@ class OrderlyFetches:
         finally:
             for open_fetch in self._open():
                 self._end(open_fetch)
-            self._connections.close()
-            self._selector.close()
-            self._bell.close()
-            self._rope.close()
+            self._release()
+
+    def _release(self) -> None:
+        self._connections.close()
+        self._selector.close()
+        self._bell.close()
+        self._rope.close()
 
     def _drain_bell(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -158,6 +162,9 @@ class OrderlyFetches:
         self._connections.discard(open_fetch.connection)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, which releases everything; if it was never started, this does."""
         self._closed = True
-        self._ring()
+        if self._began:
+            self._ring()
+        else:
+            self._release()

@@ -20,7 +20,7 @@ from typing import Final, Protocol, Unpack
 from uuid import uuid4
 
 from mq.backoff import Backoff
-from mq.client.http import ClientAccess, Closing
+from mq.client.http import Birthplace, ClientAccess, Closing
 from mq.client.messages import Message, SentRange
 from mq.client.outbox.dialect import Connection, OutboxDialect
 from mq.client.outbox.ledger import Claim, ClaimLimits, LaneLost, Ledger, SetAside, not_repeatable
@@ -151,6 +151,7 @@ class OutboxRelay(Closing):
         self._now_ms = now_ms
         self._stats = RelayStats()
         self._checked = False
+        self._birthplace = Birthplace("OutboxRelay")
         self._stopping = threading.Event()
         self._woken = threading.Event()
 
@@ -199,6 +200,7 @@ class OutboxRelay(Closing):
         Unavailable
             `outbox_database_failed`: the database failed. What was sent is repeated harmlessly.
         """
+        self._birthplace.check()
         if not self._checked:
             self._session.check_tables(self._tables)
             self._checked = True
@@ -235,6 +237,8 @@ class OutboxRelay(Closing):
 
     def close(self) -> None:
         """Give up the relay's leases, and close its connection; called by the thread that ran it, or after `run`."""
+        if not self._birthplace.is_here:
+            return  # the connection and the leases are the parent's
         self.stop()
         self._leave()
         if self._own is not None:

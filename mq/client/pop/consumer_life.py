@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
+from mq.client.http import Birthplace
 from mq.errors import DeltaMQError, Refused
 
 __all__ = ["CLOSE_TIMEOUT_S", "ConsumerLife"]
@@ -29,6 +30,7 @@ class ConsumerLife(ABC, Generic[Closed]):
 
     def __init__(self, group: str) -> None:
         self.group = group
+        self._birthplace = Birthplace(type(self).__name__)
         #: The error that ended this consumer, if there was one.
         self.error: DeltaMQError | None = None
         self._threads: Sequence[threading.Thread] = ()
@@ -40,6 +42,7 @@ class ConsumerLife(ABC, Generic[Closed]):
 
     def start(self) -> None:
         """Begin to consume, in threads of its own, until `close`."""
+        self._birthplace.check()
         with self._lock:
             if self._closing:
                 raise Refused("the consumer is closed; make another one", code="consumer_closed")
@@ -89,6 +92,7 @@ class ConsumerLife(ABC, Generic[Closed]):
 
     def _begin_close(self) -> Closed | None:
         """Prevent a later `start`, and make `run` end; returns the result of an earlier close, if there was one."""
+        self._birthplace.check()
         with self._lock:
             if self._closed is not None:
                 return self._closed
@@ -103,6 +107,8 @@ class ConsumerLife(ABC, Generic[Closed]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._birthplace.is_here:
+            return  # its threads, and what they hold, are the parent's
         self.close()
         if error is None and self.error is not None:
             raise self.error

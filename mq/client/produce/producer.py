@@ -24,11 +24,12 @@ from typing import Final, Literal, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from mq.client.http import ClientAccess, Hosts, Patience, Workers
+from mq.client.http import ClientAccess, Hosts, Patience, Workers, in_child
 from mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
 from mq.client.produce.buffer import Buffer
 from mq.client.produce.entry import Entry
 from mq.client.produce.executor import completing
+from mq.client.produce.exit_flush import flushed_at_exit
 from mq.client.produce.fixed_requests import send_fixed
 from mq.client.produce.parts import Parts, wait_for
 from mq.client.produce.routers import Closed, Routers
@@ -46,7 +47,9 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 
 
 class Producer:
-    """Sends to any number of topics. Safe for any number of threads.
+    """Sends to any number of topics. Safe for any number of threads, and in children of a fork.
+
+    A program that ends without `close` waits up to 30 s for what is queued, and logs how many messages are left.
 
     Parameters
     ----------
@@ -115,17 +118,28 @@ class Producer:
             route_age_s_max=route_age_s_max,
             route_age_s_min=route_age_s_min,
         )
-        hosts = Hosts(url, **access)
-        hosts.follow()
+        self._hosts = Hosts(url, **access)
+        self._hosts.follow()
+        self._new_id = new_id
+        self.url = self._hosts.url
+        self._begin()
+        in_child(self._begin_in_child)
+
+    def _begin(self) -> None:
         self._shared = Shared(
-            hosts=hosts,
+            hosts=self._hosts,
             settings=self._settings,
-            workers=Workers(requests_in_flight_max, "deltamq-producer"),
-            buffer=Buffer(buffer_bytes_max),
-            new_id=new_id,
+            workers=Workers(self._settings.requests_in_flight_max, "deltamq-producer"),
+            buffer=Buffer(self._settings.buffer_bytes_max),
+            new_id=self._new_id,
         )
         self._routers = Routers(self._shared)
-        self.url = hosts.url
+        flushed_at_exit(self._shared.buffer)
+
+    def _begin_in_child(self) -> None:
+        """Begin anew in a child of a fork, with new ids; what is queued is for the parent to send (SPEC SEND-8)."""
+        if not self._routers.is_closed:
+            self._begin()
 
     # One message ------------------------------------------------------------------------------------------------
 

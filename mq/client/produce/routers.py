@@ -49,6 +49,11 @@ class Routers:
         self._closed = False
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the producer was closed."""
+        return self._closed
+
+    @property
     def _settings(self) -> SendSettings:
         return self._shared.settings
 

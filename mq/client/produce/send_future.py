@@ -13,12 +13,24 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from mq.client.http import ForkedClient, in_child
+
 __all__ = ["SendFuture"]
 
 Result = TypeVar("Result")
 
 #: Guards the step from light to full; held for a few instructions.
 _growing = threading.Lock()
+#: Futures of before a fork are settled in the parent alone.
+_forks = 0
+
+
+def _renew() -> None:
+    global _growing, _forks
+    _growing, _forks = threading.Lock(), _forks + 1
+
+
+in_child(_renew)
 
 
 class SendFuture(Future[Result], Generic[Result]):
@@ -28,9 +40,13 @@ class SendFuture(Future[Result], Generic[Result]):
     _settled = False
     _value: Result | None = None
     _error: BaseException | None = None
+    #: The number of forks before; a field of its own only in children.
+    _made_after = 0
 
     def __init__(self) -> None:
-        """Do nothing: the base class is initialised when it is needed."""
+        """Do next to nothing: the base class is initialised when it is needed."""
+        if _forks:
+            self._made_after = _forks
 
     def __getattr__(self, name: str) -> Any:
         # Called for missing attributes only: a method of `Future` reads the state of a plain future.
@@ -83,13 +99,20 @@ class SendFuture(Future[Result], Generic[Result]):
             if self._error is not None:
                 raise self._error
             return self._value  # type: ignore[return-value]  # a settled value is a Result
+        self._check_here()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the outcome; returns the error, or None if there is none."""
         if self._light and self._settled:
             return self._error
+        self._check_here()
         return super().exception(timeout)
+
+    def _check_here(self) -> None:
+        """Refuse to wait for what happens in the parent."""
+        if self._made_after != _forks and not self.done():
+            raise ForkedClient("this send was queued before a fork: its outcome is in the parent", field="process")
 
     def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
         """Call `fn` with this future when it is done, or at once if it is done already."""

@@ -20,7 +20,7 @@ from typing import Final, Literal, Unpack
 import pyarrow as pa
 
 from mq.client.admin import Admin, topic_info
-from mq.client.http import ClientAccess, Closing, Endpoint, Patience, is_worth_retrying, path_of
+from mq.client.http import Birthplace, ClientAccess, Closing, Endpoint, Patience, is_worth_retrying, path_of
 from mq.client.messages import ReceivedMessage, messages_of, with_partition
 from mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
 from mq.client.pull.fetch_connections import FetchConnections
@@ -89,6 +89,7 @@ class PullConsumer(Closing):
         partitions_age_s_max: float = 30.0,
         **access: Unpack[ClientAccess],
     ) -> None:
+        self._birthplace = Birthplace("PullConsumer")
         self.topic = check_topic(topic)
         #: Number of positions that `skip` has moved, and of messages lost to retention there.
         self.skips = 0
@@ -132,6 +133,7 @@ class PullConsumer(Closing):
 
         Partitions with a stored offset are read from that one.
         """
+        self._birthplace.check()
         self._start = start
         kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
         info = self._admin.get_topic(self.topic)
@@ -172,6 +174,7 @@ class PullConsumer(Closing):
         If the group was reset since the consumer loaded its offsets, nothing is stored: the consumer goes on from the
         new offsets, and returns those.
         """
+        self._birthplace.check()
         if self._offsets is None:
             raise Refused("a consumer without `offsets` cannot commit", code="no_offsets", field="offsets")
         positions = self.positions()
@@ -185,6 +188,7 @@ class PullConsumer(Closing):
 
     def seek(self, partition: str, to: str | int | datetime) -> None:
         """Continue reading `partition` at an offset, its first message, its end, or a time."""
+        self._birthplace.check()
         reader = self._reader(partition)
         offset = to if isinstance(to, int) else self._offset_at(partition, to)
         self._drop_fetch(reader)
@@ -225,6 +229,7 @@ class PullConsumer(Closing):
             yield from self.poll()
 
     def _take(self, max_messages: int, wait_ms: int) -> list[tuple[str, pa.Table]]:
+        self._birthplace.check()
         if self._closed:
             raise Refused("the consumer is closed", code="consumer_closed")
         if max_messages < 1 or wait_ms < 0:
@@ -417,8 +422,8 @@ class PullConsumer(Closing):
             self._connections.discard(connection)
 
     def close(self) -> None:
-        """Close all connections; an open fetch is abandoned."""
-        if self._closed:
+        """Close all connections; an open fetch is abandoned. In a child of a fork, nothing: they are the parent's."""
+        if self._closed or not self._birthplace.is_here:
             return
         self._closed = True
         for reader in self._readers:
