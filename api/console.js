@@ -114,6 +114,9 @@ async function refresh() {
     const missing = document.getElementById("missing"), gone = cluster === null ? [] : cluster.missing_jobs;
     missing.textContent = `No job ${gone.map(one => one.job).join(" and ")} runs: ${gone.map(one => one.means).join(", and ")}. Start deltamq jobs run.`;
     missing.hidden = !gone.length;
+    const stopped = document.getElementById("stopped"), halted = cluster === null ? [] : cluster.stopped;
+    stopped.textContent = `Stopped: ${halted.map(one => `${one.queue ?? one.partition} of ${one.topic} (${one.code})`).join(", ")}. Run deltamq verify.`;
+    stopped.hidden = !halted.length;
     document.getElementById("where").textContent = cluster === null ? "" : cluster.warehouse;
     const of = cluster === null || pages.length > 1 || following ? " on this page" : "";
     const shown = [[whole.format(sum.messages), "messages" + of], [whole.format(Math.round(sum.rate)), "messages/s" + of], [bytes(sum.bytes), "stored" + of]];

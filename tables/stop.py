@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mq.errors import Corrupt, DeltaMQError
 
 __all__ = ["StopOnCorrupt"]
@@ -10,11 +12,19 @@ __all__ = ["StopOnCorrupt"]
 class StopOnCorrupt:
     """A context manager for work that may find damage. Any number of threads may be inside at once."""
 
-    __slots__ = ("error",)
+    __slots__ = ("_told", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[DeltaMQError], None]) -> None:
+        """`told` is called once, with the first error."""
+        self._told = told
         #: The error that was found; None while the partition serves.
         self.error: DeltaMQError | None = None
+
+    def stop(self, error: DeltaMQError) -> None:
+        """Refuse all further calls with this error."""
+        is_first, self.error = self.error is None, error
+        if is_first:
+            self._told(error)
 
     def check(self) -> None:
         """Raise the error that was found, as a new object: threads must not raise the same exception object."""
@@ -26,4 +36,4 @@ class StopOnCorrupt:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Corrupt):
-            self.error = error
+            self.stop(error)

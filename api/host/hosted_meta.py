@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from api.audit import noting
 from api.log import Partitions
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Unavailable
 from mq.meta import AnyEvent, Event, GroupEvent, Meta, MetaState
 from tables.queue import MetaLog
 
@@ -53,6 +53,16 @@ class HostedMeta:
         """The offset up to which the newest known state includes the log."""
         return self._log.offset
 
+    def check(self) -> None:
+        """Return if the metadata can be read and written; raise `Unavailable` (`metadata_stopped`) if not.
+
+        A process that cannot learn what others decide knows neither whether it still has its roles, nor where keys
+        belong, nor who may do what (SPEC RELY-10).
+        """
+        stopped = self._log.stopped
+        if stopped is not None:
+            raise Unavailable(f"the metadata log sys/meta is stopped: {stopped.detail}", code="metadata_stopped")
+
     async def reach(self, offset: int) -> None:
         """Read the log at least up to `offset`, which another process has seen."""
         if self.offset < offset:
@@ -71,7 +81,8 @@ class HostedMeta:
         self._thread.shutdown()
 
     async def refresh(self) -> Meta:
-        """Read the changes of other processes."""
+        """Read the changes of other processes; raises `Unavailable` as `check` does."""
+        self.check()
         await self.run(self._log.refresh)
         self._tell()
         return self.now
@@ -86,6 +97,7 @@ class HostedMeta:
 
     async def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
         """Change anything (see `MetaLog.submit_any`); an act that is under way notes what changes (SPEC SEC-40)."""
+        self.check()
         with noting(decide) as (noted, act):
             meta = await self.run(lambda: self._log.submit_any(noted, act))
         self._changed()

@@ -124,6 +124,17 @@ class HostedTopic:
             made = self._placement = self.topic, moved, mappings, epoch, access, placement
         return made[5]
 
+    def without_stopped(self, places: Placement, *, known: bool) -> Placement:
+        """Return the placement for messages that may go anywhere: without partitions that have stopped (SPEC RELY-10).
+
+        With `known`, those stay of which it is not known which requests they hold: a repeat must not go elsewhere.
+        """
+        if not self._partitions.warehouse.stopped:
+            return places
+        at = [(number, self._named.get(name)) for number, name in enumerate(places.partitions)]
+        stopped = [n for n, one in at if one is not None and one.fault and (one.log is not None or not known)]
+        return places.avoiding(frozenset(stopped))
+
     def queues(self, meta: Meta) -> TopicQueues | None:
         """Return the logical queues of a static topic by `meta`; None for a plain topic."""
         return None if self.topic.static is None else self.placement(meta).queues
@@ -254,7 +265,14 @@ class Topics:
         return None if topic is None else self._host(topic)
 
     def placement(self, hosted: HostedTopic) -> Placement:
-        """Return where messages of the topic go now, as far as this process knows."""
+        """Return where messages of the topic go now, as far as this process knows.
+
+        Raises
+        ------
+        Unavailable
+            `metadata_stopped`: it can know nothing any more.
+        """
+        self._meta.check()
         return hosted.placement(self._meta.now, self.access)
 
     def queues(self, hosted: HostedTopic) -> TopicQueues | None:

@@ -167,8 +167,9 @@ class Hosting:
         ------
         Unavailable
             `lease_lost`: this process's lease is over; `not_owner`: another process has the role; `broker_unavailable`:
-            no process serves it at the moment.
+            no process serves it at the moment; `metadata_stopped`.
         """
+        self._meta.check()
         life = self._life
         if self.hosts(role):
             return life.roles.served[role]

@@ -206,6 +206,17 @@ _CLUSTER: Final[Json] = {
     "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
     "auth": True,
     "missing_jobs": [{"job": "delay", "ok_at": None, "means": "delayed messages do not come"}],
+    "stopped": [
+        {
+            "space": "topics",
+            "topic": "flights",
+            "partition": "flights@broker-a",
+            "queue": None,
+            "code": "corrupt",
+            "detail": "topics/flights/flights@broker-a/_delta_log/00000000000000000007.json: the commit file is empty "
+            "or cut off (0 bytes)",
+        }
+    ],
 }
 _JOB: Final[Json] = {
     "job": "revive",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
+from itertools import islice
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -19,21 +21,26 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
+from api.auth import Caller
 from api.host import Topics, queue_states
 from api.log import QueueGauges, of_partitions, of_queues, rendered
 from api.routes.jobs import MissingJob, missing_jobs
 from api.routes.topics import TopicName, brought_up
-from api.service import Running
+from api.service import Asking, Running, Stopped
 from api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
+from mq.auth import CLUSTER
 from mq.errors import Unavailable
 from mq.meta import META_ROLE, Host, decide_broker_access, decide_partition_access
 from mq.names import broker_of, check_broker, check_topic
+from tables.paths import Space
 
 __all__ = ["asking_console", "router"]
 
 log = logging.getLogger("deltamq.api")
 
 router = APIRouter(tags=["service"])
+
+_STOPPED_SHOWN: Final = 100
 
 #: The console's page, script and style: bytes and media type.
 _CONSOLE: Final = {
@@ -87,6 +94,20 @@ class HostView(BaseModel):
     load: int
 
 
+class StoppedPartition(BaseModel):
+    """A partition that refuses all calls of this process, with the error; `queue` is its logical queue, if any.
+
+    `space` is `topics`, `retry` for groups' retries, `dlq` for dead letters, or `sys` for the service's own logs.
+    """
+
+    space: str
+    topic: str
+    partition: str
+    queue: str | None
+    code: str
+    detail: str
+
+
 class ClusterView(BaseModel):
     """The warehouse, its brokers, and the processes that serve them.
 
@@ -106,6 +127,8 @@ class ClusterView(BaseModel):
     auth: bool
     #: Jobs that the queue needs and that run nowhere.
     missing_jobs: list[MissingJob]
+    #: What has stopped, as far as the caller may see it: a hundred partitions at most.
+    stopped: list[StoppedPartition]
 
 
 class Health(BaseModel):
@@ -114,13 +137,20 @@ class Health(BaseModel):
     status: str
 
 
+class Readiness(BaseModel):
+    """Whether this process serves, and the number of partitions that have stopped; the cluster's view names them."""
+
+    status: str
+    stopped_partitions: int
+
+
 def _shown(**example: object) -> Json:
     """Return the description of a success with an example."""
     return {"content": {"application/json": {"example": example}}}
 
 
 @router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
-async def cluster(service: Running, request: Request) -> Any:
+async def cluster(service: Running, caller: Asking, request: Request) -> Any:
     state, brokers, access = service.topics.state, service.meta.now.brokers, service.topics.access
     hosted = Counter(broker_of(name) for topic in state.topics.values() for name in topic.route.partitions)
     meta_owner = brokers.owner(META_ROLE)
@@ -157,7 +187,14 @@ async def cluster(service: Running, request: Request) -> Any:
         ],
         "auth": service.gate is not None,
         "missing_jobs": missing_jobs(await service.job_watch.reports()),
+        "stopped": [asdict(one) for one in islice(filter(_visible_to(caller), service.stops.all()), _STOPPED_SHOWN)],
     }
+
+
+def _visible_to(caller: Caller) -> Callable[[Stopped], bool]:
+    """Return whether a caller may see that a partition has stopped."""
+    sees_all = caller.allows("cluster", CLUSTER, "metrics")
+    return lambda one: sees_all or (one.space == Space.TOPICS.value and caller.allows("topic", one.topic, "describe"))
 
 
 def _role_view(owner: Host, epoch: int) -> MetaView:
@@ -170,12 +207,16 @@ async def alive() -> Any:
 
 
 @router.get(
-    "/readyz", summary="Readiness", response_model=Health, responses={200: _shown(status="serving"), **problems(503)}
+    "/readyz",
+    summary="Readiness",
+    response_model=Readiness,
+    responses={200: _shown(status="serving", stopped_partitions=0), **problems(503)},
 )
 async def ready(service: Running) -> Any:
     if service.stopping:
         raise Unavailable("the service is stopping", code="stopping")
-    return {"status": "serving"}
+    service.meta.check()
+    return {"status": "serving", "stopped_partitions": service.stops.partitions}
 
 
 @router.get(

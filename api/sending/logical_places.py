@@ -68,7 +68,7 @@ def served(
         return shares
     if places.away:
         _check_here(topic, places, shares, stored)
-    refused = {places.partitions[number]: number for number in places.avoided}
+    refused = {places.partitions[number]: number for number in (*places.unserved, *places.closed)}
     for share in shares:
         number = refused.get(share.partition)
         if number is None:

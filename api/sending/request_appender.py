@@ -127,7 +127,8 @@ class RequestAppender:
         if producer is None:
             draw = topic.draw(self._loop.time())
             places = self._topics.placement(topic)
-            shares = await self._split(topic, places, request, routed(topic, request, places, draw))
+            open_places = topic.without_stopped(places, known=False)
+            shares = await self._split(topic, places, request, routed(topic, request, open_places, draw))
             return await self._commit(topic, request, _Routed(places, shares), draw)
         await topic.gate.turn(producer)
         with topic.gate.claim(producer):
@@ -168,7 +169,8 @@ class RequestAppender:
             waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
             stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id, in_order=in_order)
             here = {name: parts for name, parts in stored.items() if name not in waiting}
-            shares = routed(topic, request, places, draw_of(producer), here)
+            open_places = topic.without_stopped(places, known=True)
+            shares = routed(topic, request, open_places, draw_of(producer), here)
             # A copy at another process may be on its way to an old leader that is not sealed yet, or that process may
             # know of a seal already, by which it has answered (SPEC STATIC-21).
             waiting_for = () if places.queues is None else unsealed_before(places.queues, shares)

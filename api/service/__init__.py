@@ -5,5 +5,6 @@ from __future__ import annotations
 from api.service.dependencies import Asking, Running
 from api.service.job_watch import JobReport
 from api.service.service import Service
+from api.service.stops import Stopped
 
-__all__ = ["Asking", "JobReport", "Running", "Service"]
+__all__ = ["Asking", "JobReport", "Running", "Service", "Stopped"]

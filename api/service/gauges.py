@@ -7,12 +7,13 @@ from api.log import Gauge, Metrics
 from api.order import Locks, OnlineClients
 from api.queue import Lanes
 from api.service.job_watch import JobWatch
+from api.service.stops import Stops
 from api.wire import Admission
 from mq.meta import META_ROLE
 from tables.clock import SYSTEM_CLOCK
 from tables.log import Warehouse
 
-__all__ = ["RequestRate", "counters_of", "gauges_of"]
+__all__ = ["RequestRate", "counters_of", "gauges_of", "gauges_of_stops"]
 
 
 def gauges_of(
@@ -40,6 +41,22 @@ def gauges_of(
         Gauge("deltamq_memory_checkpoints", "Checkpoints not stored.", lambda: lanes.checkpoints_in_memory),
         Gauge(
             "deltamq_missing_jobs", "Jobs that the queue needs, and that run nowhere.", lambda: len(job_watch.missing)
+        ),
+    ]
+
+
+def gauges_of_stops(stops: Stops) -> list[Gauge]:
+    """Return the gauges of what has stopped (SPEC RELY-10)."""
+    return [
+        Gauge(
+            "deltamq_stopped_partitions",
+            "Partitions that refuse all calls because their data contradicts itself.",
+            lambda: stops.partitions,
+        ),
+        Gauge(
+            "deltamq_metadata_stopped",
+            "Whether the metadata log is stopped, so that this process acknowledges nothing.",
+            lambda: stops.is_metadata_stopped,
         ),
     ]
 

@@ -42,8 +42,9 @@ from api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
 from api.reading import PartitionReader, QueueReader
 from api.service.access import ServiceAccess
-from api.service.gauges import RequestRate, counters_of, gauges_of
+from api.service.gauges import RequestRate, counters_of, gauges_of, gauges_of_stops
 from api.service.job_watch import JobWatch
+from api.service.stops import Stops
 from api.service.takeover import Takeover
 from api.service.watch import Watch
 from api.statistics import GroupStatistics
@@ -102,9 +103,13 @@ class Service:
             now_ms=self.now_ms,
             is_used=lambda: bool(self.meta.now.groups.groups),
         )
-        self.metrics.gauges = gauges_of(
-            self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks, self.job_watch
-        )
+        self.stops = Stops(warehouse, lambda: meta.stopped, self.topics.place_of)
+        self.metrics.gauges = [
+            *gauges_of(
+                self.admission, self.answers, warehouse, self.meta, self.hosting, self.lanes, self.locks, self.job_watch
+            ),
+            *gauges_of_stops(self.stops),
+        ]
         self.metrics.counters = counters_of(self.lanes, self.peers, self.hosting, self.online)
 
     def _make_storage(self, meta: MetaLog) -> None:

@@ -68,9 +68,13 @@ class PartitionLog:
         cache: RowCache,
         tails: TailBudget,
         on_unsynced: Callable[[Unsynced], None],
+        on_stop: Callable[[DeltaMQError], None],
         bounds: LogBounds = BOUNDS,
     ) -> None:
-        """Open the partition; `on_unsynced` is called with files that the caller must make durable in time."""
+        """Open the partition; `on_unsynced` is called with files that the caller must make durable in time.
+
+        `on_stop` is called with the error for which the partition refuses all calls from then on.
+        """
         self.ref = ref
         self.bounds = bounds
         self.location = store.uri(ref.folder)
@@ -84,7 +88,7 @@ class PartitionLog:
         self._tail = Tail(settings.tail_bytes_max, tails)
         self._requests = Requests(producers_max=bounds.producers_max)
         self._unsynced = Unsynced(store, on_unsynced)
-        self._stop = StopOnCorrupt()
+        self._stop = StopOnCorrupt(on_stop)
         self._bytes = 0
         self._dead = DeadFiles(clock)
         #: Whether there was a read or an append since the last call of `rest`.
@@ -167,7 +171,7 @@ class PartitionLog:
         return self.state.checkpoint_version
 
     def stats(self) -> PartitionStats:
-        """Return counts, offsets and location, without touching the store."""
+        """Return counts, offsets and location."""
         return PartitionStats.of(self._log.snapshot, bytes=self._bytes, location=self.location)
 
     @property
@@ -242,10 +246,7 @@ class PartitionLog:
 
         `fence_epochs` holds the epochs of fences that the writer knows; None for a writer that no fence concerns.
 
-        Returns
-        -------
-        list of Appended
-            One for each batch. A batch whose producer request is already stored is not stored again.
+        A batch whose producer request is already stored is not stored again, and its place is returned.
 
         Raises
         ------
@@ -424,11 +425,7 @@ class PartitionLog:
         """Remove all files that end at or below `offset`, in one commit; the end offset stays (SPEC RETRY-6).
 
         Readers of these offsets get `offset_too_small` from now on. The files are deleted after `log.file_keep_ms`.
-
-        Returns
-        -------
-        Removed
-            What this call removed: nothing if another process was faster.
+        What this call removed is returned: nothing if another process was faster.
 
         Raises
         ------

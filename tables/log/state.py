@@ -102,7 +102,7 @@ class LogState:
 
     def stop(self, error: Corrupt) -> None:
         """Refuse all further calls: the stored data contradicts itself."""
-        self._stop.error = error
+        self._stop.stop(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mq.errors import DeltaMQError, Refused
+from mq.errors import Corrupt, DeltaMQError, Refused
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import (
     LOG_KEEP,
@@ -30,6 +32,8 @@ from tables.settings import LogSettings
 from tables.store import LocalStore, ObjectStore, OsFiles, PoolingFiles, Store, Unsynced, make_root, probe
 
 __all__ = ["Warehouse", "refs"]
+
+log = logging.getLogger("deltamq.tables")
 
 
 def open_store(uri: str) -> Store:
@@ -65,6 +69,7 @@ class Warehouse:
         self._flusher: threading.Thread | None = None
         #: The unsynced files of partitions that have any; the other partitions cost the flusher nothing.
         self._unsynced: set[Unsynced] = set()
+        self._stopped: dict[PartitionRef, DeltaMQError] = {}
 
     @classmethod
     def open(
@@ -112,16 +117,20 @@ class Warehouse:
                 ORPHAN_KEEP: str(self.settings.orphan_keep_ms),
                 **MESSAGE_TABLE_SETTINGS,
             }
-            create_table(
-                self.store,
-                ref.folder,
-                schema=DELTA_SCHEMA,
-                name=ref.name,
-                configuration=configuration,
-                protocol=MESSAGE_PROTOCOL,
-                now_ms=self.clock.wall_us() // 1000,
-                table_id=table_id,
-            )
+            try:
+                create_table(
+                    self.store,
+                    ref.folder,
+                    schema=DELTA_SCHEMA,
+                    name=ref.name,
+                    configuration=configuration,
+                    protocol=MESSAGE_PROTOCOL,
+                    now_ms=self.clock.wall_us() // 1000,
+                    table_id=table_id,
+                )
+            except Corrupt as error:
+                self._stop(ref, error)
+                raise
         return self.open_partition(ref)
 
     def open_partition(self, ref: PartitionRef) -> PartitionLog:
@@ -142,26 +151,49 @@ class Warehouse:
         with opening:
             found = self._logs.get(ref)
             if found is None:
-                found = PartitionLog(
-                    ref,
-                    self.store,
-                    settings=self.settings,
-                    clock=self.clock,
-                    cache=self._cache,
-                    tails=self._tails,
-                    on_unsynced=self._unsynced.add,
-                    bounds=self._bounds,
-                )
+                found = self._opened(ref)
                 with self._lock:
                     self._logs[ref] = found
                     self._start_flusher()
         return found
+
+    def _opened(self, ref: PartitionRef) -> PartitionLog:
+        try:
+            found = PartitionLog(
+                ref,
+                self.store,
+                settings=self.settings,
+                clock=self.clock,
+                cache=self._cache,
+                tails=self._tails,
+                on_unsynced=self._unsynced.add,
+                on_stop=partial(self._stop, ref),
+                bounds=self._bounds,
+            )
+        except Corrupt as error:
+            self._stop(ref, error)
+            raise
+        self._stopped.pop(ref, None)
+        return found
+
+    def _stop(self, ref: PartitionRef, error: DeltaMQError) -> None:
+        """Note, and say once, that a partition refuses all calls (SPEC RELY-10)."""
+        is_new = ref not in self._stopped
+        self._stopped[ref] = error
+        if is_new:
+            log.error("event=partition_stopped folder=%s code=%s detail=%r", ref.folder, error.code, error.detail)
+
+    @property
+    def stopped(self) -> Mapping[PartitionRef, DeltaMQError]:
+        """The partitions that refuse all calls of this process, or could not be opened, each with its error."""
+        return dict(self._stopped) if self._stopped else {}
 
     def close_partition(self, ref: PartitionRef) -> None:
         """Flush and close an open partition, for processes that open many; no thread may be using it."""
         with self._lock:
             found = self._logs.pop(ref, None)
             self._opening.pop(ref, None)
+            self._stopped.pop(ref, None)
         if found is not None:
             found.close()
             found.release()
@@ -182,8 +214,11 @@ class Warehouse:
     def drop_topic(self, space: Space, topic: str, generation: int) -> None:
         """Remove all partitions of one generation of a topic, open or not; their data is gone when this returns."""
         with self._lock:
-            for ref in [r for r in self._logs if (r.space, r.topic, r.generation) == (space, topic, generation)]:
-                self._logs.pop(ref).release()
+            known = [*self._logs, *self._stopped]
+            for ref in [r for r in known if (r.space, r.topic, r.generation) == (space, topic, generation)]:
+                self._stopped.pop(ref, None)
+                if ref in self._logs:
+                    self._logs.pop(ref).release()
         folder = topic_folder(space, topic)
         for partition in self.store.folders(folder):
             if generation_of(partition) == generation:
@@ -194,6 +229,7 @@ class Warehouse:
         with self._lock:
             found = self._logs.pop(ref, None)
             self._opening.pop(ref, None)
+            self._stopped.pop(ref, None)
         if found is not None:
             found.release()
         self.store.delete_tree(ref.folder)

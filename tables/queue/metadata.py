@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
+from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
 from mq.meta import (
     AnyEvent,
     Event,
@@ -115,6 +115,8 @@ class MetaLog:
         self._snapshot_events = snapshot_events
         self._races_max = races_max
         self._trimmed_to = 0
+        #: Why what the log holds cannot be folded.
+        self._torn: DeltaMQError | None = None
         self._log.refresh()
         self._folded = self._rebuilt()
 
@@ -127,6 +129,11 @@ class MetaLog:
     def offset(self) -> int:
         """The offset up to which the newest known state is folded."""
         return self._folded.offset
+
+    @property
+    def stopped(self) -> DeltaMQError | None:
+        """The error for which the log can neither be read nor written any more; None while it serves."""
+        return self._log.stopped or self._torn
 
     def known(self) -> tuple[Mapping[str, int], Meta]:
         """Return for each part of the state the offset behind the last event about it, and the newest known state."""
@@ -252,14 +259,21 @@ class MetaLog:
         self._log.refresh()
         began = self._folded.offset
         try:
-            for page in pages(self._log, began):
+            self._fold_on()
+        except Corrupt as error:
+            self._torn = error
+            raise
+        return self._folded.offset > began
+
+    def _fold_on(self) -> None:
+        try:
+            for page in pages(self._log, self._folded.offset):
                 self._folded = self._folded.after(page.rows, page.next_offset)
         except NotStored as error:
             if self._log.min_offset <= self._folded.offset:
                 raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
             # While this process slept, others removed events that it has not read.
             self._folded = self._rebuilt()
-        return self._folded.offset > began
 
     def _rebuilt(self) -> _Folded:
         """Return the state, folded from the table alone."""

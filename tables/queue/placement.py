@@ -58,7 +58,7 @@ class Placement:
     ahead: Mapping[str, str] = field(default_factory=dict)
     #: The access of the partitions that may not be written to, by number (SPEC ROUTE-9).
     closed: Mapping[int, Access] = field(default_factory=dict)
-    #: The numbers of all partitions that nothing is sent to: those that are unserved or closed.
+    #: The numbers of all partitions that messages without a key avoid: those that are unserved, closed or stopped.
     avoided: frozenset[int] = frozenset()
     #: The placement as if nothing was closed; None if nothing is.
     whole: Placement | None = None
@@ -136,6 +136,13 @@ class Placement:
             avoided=self.unserved.union(closed),
             whole=self,
         )
+
+    def avoiding(self, numbers: frozenset[int]) -> Placement:
+        """Return the placement in which messages without a key go to other partitions than these, if there are any."""
+        targets = tuple(number for number in self.targets if number not in numbers)
+        if not targets or not numbers:
+            return self
+        return replace(self, targets=targets, avoided=self.avoided | numbers)
 
     def _sharers(self, slots: int) -> NDArray[np.int64]:
         """Return which of the open partitions would get each slot, by their numbers modulo their count."""

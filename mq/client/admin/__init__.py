@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq.client.admin.access_admin import AccessInfo
-from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo, MissingJob
+from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo, MissingJob, StoppedPartition
 from mq.client.admin.audit_admin import ActInfo, RefusalInfo
 from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
 from mq.client.admin.group_admin import (
@@ -59,6 +59,7 @@ __all__ = [
     "RemapMode",
     "Remapping",
     "SegmentInfo",
+    "StoppedPartition",
     "TopicCheck",
     "TopicInfo",
     "TopicRepair",

@@ -19,7 +19,7 @@ from mq.client.http import path_of, read_answer
 from mq.errors import DeltaMQError, NotFound, Unknown
 from mq.names import check_client_topic, check_topic
 
-__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "MissingJob"]
+__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "MissingJob", "StoppedPartition"]
 
 _CREATED: Final = 201
 
@@ -65,6 +65,18 @@ class MissingJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedPartition:
+    """A partition that refuses all calls, with the error; `queue` is the logical queue that it is a segment of."""
+
+    space: str
+    topic: str
+    partition: str
+    code: str
+    detail: str
+    queue: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
     """The brokers and processes that the service knows, and their shared warehouse; `host` is the one that answered.
 
@@ -80,6 +92,7 @@ class ClusterInfo:
     hosts: tuple[HostInfo, ...] = ()
     auth: bool | None = None
     missing_jobs: tuple[MissingJob, ...] = ()
+    stopped: tuple[StoppedPartition, ...] = ()
 
 
 class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):

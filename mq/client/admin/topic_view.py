@@ -133,6 +133,12 @@ class _Partition(msgspec.Struct):
     partition: str
     logical_partitions: Ranges
     writable: bool = True
+    state: str = "serving"
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether messages may be sent to it: it may be written to, and has not stopped."""
+        return self.writable and self.state == "serving"
 
 
 class _Segment(msgspec.Struct):
@@ -169,9 +175,9 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
                 strict=strict,
                 stored_at=stored_at,
                 partitioner=described.partitioner,
-                unserved=frozenset(index for index, one in enumerate(described.partitions) if not one.writable),
+                unserved=frozenset(index for index, one in enumerate(described.partitions) if not one.takes_messages),
             )
-        closed = {one.partition for one in described.partitions if not one.writable}
+        closed = {one.partition for one in described.partitions if not one.takes_messages}
         queues = described.logical_queues or []
         return TopicView(
             _route(described.routes_epoch, {queue.partition: _ranges_of(queue, owned) for queue in queues}),

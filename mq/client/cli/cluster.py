@@ -34,6 +34,8 @@ def _print_cluster(info: ClusterInfo) -> None:
         click.echo("without authentication: anyone who can reach it may read, write and delete; set service.auth")
     if (line := missing_jobs_line(info)) is not None:
         click.echo(line)
+    for stopped in info.stopped:
+        click.echo(f"stopped: {stopped.queue or stopped.partition} of {stopped.topic}: {stopped.detail}")
     rows = [
         (
             one.broker,

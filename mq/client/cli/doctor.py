@@ -119,6 +119,13 @@ def check_service(subject: Subject) -> Iterator[Check]:
         brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
         yield Check(name="service", health=CheckOutcome.OK, detail=detail)
+        for stopped in cluster.stopped:
+            yield Check(
+                name="partitions",
+                health=CheckOutcome.FAILED,
+                detail=f"{stopped.queue or stopped.partition} of {stopped.topic} is stopped: {stopped.detail}",
+                remedy="run `deltamq verify`, which names the damage and what mends it",
+            )
         for job in cluster.missing_jobs:
             yield Check(
                 name="jobs",

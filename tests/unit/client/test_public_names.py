@@ -92,6 +92,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "SentBatch",
         "SentRange",
         "SetAside",
+        "StoppedPartition",
         "Suspend",
         "TableProgress",
         "TableSendInterrupted",
