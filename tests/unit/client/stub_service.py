@@ -49,6 +49,7 @@ class StubService:
         self.warehouse = "/w"
         #: The jobs that run nowhere, as the service says it.
         self.missing_jobs: list[dict[str, Any]] = []
+        self.stopped: list[dict[str, Any]] = []
         self.host_id = f"host-{id(self):x}"
         #: The stub that hosts each broker, or the meta role; answers do not mention others.
         self.hosted: dict[str, StubService] = {}
@@ -124,6 +125,7 @@ class StubService:
         basis = {
             "warehouse": self.warehouse,
             "missing_jobs": self.missing_jobs,
+            "stopped": self.stopped,
             "version": "1",
             "routes_epoch": 1,
             "topics": 1,

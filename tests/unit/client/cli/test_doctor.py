@@ -24,6 +24,15 @@ def test_retry_7_the_doctor_names_jobs_that_run_nowhere(stub: StubService) -> No
     assert "deltamq jobs run --warehouse /w" in (job.remedy or "")
 
 
+def test_rely_10_the_doctor_names_what_has_stopped(stub: StubService) -> None:
+    stub.stopped = [
+        {"space": "topics", "topic": "t", "partition": "t@a", "queue": None, "code": "corrupt", "detail": "it is cut"}
+    ]
+    _, stopped = check_service(Subject(url=stub.url))
+    assert stopped.health is CheckOutcome.FAILED and "t@a of t is stopped: it is cut" in stopped.detail
+    assert "deltamq verify" in (stopped.remedy or "")
+
+
 def test_a_service_that_is_not_ready(stub: StubService) -> None:
     stub.ready = False
     (check,) = check_service(Subject(url=stub.url))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mq.client import Producer
-from mq.client.admin import TopicView
+from mq.client.admin import TopicView, fetch_view
 from mq.errors import Unavailable
 from mq.routing import new_route
 from tests.unit.client.stub_service import StubService
@@ -58,3 +61,18 @@ def test_send_05_after_a_lost_answer_the_request_never_goes_elsewhere(stub: Stub
 def test_send_02_messages_without_a_key_go_to_partitions_that_the_route_shows_as_open() -> None:
     view = TopicView(new_route("t", 4, ["a", "b"]), strict=False, unserved=frozenset({0, 2}))
     assert view.places.targets == (1, 3) and view.target_brokers == ("b", "b")
+
+
+def test_rely_10_messages_without_a_key_pass_over_partitions_that_the_route_shows_as_stopped() -> None:
+    class Described:
+        def call(self, method: str, path: str, *, timeout_s: float) -> SimpleNamespace:
+            states = {"t@a": "serving", "t@b": "corrupt"}
+            partitions = [
+                {"partition": name, "logical_partitions": [[at * 512, at * 512 + 512]], "state": state}
+                for at, (name, state) in enumerate(states.items())
+            ]
+            topic = {"routes_epoch": 1, "order_strategy": "best_tried", "partitions": partitions}
+            return SimpleNamespace(body=json.dumps(topic).encode())
+
+    view = fetch_view(cast(Any, Described()), "t", 1.0)
+    assert view.partitions == ("t@a", "t@b") and view.places.targets == (0,)
