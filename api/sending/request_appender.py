@@ -37,6 +37,7 @@ from api.sending.logical_places import (
     shown_place,
     unsealed_before,
 )
+from api.sending.repeated_content import brings_the_same
 from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
 from api.wire import Indexes, PartitionShare, bound_to
 from mq.errors import Conflict, Fenced, NotFound, Unavailable
@@ -352,6 +353,8 @@ class RequestAppender:
                     code=_REUSED,
                     field="producer.seq",
                 )
+            if duplicate:
+                await self._check_repeat(topic, share, part)
             durable = durable and appended.durable
             partition, base_offset = shown_place(queues, share, appended.base_offset)
             placed = Range(partition, base_offset, appended.count, _indexes(share.indexes))
@@ -364,6 +367,18 @@ class RequestAppender:
         if request.want_ids:
             answer.message_ids = await self._message_ids(topic, request.body.rows.count, stored)
         return answer
+
+    async def _check_repeat(self, topic: HostedTopic, share: PartitionShare, part: RequestPart) -> None:
+        """Refuse a repeat with other messages than those that are stored under its number."""
+        assert part.appended is not None
+        log = self._partition_of(topic, share).open()
+        if not await self._partitions.run(partial(brings_the_same, log, part.appended, part)):
+            raise Conflict(
+                "producer.seq: this number was used for a request with other messages, by this producer or by another "
+                "process with its id: nothing was stored; make a producer with a new id",
+                code=_REUSED,
+                field="producer.seq",
+            )
 
     async def _message_ids(
         self, topic: HostedTopic, count: int, stored: Sequence[tuple[PartitionShare, RequestPart]]
