@@ -18,7 +18,7 @@ from api.host.access_in_force import AccessInForce, wake_readers
 from api.host.hosted_meta import HostedMeta
 from api.host.producers import ProducerGate
 from api.log import Partition, Partitions
-from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
+from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.meta import (
     AccessState,
     AnyEvent,
@@ -403,6 +403,29 @@ class Topics:
         if present is None or present.id != hosted.topic.id:
             raise PartitionNotFound(f"topic {hosted.name} was deleted", code="topic_not_found", field="topic")
 
+    async def require_life(self, name: str, topic_id: str) -> HostedTopic:
+        """Return the topic in the life with this id (SPEC MODEL-6).
+
+        Raises
+        ------
+        NotFound
+            `topic_not_found`: there is none.
+        Conflict
+            `topic_made_again`: it was deleted and made again, so that offsets of before say nothing.
+        """
+        found = await self.require(name)
+        if _id_of(found) != topic_id:
+            await self.refresh()
+            found = await self.require(name)
+        if _id_of(found) != topic_id:
+            raise Conflict(
+                f"topic {name} was deleted and made again: offsets of before are none of it; begin anew",
+                code="topic_made_again",
+                field="topic_id",
+                extra={"topic_id": _id_of(found)},
+            )
+        return found
+
     async def explained(self, hosted: HostedTopic, error: DeltaMQError) -> DeltaMQError:
         """Return what an error of `GONE` means: the topic was deleted, maybe by another process, or it is damaged."""
         name = hosted.name
@@ -446,3 +469,9 @@ class Topics:
             was, now = before.topics.topics.get(hosted.name), after.topics.topics[hosted.name]
             if was is not None and was.id == now.id and was.route is not now.route:
                 hosted.forget(was.route.index_of.keys() - now.route.index_of.keys())
+
+
+def _id_of(hosted: HostedTopic) -> str:
+    """Return the id that clients see, which is the same in all clusters of a global topic."""
+    topic = hosted.topic
+    return topic.id if topic.world is None else topic.world.id

@@ -177,5 +177,6 @@ def _fetch_parameters() -> list[Json]:
         query("filter", {"type": "string", "minLength": 1, "maxLength": FILTER_CHARS_MAX}, FILTER_DESCRIPTION),
         query("group", {"type": "string", "pattern": TOPIC_PATTERN}, "Read as a consumer of this group."),
         query("client_id", client, "The client that reads; in an exclusive group it must hold the pull lock."),
+        query("topic_id", {"type": "string"}, "The topic's id when the offset was read; refused if made again."),
         header("Last-Event-ID", event, f"With {EVENTS_TYPE}: continue after this event."),
     ]

@@ -6,6 +6,15 @@ from api.reading.global_pops import GlobalPops
 from api.reading.global_reader import GlobalReader
 from api.reading.partition_reader import FetchQuery, PartitionReader
 from api.reading.queue_reader import QueueReader
-from api.reading.sse import EVENTS_TYPE, stream_events
+from api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
 
-__all__ = ["EVENTS_TYPE", "FetchQuery", "GlobalPops", "GlobalReader", "PartitionReader", "QueueReader", "stream_events"]
+__all__ = [
+    "EVENTS_TYPE",
+    "EventPlace",
+    "FetchQuery",
+    "GlobalPops",
+    "GlobalReader",
+    "PartitionReader",
+    "QueueReader",
+    "stream_events",
+]

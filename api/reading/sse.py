@@ -1,6 +1,7 @@
 """Server-sent events: a fetch that stays open.
 
     id: orders@broker-a:120          where to continue; the client sends it as `Last-Event-ID` after a reconnect
+    id: <id>:orders@broker-a:120     so in a topic that was deleted and made again; <id> is its own
     data: {"offset":120, ...}        the message as in a JSON fetch
                                      a comment line keeps proxies from closing a quiet stream
 
@@ -12,17 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from api.reading.partition_reader import FetchQuery
 from api.wire import Client, ClientDisconnected, Send, stored_messages
-from mq.errors import DeltaMQError, Unprocessable
+from mq.errors import Conflict, DeltaMQError, Unprocessable
 from mq.limits import OFFSET_MAX
+from mq.meta import Topic
 from tables.log import Fetched, FetchStatus
 
-__all__ = ["EVENTS_TYPE", "stream_events"]
+__all__ = ["EVENTS_TYPE", "EventPlace", "stream_events"]
 
 EVENTS_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_MS: Final = 15_000
@@ -35,9 +37,48 @@ _HEADERS: Final = [
 ]
 
 
+class EventPlace(NamedTuple):
+    """The partition that a stream reads, and what the ids of its events begin with.
+
+    An offset says nothing in another life of the topic (SPEC MODEL-6): ids of all lives but a name's first have the
+    topic's id, so an id without one is of the first.
+    """
+
+    partition: str
+    prefix: str
+
+    @classmethod
+    def of(cls, topic: Topic, partition: str) -> EventPlace:
+        topic_id = topic.id if topic.world is None else topic.world.id
+        return cls(partition, f"{topic_id}:{partition}" if topic.generation else partition)
+
+    def resumed(self, last_event_id: str | None) -> int | None:
+        """Return the offset after that of the client's last event; None if it had none.
+
+        Raises
+        ------
+        Conflict
+            `topic_made_again`: the event is of another life of the topic.
+        Unprocessable
+            It is no event of this partition.
+        """
+        if not last_event_id:
+            return None
+        place, _, offset = last_event_id.rpartition(":")
+        if place.rpartition(":")[2] != self.partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
+            raise Unprocessable(f"Last-Event-ID: write {self.prefix}:<offset>", field="Last-Event-ID")
+        if place != self.prefix:
+            raise Conflict(
+                "Last-Event-ID: the topic was deleted and made again since this event; begin anew, without it",
+                code="topic_made_again",
+                field="Last-Event-ID",
+            )
+        return int(offset) + 1
+
+
 async def stream_events(
     read: Callable[[FetchQuery], Awaitable[Fetched]],
-    partition: str,
+    place: EventPlace,
     query: FetchQuery,
     last_event_id: str | None,
     client: Client,
@@ -46,18 +87,18 @@ async def stream_events(
 ) -> None:
     """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
 
-    `read` reads the partition, or the logical queue, with this name for the client.
+    `read` reads the partition, or the logical queue, of this place for the client.
 
     If the client may not read any more, or nobody can, the last event says why.
     """
-    offset = _resumed(last_event_id, partition)
+    offset = place.resumed(last_event_id)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
     # The first read comes before the headers, so that a refusal still has its own status.
     found = await read(replace(query, wait_ms=0))
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
     while not client.gone.done():
-        await _piece(send, _text(partition, found), last=False)
+        await _piece(send, _text(place.prefix, found), last=False)
         if is_stopping() or found.status is FetchStatus.OFFSET_TOO_LARGE:
             break
         query = replace(query, offset=found.next_offset)
@@ -86,24 +127,14 @@ async def _piece(send: Send, body: bytes, *, last: bool) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
-def _resumed(last_event_id: str | None, partition: str) -> int | None:
-    """Return the offset after that of `<partition>:<offset>`; None without a header."""
-    if not last_event_id:
-        return None
-    name, _, offset = last_event_id.rpartition(":")
-    if name != partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
-        raise Unprocessable(f"Last-Event-ID: write {partition}:<offset>", field="Last-Event-ID")
-    return int(offset) + 1
-
-
-def _text(partition: str, found: Fetched) -> bytes:
+def _text(prefix: str, found: Fetched) -> bytes:
     """Return the events of one read; a comment if there are none."""
     if found.status is FetchStatus.NO_NEW_MESSAGE:
         return b": waiting\n\n"
     if found.status is not FetchStatus.FOUND:
         place = {"next_offset": found.next_offset, "min_offset": found.min_offset, "max_offset": found.max_offset}
         return b"event: %s\ndata: %s\n\n" % (found.status.value.encode(), msgspec.json.encode(place))
-    name = partition.encode()
+    name = prefix.encode()
     return b"".join(
         b"id: %s:%d\ndata: %s\n\n" % (name, message.offset, msgspec.json.encode(message))
         for message in stored_messages(found.rows)

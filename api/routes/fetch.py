@@ -18,7 +18,7 @@ from api.auth import require_also
 from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics, from_cluster, refuse_global, unknown_here
 from api.log import Metrics, Partitions
 from api.order import Gate, Gates
-from api.reading import EVENTS_TYPE, FetchQuery, GlobalReader, PartitionReader, QueueReader, stream_events
+from api.reading import EVENTS_TYPE, EventPlace, FetchQuery, GlobalReader, PartitionReader, QueueReader, stream_events
 from api.routes.order_request import check_client
 from api.sending import local_name
 from api.wire import (
@@ -56,7 +56,7 @@ __all__ = ["ARROW_TYPE", "FetchEndpoint"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset(
-    {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id"}
+    {"offset", "max_messages", "max_bytes", "wait_ms", "tags", "filter", "group", "client_id", "topic_id"}
 )
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
@@ -121,6 +121,8 @@ class FetchEndpoint:
         if topic is None and from_cluster(scope["headers"]):
             raise unknown_here(topic_name)
         topic = topic or await self._topics.require(topic_name)
+        if "topic_id" in parameters:
+            topic = await self._topics.require_life(topic_name, parameters["topic_id"])
         if topic.topic.world is not None:
             call, client = Call.of(scope, wait_ms=query.wait_ms), Client(scope, receive)
             try:
@@ -148,9 +150,8 @@ class FetchEndpoint:
             if events:
                 resumed = header_text(headers, b"last-event-id")
                 read = self._explained(topic, partial(self._read, topic, partition_name, client=client, gate=gate))
-                await stream_events(
-                    read, partition_name, query, resumed, client, send, lambda: self._partitions.stopping
-                )
+                place = EventPlace.of(topic.topic, partition_name)
+                await stream_events(read, place, query, resumed, client, send, lambda: self._partitions.stopping)
                 return None
             found = await self._read(topic, partition_name, query, client=client, gate=gate)
         except GONE as error:
@@ -189,7 +190,8 @@ class FetchEndpoint:
             if accepts(headers, EVENTS_TYPE):
                 read = self._explained(topic, partial(self._global.rows, topic, queue, call=call, client=client))
                 resumed = header_text(headers, b"last-event-id")
-                await stream_events(read, name, query, resumed, client, send, lambda: self._partitions.stopping)
+                place = EventPlace.of(topic.topic, name)
+                await stream_events(read, place, query, resumed, client, send, lambda: self._partitions.stopping)
                 return None
             found = await self._global.read(topic, queue, query, call, client)
         except GONE as error:

@@ -10,6 +10,7 @@ partitions at once. While the caller works on its messages, the next fetch is al
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from collections import deque
@@ -33,6 +34,8 @@ from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from mq.names import check_topic
 
 __all__ = ["OffsetOutOfRange", "PullConsumer"]
+
+log = logging.getLogger("deltamq.client")
 
 #: Maximum number of open fetches; more partitions take turns.
 _CONNECTIONS_MAX: Final = 64
@@ -63,7 +66,8 @@ class PullConsumer(Closing):
     on_data_loss
         What to do when retention has removed messages that were not read yet, or the log ends before the position:
         `raise` `OffsetOutOfRange`, or `skip` to the nearest offset that exists (`lost_messages` counts; in a logical
-        queue also the offsets of holes).
+        queue also the offsets of holes). So also when the topic was deleted and made again: the next
+        poll goes on at the first message of the new one; `raise` raises `Conflict` (`topic_made_again`) once before.
     fetch_messages, fetch_bytes
         Maximum size of one fetch.
     partitions_age_s_max
@@ -135,8 +139,8 @@ class PullConsumer(Closing):
         """
         self._birthplace.check()
         self._start = start
-        kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
         info = self._admin.get_topic(self.topic)
+        kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic, info.id)
         offsets = resume_offsets(self._admin, info, start, kept, partitions)
         chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
         unknown = [name for name in chosen if name not in offsets]
@@ -149,6 +153,8 @@ class PullConsumer(Closing):
         for reader in self._readers:
             self._drop_fetch(reader)
         self._untold = None
+        self._made_again = False
+        self._topic_id = info.id
         self._follows_route = partitions is None
         self._looks = partitions is None or info.static
         self._readers = deque(
@@ -179,10 +185,13 @@ class PullConsumer(Closing):
             raise Refused("a consumer without `offsets` cannot commit", code="no_offsets", field="offsets")
         positions = self.positions()
         try:
-            self._offsets.save(self._admin, self.topic, positions)
+            self._offsets.save(self._admin, self.topic, self._topic_id, positions)
         except Conflict as error:
             if error.code != "epoch_over":
                 raise
+            if "topic_id" in error.extra:
+                self._begin_again(_made_again(self.topic))
+                return self.positions()
             self.assign(None if self._follows_route else list(positions), start=self._start)
         return self.positions()
 
@@ -237,6 +246,8 @@ class PullConsumer(Closing):
         if self._untold is not None:
             error, self._untold = self._untold, None
             raise error
+        if self._made_again:
+            self._begin_again(_made_again(self.topic))
         deadline = time.monotonic() + wait_ms / 1000
         remaining_ms = wait_ms
         may_ask = True
@@ -252,6 +263,8 @@ class PullConsumer(Closing):
                 return []
             skipped = self.skips
             self._receive(deadline)
+            if self._made_again:
+                self._begin_again(_made_again(self.topic))
             self._find_partitions()
             remaining_ms = max(0, round((deadline - time.monotonic()) * 1000))
             may_ask = remaining_ms > 0 or self.skips > skipped
@@ -308,6 +321,7 @@ class PullConsumer(Closing):
             wait_ms=min(wait_ms, turn_ms),
             tags=self._tags,
             filter=self._filter,
+            topic_id=self._topic_id,
         )
         try:
             connection.ask(ask)
@@ -363,12 +377,23 @@ class PullConsumer(Closing):
     def _failed(self, reader: PartitionReader, endpoint: Endpoint, error: DeltaMQError) -> None:
         """Note a failed fetch; raises unless it may be retried, which is harmless at any host, within `patience`."""
         self._hosts.failed(endpoint, error)
+        if error.code == "topic_made_again":
+            self._made_again = True
+            return
         if error.code == "partition_not_found" and self._follows_route:
             self._partitions_until = 0.0
         elif not is_worth_retrying(error):
             raise error
         if not reader.failed(error, time.monotonic()):
             raise error
+
+    def _begin_again(self, error: Conflict) -> None:
+        """Go to the first message of the topic that was made again; raise once, unless `on_data_loss` is `skip`."""
+        self.assign(None if self._follows_route else [one.partition for one in self._readers], start="first")
+        if not self._skip:
+            raise error
+        self.skips += 1
+        log.warning("event=topic_made_again topic=%s", self.topic)
 
     def _out_of_range(self, reader: PartitionReader, fetched: Fetched) -> None:
         wanted = reader.fetch_offset
@@ -395,7 +420,11 @@ class PullConsumer(Closing):
             if not is_worth_retrying(error):
                 raise
             return
-        there = topic_info(answer.body).named
+        info = topic_info(answer.body)
+        if info.id != self._topic_id:
+            self._made_again = True
+            return
+        there = info.named
         gone = [reader for reader in self._readers if reader.partition not in there]
         for reader in gone if self._follows_route else ():
             self._drop_fetch(reader)
@@ -431,3 +460,11 @@ class PullConsumer(Closing):
         self._connections.close()
         self._selector.close()
         self._admin.close()
+
+
+def _made_again(topic: str) -> Conflict:
+    return Conflict(
+        f"topic {topic} was deleted and made again: the next poll reads the new one from its first message",
+        code="topic_made_again",
+        field="topic",
+    )

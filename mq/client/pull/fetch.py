@@ -49,6 +49,8 @@ class FetchAsk:
     #: The exclusive group and its client that fetch, if the fetch needs a pull lock (SPEC ORDER-4).
     group: str | None = None
     client_id: str | None = None
+    #: The topic's id, so that no offset is used in another life of it (SPEC MODEL-6).
+    topic_id: str | None = None
 
     def target(self, endpoint: Endpoint) -> str:
         """Return the request target."""
@@ -66,6 +68,8 @@ class FetchAsk:
             query["group"] = self.group
         if self.client_id is not None:
             query["client_id"] = self.client_id
+        if self.topic_id is not None:
+            query["topic_id"] = self.topic_id
         return endpoint.target(path_of("topics", self.topic, "partitions", self.partition, "messages"), query)
 
 

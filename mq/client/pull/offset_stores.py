@@ -7,6 +7,7 @@ alone       FileOffsets("audit.json")          the same, without a group: the se
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,19 +25,27 @@ from mq.names import member_name, split_member
 __all__ = ["BroadcastOffsets", "FileOffsets", "GroupOffsets", "OffsetStore"]
 
 
+log = logging.getLogger("deltamq.client")
+
+
 class OffsetStore(Protocol):
-    """A store of offsets by topic and partition: the next ones to be read."""
+    """A store of offsets by topic and partition: the next ones to be read.
 
-    def load(self, admin: Admin, topic: str) -> dict[str, int]:
-        """Return the saved offsets by partition; empty at first."""
+    Offsets belong to one life of a topic, which `topic_id` names: a topic that was deleted and made again has another
+    (SPEC MODEL-6).
+    """
 
-    def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
+    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
+        """Return the saved offsets by partition; empty at first, and if those saved are of another life."""
+
+    def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Save these offsets durably: once this returns, they survive a crash.
 
         Raises
         ------
         Conflict
-            `epoch_over`: the stored offsets were reset since they were loaded. Load them again.
+            `epoch_over`: the stored offsets were reset since they were loaded, or the topic was made again. Load them
+            again.
         """
 
 
@@ -51,7 +60,7 @@ class GroupOffsets:
         #: The group's place at the last load, by consumer and topic: each consumer notices a reset by itself.
         self._places: WeakKeyDictionary[Admin, dict[str, GroupPlace]] = WeakKeyDictionary()
 
-    def load(self, admin: Admin, topic: str) -> dict[str, int]:
+    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
         """Return the group's offsets; empty if there is no such group yet."""
         try:
             place = admin.group_place(self.group, topic)
@@ -59,20 +68,18 @@ class GroupOffsets:
             if error.code != "group_not_found":
                 raise
             place = GroupPlace(offsets={})
-        self._places.setdefault(admin, {})[topic] = place
+        if place.topic_id not in (None, topic_id):
+            place = GroupPlace(offsets={})  # made again between two calls: the next commit is refused
+        self._places.setdefault(admin, {})[topic] = replace(place, topic_id=topic_id)
         return dict(place.offsets)
 
-    def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
+    def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Commit the offsets; a commit never moves a group back (CONS-4) and never undoes a reset (POP-18)."""
         places = self._places.setdefault(admin, {})
         loaded = places.get(topic, GroupPlace(offsets={}))
-        now = admin.commit_place(self.group, topic, replace(loaded, offsets=dict(offsets)))
+        now = admin.commit_place(self.group, topic, replace(loaded, offsets=dict(offsets), topic_id=topic_id))
         # A partition in which the group had not begun had no epoch at the load; it gets this answer's.
-        places[topic] = replace(
-            now,
-            epochs=now.epochs | loaded.epochs,
-            topic_id=now.topic_id if loaded.topic_id is None else loaded.topic_id,
-        )
+        places[topic] = replace(now, epochs=now.epochs | loaded.epochs)
 
 
 class BroadcastOffsets(GroupOffsets):
@@ -93,7 +100,7 @@ class BroadcastOffsets(GroupOffsets):
             )
         self._broadcast_group = group
 
-    def load(self, admin: Admin, topic: str) -> dict[str, int]:
+    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
         """Return the client's offsets; empty at first.
 
         Raises
@@ -111,7 +118,14 @@ class BroadcastOffsets(GroupOffsets):
                 code="group_not_broadcast",
                 field="group",
             )
-        return super().load(admin, topic)
+        return super().load(admin, topic, topic_id)
+
+
+class _Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The offsets of one topic in a file."""
+
+    topic_id: str
+    offsets: dict[str, int]
 
 
 class FileOffsets:
@@ -120,13 +134,19 @@ class FileOffsets:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def load(self, admin: Admin, topic: str) -> dict[str, int]:
-        """Return the topic's offsets in the file; empty if there are none."""
-        return self._read().get(topic, {})
+    def load(self, admin: Admin, topic: str, topic_id: str) -> dict[str, int]:
+        """Return the offsets in the file of this life of the topic; empty if there are none."""
+        kept = self._read().get(topic)
+        if kept is None:
+            return {}
+        if kept.topic_id != topic_id:
+            log.warning("event=topic_made_again topic=%s file=%s detail='its offsets are of before'", topic, self.path)
+            return {}
+        return kept.offsets
 
-    def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
+    def save(self, admin: Admin, topic: str, topic_id: str, offsets: Mapping[str, int]) -> None:
         """Replace the file as a whole."""
-        everything = {**self._read(), topic: dict(offsets)}
+        everything = {**self._read(), topic: _Kept(topic_id=topic_id, offsets=dict(offsets))}
         beside = self.path.with_name(f"{self.path.name}.new")
         with beside.open("wb") as file:
             file.write(msgspec.json.encode(everything))
@@ -135,9 +155,9 @@ class FileOffsets:
         beside.replace(self.path)
         _sync_folder(self.path.parent)
 
-    def _read(self) -> dict[str, dict[str, int]]:
+    def _read(self) -> dict[str, _Kept]:
         try:
-            return decode_as(self.path.read_bytes(), dict[str, dict[str, int]])
+            return decode_as(self.path.read_bytes(), dict[str, _Kept])
         except FileNotFoundError:
             return {}
         except msgspec.MsgspecError as error:

@@ -38,7 +38,9 @@ def test_send_10_so_in_every_form_and_in_part(api: Api, topic: str) -> None:
         return api.call("POST", f"/v1/topics/{topic}/messages", body, **headers).status
 
     lines = b'{"key": "a", "body": "1"}\n{"key": "b", "body": "2"}\n'
-    assert [sent(lines, NDJSON), sent(lines, NDJSON), sent(arrow_stream(key=["a", "b"], body=[b"1", b"2"]), ARROW)] == [200] * 3
+    assert [sent(lines, NDJSON), sent(lines, NDJSON), sent(arrow_stream(key=["a", "b"], body=[b"1", b"2"]), ARROW)] == [
+        200
+    ] * 3
     assert sent(lines.replace(b'"2"', b'"3"'), NDJSON) == 409
     assert sent(arrow_stream(key=["a", "b"], body=[b"0", b"2"]), ARROW) == 409
 

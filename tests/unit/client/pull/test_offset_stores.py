@@ -98,7 +98,7 @@ def test_cons_02_the_start_holds_for_what_was_there_and_is_not_kept(
     (tmp_path / "kept.json").unlink()
     assert positions(partitions=[old], start="last") == {old: 12}
     assert positions(partitions=[old, new], start="last") == {old: 12, new: 2}, "who names partitions reads these"
-    (tmp_path / "kept.json").write_text(json.dumps({"orders": {old: 7}}))
+    (tmp_path / "kept.json").write_text(json.dumps({"orders": {"topic_id": "t-1", "offsets": {old: 7}}}))
     assert positions(start={new: 1}) == {old: 7, new: 1}, "the start names it"
 
 
@@ -126,7 +126,7 @@ def test_cons_04_shared_pull_goes_on_where_the_group_is(stub: StubService, pull:
     kept: dict[str, dict[str, int]] = {"audit": {PARTITION: 7}}
     assert pull(GroupOffsets("audit"), 2) == [7, 8]
     committed = [call.request for call in stub.queue.calls_of("PUT")]
-    assert committed == [{"offsets": {PARTITION: 9}}]
+    assert committed == [{"offsets": {PARTITION: 9}, "topic_id": "t-1"}]
     assert pull(GroupOffsets("new"), 1) == [0], "a group that has not begun begins at the start"
 
 
