@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.merge.state_tables import STATE_TABLES, frame_of
+from jobs.merge.state_tables import STATE_TABLES, frame_of, signed
 from mq.meta import META_ROLE, Access, Meta, queues_of
 from mq.names import broker_of
 from mq.queue import policy_to_json
@@ -29,7 +29,9 @@ from tables.state import (
     QUOTAS,
     ROUTES,
     TOPICS,
+    StateLog,
     open_state_log,
+    take_back,
 )
 from tables.store import Store
 
@@ -45,13 +47,12 @@ Row = dict[str, object]
 
 
 class MetaTables:
-    """The metadata tables of one warehouse; remembers how far each is."""
+    """The metadata tables of one warehouse; remembers the state of each."""
 
     def __init__(self, store: Store, log: MetaLog) -> None:
         self._store = store
         self._log = log
-        #: The last known offset of each table; a table's offset only grows, whichever driver writes it.
-        self._reached: dict[str, int] = {}
+        self._logs: dict[str, StateLog] = {}
 
     def replace(self, session: Callable[[], SparkSession], now: datetime) -> int:
         """Bring the tables up to the log's end; return the number of tables that were replaced.
@@ -61,18 +62,22 @@ class MetaTables:
         """
         self._log.refresh()
         told, meta = self._log.known()
+        for table in META_TABLES:
+            self._look(table, int(now.timestamp() * _MS))
         ends = {table: max(told.get(part, 0) for part in kind.parts) for table, kind in META_TABLES.items()}
-        behind = {table: end for table, end in ends.items() if self._is_behind(table, end, int(now.timestamp() * _MS))}
+        behind = {table: end for table, end in ends.items() if self._logs[table].transactions.get(_APP, 0) < end}
         for table, end in behind.items():
-            self._write(session(), table, meta, end)
-            self._reached[table] = end
+            with signed(session(), self._logs[table]):
+                self._write(session(), table, meta, end)
         return len(behind)
 
-    def _is_behind(self, table: str, end: int, now_ms: int) -> bool:
-        if self._reached.get(table, -1) < end:
+    def _look(self, table: str, now_ms: int) -> None:
+        """Refresh the state of a table, and undo what another engine did to it."""
+        log = open_state_log(self._store, table, STATE_TABLES[table], now_ms, self._logs.get(table))
+        if log.foreign:
+            take_back(self._store, table, log, {}, now_ms)
             log = open_state_log(self._store, table, STATE_TABLES[table], now_ms)
-            self._reached[table] = log.transactions.get(_APP, 0)
-        return self._reached[table] < end
+        self._logs[table] = log
 
     def _write(self, session: SparkSession, table: str, meta: Meta, end: int) -> None:
         frame = frame_of(session, meta_rows(table, meta), partitions=1)

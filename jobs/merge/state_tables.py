@@ -53,6 +53,7 @@ from tables.state import (
     TOPICS,
     TOPICS_SCHEMA,
     StateLog,
+    signature,
 )
 from tables.store import Store
 
@@ -62,6 +63,7 @@ __all__ = [
     "frame_of",
     "idempotent",
     "missing_columns",
+    "signed",
     "spark_schema",
     "table_at",
     "writing_session",
@@ -99,6 +101,7 @@ _SETTINGS: Final = {
 }
 
 
+_USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -117,6 +120,16 @@ def writing_session(spark: SparkSession) -> SparkSession:
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)
     return session
+
+
+@contextmanager
+def signed(session: SparkSession, log: StateLog) -> Iterator[None]:
+    """Sign the commits of this session meanwhile: their writer has looked at the table's log up to this (TABLE-5)."""
+    session.conf.set(_USER_METADATA, signature(log.version))
+    try:
+        yield
+    finally:
+        session.conf.unset(_USER_METADATA)
 
 
 @contextmanager

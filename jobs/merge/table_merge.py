@@ -20,7 +20,7 @@ from pyspark.sql.functions import min as least_of
 
 from jobs.merge.batch import MergeInput
 from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, table_at
+from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, signed, table_at
 from jobs.merge.targets import MergeTarget
 from jobs.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
@@ -30,7 +30,7 @@ from tables.failpoints import failpoint
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue import MergePlan, MetaLog, PlannedRange, app_id, forget_plans, put_plan, read_plan, watermark
-from tables.state import CONSUMER_OFFSETS, StateLog, open_state_log, read_state_log
+from tables.state import CONSUMER_OFFSETS, StateLog, is_whole, open_state_log, read_state_log, take_back
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
 
@@ -146,7 +146,8 @@ class TableMerge:
         ends = {log.ref: log.end_offset for log in logs}
         self._look(now)
         if missing := missing_columns(self._target.table, self._log):
-            add_columns(session, self._store, self._target.table, missing)
+            with signed(session, self._log):
+                add_columns(session, self._store, self._target.table, missing)
             self._look(now)
         if not logs:
             return done
@@ -198,9 +199,32 @@ class TableMerge:
         """Refresh the state of the table."""
         table = self._target.table
         self._log = self._newest_log(now)
+        if self._log.foreign:
+            self._take_back(now)
+            self._log = self._newest_log(now)
         transactions = self._log.transactions
         if transactions.get(app_id(table), -1) != self._merged.batch:
             self._merged = watermark(self._store, table, transactions)
+
+    def _take_back(self, now: datetime) -> None:
+        """Undo what another engine did to the table, and go on with the logs from where the table is then.
+
+        The plan of an empty batch says where that is; the commit that undoes stores its number.
+        """
+        table, log = self._target.table, self._log
+        stops = watermark(self._store, table, log.transactions).stops
+        if not is_whole(self._store, table, log):
+            stops = {one.ref: one.min_offset for one in self._newest_logs()}
+        app = app_id(table)
+        merged = log.all_transactions.get(app, -1)
+        if merged == log.transactions.get(app, -1) and is_whole(self._store, table, log):
+            take_back(self._store, table, log, {}, int(now.timestamp() * _MS))
+            return
+        logs = {ref: PlannedRange(stop, stop) for ref, stop in stops.items()}
+        plan = MergePlan(batch=merged + 1, logs=logs)
+        while put_plan(self._store, table, plan) != plan:
+            plan = replace(plan, batch=plan.batch + 1)
+        take_back(self._store, table, log, {app: plan.batch}, int(now.timestamp() * _MS))
 
     def _newest_log(self, now: datetime) -> StateLog:
         table = self._target.table
@@ -299,7 +323,7 @@ class TableMerge:
             failpoint("merge.before_merge")
             source.createOrReplaceTempView("source")
             merge = self._target.merge.replace(_ON, _ON + evaluated.condition, 1)
-            with idempotent(batch.session, app_id(table), plan.batch):
+            with signed(batch.session, self._log), idempotent(batch.session, app_id(table), plan.batch):
                 batch.session.sql(f"MERGE INTO {table_at(self._store, table)} t USING source s {merge}")
         failpoint("merge.after_merge")
         forget_plans(self._store, table, plan.batch)
@@ -323,7 +347,8 @@ class TableMerge:
         self._log = self._newest_log(batch.now)
         if len(self._log.files) <= self._compacted_to + self._tuning.files_max:
             return
-        batch.session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
+        with signed(batch.session, self._log):
+            batch.session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
         self._log = self._newest_log(batch.now)
         self._compacted_to = len(self._log.files)
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tables.delta.actions import Commit, DataFile, NewCommit, commit_name, encode_append, encode_fence, encode_rewrite
+from tables.delta.actions import (
+    ENGINE,
+    Commit,
+    DataFile,
+    NewCommit,
+    commit_name,
+    encode_append,
+    encode_fence,
+    encode_rewrite,
+)
 from tables.delta.checkpoint import (
     ForeignCheckpoint,
     LogCheckpoint,
@@ -18,7 +27,7 @@ from tables.delta.creation import check_no_data, create_table
 from tables.delta.described_file import described_file
 from tables.delta.encode import Encoded, encode_file, encode_stamped
 from tables.delta.file_stats import decoded_stats, time_ms
-from tables.delta.foreign import ForeignCommit
+from tables.delta.foreign import OUR_ENGINE, ForeignCommit, author_of, columns_of
 from tables.delta.head import can_put_back, head_key, put_back, read_head
 from tables.delta.joined_file import join_files
 from tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
@@ -40,11 +49,13 @@ from tables.delta.snapshot import (
 from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, one_batch, table_of
 
 __all__ = [
+    "ENGINE",
     "GROUP_BYTES_MAX",
     "LOG_KEEP",
     "MESSAGE_PROTOCOL",
     "MESSAGE_TABLE_SETTINGS",
     "ORPHAN_KEEP",
+    "OUR_ENGINE",
     "SMALL_FILE_ROWS_MAX",
     "UNGUARDED_PROTOCOL",
     "Commit",
@@ -64,10 +75,12 @@ __all__ = [
     "RowsPart",
     "Snapshot",
     "Stamped",
+    "author_of",
     "can_put_back",
     "check_checkpoint_file",
     "check_no_data",
     "checkpoint_names",
+    "columns_of",
     "commit_name",
     "create_table",
     "decoded_stats",

@@ -18,7 +18,15 @@ import msgspec
 
 from mq.errors import Corrupt
 
-__all__ = ["OUR_ENGINE", "Foreign", "ForeignCommit", "check_metadata", "foreign_commit"]
+__all__ = [
+    "OUR_ENGINE",
+    "Foreign",
+    "ForeignCommit",
+    "author_of",
+    "check_metadata",
+    "columns_of",
+    "foreign_commit",
+]
 
 #: How our own `engineInfo` begins.
 OUR_ENGINE: Final = "DeltaMQ/"
@@ -61,7 +69,7 @@ def foreign_commit(text: bytes, source: str) -> Foreign | None:
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if isinstance(a.get("commitInfo"), dict)), {})
     if not info or str(info.get("engineInfo")).startswith(OUR_ENGINE):
         return None
-    author = _author(info)
+    author = author_of(info)
     if changed := _changes(actions):
         raise ForeignCommit(f"{source}: {author} {changed}; no other engine may write to message tables: {_REMEDY}")
     metadata = next((a["metaData"] for a in actions if isinstance(a.get("metaData"), dict)), None)
@@ -77,7 +85,8 @@ def _actions(text: bytes) -> Sequence[dict[str, Any]]:
     return found if all(isinstance(action, dict) for action in found) else []
 
 
-def _author(info: Mapping[str, Any]) -> str:
+def author_of(info: Mapping[str, Any]) -> str:
+    """Return in words who made a commit, with which operation and when, by its `commitInfo`."""
     engine = info.get("engineInfo") or info.get("clientVersion") or "an unknown engine"
     user = f" for {info['userName']}" if info.get("userName") else ""
     time_ms = info.get("timestamp")
@@ -101,7 +110,7 @@ def _changes(actions: Sequence[Mapping[str, Any]]) -> str:
 def check_metadata(before: Mapping[str, object], after: Mapping[str, object], *, author: str, source: str) -> None:
     """Raise `ForeignCommit` if another engine's metadata change the columns, or settings of ours."""
     changed = [name for name in _FIXED if before.get(name) != after.get(name)]
-    changed += ["the columns"] if _columns(before) != _columns(after) else []
+    changed += ["the columns"] if columns_of(before) != columns_of(after) else []
     own = [_settings(metadata) for metadata in (before, after)]
     changed += sorted(name for name in {*own[0], *own[1]} if own[0].get(name) != own[1].get(name))
     if changed:
@@ -110,7 +119,7 @@ def check_metadata(before: Mapping[str, object], after: Mapping[str, object], *,
         )
 
 
-def _columns(metadata: Mapping[str, object]) -> object:
+def columns_of(metadata: Mapping[str, object]) -> object:
     """Return a table's columns without what comments say of them."""
     try:
         schema = msgspec.json.decode(str(metadata.get("schemaString")))

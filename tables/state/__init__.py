@@ -49,7 +49,9 @@ from tables.state.schema import (
     TOPICS,
     TOPICS_SCHEMA,
 )
+from tables.state.signature import signature
 from tables.state.table import StateLog, open_state_log, read_state, read_state_log, state_transactions, state_version
+from tables.state.taken_back import is_whole, take_back
 from tables.state.upkeep import sweep_state
 
 __all__ = [
@@ -95,12 +97,15 @@ __all__ = [
     "Progress",
     "StateLog",
     "committed_of_rows",
+    "is_whole",
     "open_state_log",
     "read_state",
     "read_state_log",
     "rows_of_committed",
+    "signature",
     "state_transactions",
     "state_version",
     "states_of_rows",
     "sweep_state",
+    "take_back",
 ]

@@ -2,15 +2,19 @@
 
     _delta_log/..20.checkpoint.parquet  +  ..21.json, ..22.json   -->   live files, the version of each transaction
 
+What another engine did to rows or columns does not count (`tables.state.signature`): the state is that before it, until
+the merge job takes it back (`tables.state.taken_back`). A checkpoint that holds such a change is passed over.
+
 Only the features that DeltaMQ's own state tables use are supported (Delta reader version 1, no partition columns);
 anything else is an error. `format("delta")` and every other Delta reader see the same rows.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,17 +26,25 @@ from mq.errors import Corrupt, Unavailable
 from tables.delta import UNGUARDED_PROTOCOL, create_table
 from tables.paths import LOG_FOLDER
 from tables.schema import delta_schema
+from tables.state.signature import foreign_change, is_ours, signed_after
 from tables.store import FileMissing, Store
 
 __all__ = [
     "State",
     "StateLog",
+    "apply_commit",
+    "commit_key",
+    "from_checkpoint",
+    "log_versions_of",
     "open_state_log",
+    "read_actions",
     "read_state",
     "read_state_log",
     "state_transactions",
     "state_version",
 ]
+
+told = logging.getLogger("deltamq.tables")
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -76,13 +88,21 @@ class StateLog:
     removed_ms: dict[str, int] = field(default_factory=dict)
     #: The names of the table's columns.
     columns: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    reader_version: int = _READER_VERSION
+    #: The newest version that there is; that of this state, unless another engine changed the table since.
+    newest: int = -1
+    #: Which version that was, who made it, and what it does; nothing if nobody did.
+    foreign: str = ""
+    #: The newest versions of transactions, those of commits behind that change included.
+    all_transactions: dict[str, int] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
         """The live data files, relative to the table's folder."""
         return [unquote(path) for path in self.files]
 
-    def apply(self, action: Mapping[str, Any], where: str) -> None:
+    def apply(self, action: Mapping[str, Any]) -> None:
         """Apply one action of a commit or a checkpoint."""
         if (add := action.get("add")) is not None:
             self.files[add["path"]] = add.get("stats")
@@ -93,11 +113,16 @@ class StateLog:
         elif (txn := action.get("txn")) is not None:
             self.transactions[txn["appId"]] = txn["version"]
         elif (metadata := action.get("metaData")) is not None:
+            self.metadata = metadata
             self.columns = tuple(one["name"] for one in msgspec.json.decode(metadata["schemaString"])["fields"])
-        elif (protocol := action.get("protocol")) is not None and protocol["minReaderVersion"] > _READER_VERSION:
-            raise Corrupt(
-                f"{where}: needs a reader of version {protocol['minReaderVersion']}; another program altered the table"
-            )
+        elif (protocol := action.get("protocol")) is not None:
+            self.reader_version = protocol["minReaderVersion"]
+
+    def copy(self) -> StateLog:
+        """Return a state that later changes of this one leave alone."""
+        return replace(
+            self, transactions=dict(self.transactions), files=dict(self.files), removed_ms=dict(self.removed_ms)
+        )
 
 
 def open_state_log(
@@ -153,6 +178,8 @@ def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[s
         except FileMissing as error:
             missing = error
             continue
+        if log.foreign:
+            told.warning("event=state_table_changed table=%s by=%r", folder, log.foreign)
         rows = pa.concat_tables(tables) if tables else wanted.empty_table()
         return State(version=log.version, transactions=log.transactions, rows=rows)
     raise Corrupt(f"{missing.detail} is missing, but the log of {folder} names it") from missing
@@ -166,11 +193,11 @@ def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
 
 def state_version(store: Store, folder: str) -> int:
     """Return the newest version of the table, -1 if there is none; this costs one listing."""
-    commits, checkpoints = _versions(store, folder)
+    commits, checkpoints = log_versions_of(store, folder)
     return max([-1, *commits[-1:], *checkpoints[-1:]])
 
 
-def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
+def log_versions_of(store: Store, folder: str) -> tuple[list[int], list[int]]:
     """Return the versions of the existing commits and of the existing checkpoints, ascending."""
     names = store.names(f"{folder}/{LOG_FOLDER}")
     commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
@@ -198,45 +225,120 @@ def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> 
 
 def _is_newest(store: Store, folder: str, version: int) -> bool:
     """Return whether `version` is the last commit, which is never cleaned up."""
-    here, after = (f"{folder}/{LOG_FOLDER}/{at:020d}.json" for at in (version, version + 1))
+    here, after = (commit_key(folder, at) for at in (version, version + 1))
     return store.exists(here) and not store.exists(after)
 
 
 def _load(store: Store, folder: str) -> StateLog | None:
     """Replay the newest checkpoint and the commits after it; raises `FileMissing` if a clean-up was faster."""
-    commits, checkpoints = _versions(store, folder)
+    commits, checkpoints = log_versions_of(store, folder)
     if not commits and not checkpoints:
         return None
-    log = StateLog()
-    if checkpoints:
-        _apply_checkpoint(store, f"{folder}/{LOG_FOLDER}/{checkpoints[-1]:020d}.checkpoint.parquet", log)
-        log.version = log.checkpoint_version = checkpoints[-1]
-    newest = commits[-1] if commits else -1
+    log = _base(store, folder, checkpoints)
+    newest = max([*commits[-1:], *checkpoints[-1:]])
+    found = _replayed(store, folder, log, newest)
+    found.newest = newest
+    if found.reader_version > _READER_VERSION:
+        raise Corrupt(f"{folder}: needs a reader of version {found.reader_version}; another program altered the table")
+    return found
+
+
+def _replayed(store: Store, folder: str, log: StateLog, newest: int) -> StateLog:
+    """Return the state after the commits up to `newest`, or before the first one that may not count.
+
+    One that is signed by who has looked at that one ends this: it has taken it back.
+    """
+    before: StateLog | None = None
+    began = log.version
     for version in range(log.version + 1, newest + 1):
-        _apply_commit(store, f"{folder}/{LOG_FOLDER}/{version:020d}.json", log)
-        log.version = version
+        actions = read_actions(store, folder, version)
+        after = signed_after(actions)
+        if after is not None and before is not None and after > before.version:
+            before = None
+        if after is not None and after >= began:
+            log.foreign = ""
+        change = foreign_change(actions, log.metadata) if before is None and version else None
+        if change is not None:
+            before = log.copy()
+            before.foreign = f"version {version}: {change}"
+        apply_commit(log, actions, version)
+    found = log if before is None else before
+    found.all_transactions = log.transactions
+    return found
+
+
+def _base(store: Store, folder: str, checkpoints: Sequence[int]) -> StateLog:
+    """Return the state of the newest checkpoint that holds no change of another engine.
+
+    If each of them holds one, what was before is not known any more: that of the newest is taken, and says so.
+    """
+    for version in reversed(checkpoints):
+        if not _change_before(store, folder, version):
+            return from_checkpoint(store, folder, version)
+    if not checkpoints or store.exists(commit_key(folder, 0)):
+        return StateLog()
+    log = from_checkpoint(store, folder, checkpoints[-1])
+    log.foreign = _change_before(store, folder, checkpoints[-1])
     return log
 
 
-def _apply_commit(store: Store, key: str, log: StateLog) -> None:
+def _change_before(store: Store, folder: str, version: int) -> str:
+    """Return what another engine did in this version or before it, as far as commits are there; nothing if nothing."""
+    for at in range(version, -1, -1):
+        try:
+            actions = read_actions(store, folder, at)
+        except FileMissing:
+            return ""
+        if (change := foreign_change(actions, None)) is not None:
+            return f"version {at}: {change}"
+        after = signed_after(actions)
+        if is_ours(actions) and (after is None or after >= at - 1):
+            return ""
+    return ""
+
+
+def commit_key(folder: str, version: int) -> str:
+    """Return the key of a commit of a state table."""
+    return f"{folder}/{LOG_FOLDER}/{version:020d}.json"
+
+
+def read_actions(store: Store, folder: str, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a commit; raises `FileMissing` or `Corrupt`."""
+    key = commit_key(folder, version)
     content = store.read(key).to_pybytes()
     try:
         actions = [msgspec.json.decode(line) for line in content.splitlines() if line]
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{key}: is not a commit of a state table: {error!r}") from error
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        raise Corrupt(f"{key}: is not a commit of a state table: it has no actions")
+    return actions
+
+
+def apply_commit(log: StateLog, actions: Sequence[Mapping[str, Any]], version: int) -> None:
+    """Apply a commit; raises `Corrupt` if it is none of a state table."""
+    try:
         # A commit may remove a file and add one of the same name; by Delta's rules the addition counts.
         for action in sorted(actions, key=lambda one: "add" in one):
-            log.apply(action, key)
+            log.apply(action)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise Corrupt(f"{key}: is not a commit of a state table: {error!r}") from error
+        raise Corrupt(f"version {version}: is not a commit of a state table: {error!r}") from error
+    log.version = version
 
 
-def _apply_checkpoint(store: Store, key: str, log: StateLog) -> None:
+def from_checkpoint(store: Store, folder: str, version: int, log: StateLog | None = None) -> StateLog:
+    """Return the state that a checkpoint holds, in `log` if that is given."""
+    key = f"{folder}/{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+    log = log or StateLog()
     try:
         table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(_CHECKPOINT_COLUMNS))
         for name in _CHECKPOINT_COLUMNS:
             for value in table.column(name).drop_null().to_pylist():
-                log.apply({name: value}, key)
+                log.apply({name: value})
     except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError) as error:
         raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
+    log.version = log.checkpoint_version = version
+    return log
 
 
 def _file_rows(store: Store, key: str, wanted: pa.Schema) -> pa.Table:

@@ -36,7 +36,8 @@ from tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tables.schema import TIME
 from tables.state.rows import rows_of_committed
 from tables.state.schema import CONSUMER_OFFSETS, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
-from tables.state.table import read_state, read_state_log, state_transactions
+from tables.state.signature import signature
+from tables.state.table import read_state, read_state_log, state_transactions, state_version
 from tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
 from tables.store.local import LocalStore
 from tests.contract.test_recovery import CHECKPOINT, LANE
@@ -52,14 +53,14 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., None]:
-    """One commit of another Delta writer."""
+    """One commit of the merge job, by another Delta writer than Spark."""
 
     def commit(*numbers: int, version: int | None = None, mode: str = "append") -> None:
         rows = pa.table({"n": list(numbers), "text": [str(n) for n in numbers]})
         done = [] if version is None else [Transaction("us", version)]
-        write_deltalake(
-            str(tmp_path / FOLDER), rows, mode=mode, commit_properties=CommitProperties(app_transactions=done)
-        )
+        signed = {"userMetadata": signature(state_version(LocalStore(tmp_path), FOLDER))}
+        properties = CommitProperties(app_transactions=done, custom_metadata=signed)
+        write_deltalake(str(tmp_path / FOLDER), rows, mode=mode, commit_properties=properties)
 
     return commit
 
@@ -134,8 +135,11 @@ def damage_data(folder: Path) -> None:
 
 
 def newer_protocol(folder: Path) -> None:
-    actions = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}}
-    (folder / "_delta_log" / f"{3:020d}.json").write_text(json.dumps(actions) + "\n")
+    """A commit of the merge job itself, of a release that is not known here."""
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
+    actions = ({"commitInfo": {"userMetadata": signature(2)}}, {"protocol": protocol})
+    text = "".join(json.dumps(action) + "\n" for action in actions)
+    (folder / "_delta_log" / f"{3:020d}.json").write_text(text)
 
 
 @pytest.mark.parametrize("damage", [damage_commit, remove_data, damage_data, newer_protocol])

@@ -1,14 +1,32 @@
-"""Spark at our message tables: it reads them and may not write them (SPEC TABLE-1)."""
+"""Other sessions of Spark at our tables: they may not write message tables, and change no state (SPEC TABLE-1, 5)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs.merge.merge import Merger
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
+from tables.queue.records import rows_of_offset_records
+from tables.queue.recovery import recover_progress
+from tables.queue.refs import OFFSETS, system_ref
+from tables.state.schema import CONSUMER_OFFSETS, TOPICS
+from tables.state.table import read_state_log
+from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 from tests.unit.jobs.warehouses import Filled
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 REF = PartitionRef(Space.TOPICS, "orders", "orders@broker-a")
 STATEMENTS = [
     "OPTIMIZE {table}",
@@ -34,3 +52,57 @@ def test_table_01_spark_reads_and_may_not_write(spark: SparkSession, filled: Fil
         assert spark.table(table).count() == 4, statement
     assert log.append([batch(b"e")])[0].version == 5, "none of them left a commit"
     assert [bytes(row.body) for row in spark.table(table).orderBy("offset").collect()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[QueueTables]:
+    made = QueueTables(tmp_path / "w")
+    yield made
+    made.close()
+
+
+STATE_STATEMENTS = [
+    "DELETE FROM {table}",
+    "UPDATE {table} SET committed_offset = 0",
+    "RESTORE TABLE {table} TO VERSION AS OF 0",
+    "ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+    "DELETE FROM {table} WHERE committed_offset > 0",
+    "ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+]
+
+
+@pytest.mark.long
+def test_table_05_what_another_session_does_to_state_tables_counts_for_nothing(
+    spark: SparkSession, tables: QueueTables
+) -> None:
+    """No start of a service is stopped by it, no acknowledged message comes again, and the next merge takes it back."""
+    lane = LaneKey(tables.topic("orders", 2).id, "billing", False, f"orders@{BROKER}")
+    epoch = tables.group().epoch
+    log = tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER))
+
+    def commit(offset: int) -> None:
+        record = OffsetRecord(lane=lane, topic="orders", committed=Committed(epoch, offset))
+        log.append([Batch(rows_of_offset_records([record]))])
+
+    def progress() -> Committed:
+        return recover_progress(Warehouse.open(tables.conf.warehouse.uri), CLUSTER, [BROKER])[lane]
+
+    merger = Merger(tables.warehouse, tables.conf)
+    store = tables.warehouse.store
+    table = f"delta.`{store.uri(CONSUMER_OFFSETS)}`"
+    for offset, statement in enumerate(STATE_STATEMENTS, start=5):
+        commit(offset)
+        merger.run(spark, NOW)
+        log.delete_below(log.end_offset)
+        spark.sql(statement.format(table=table))
+        found = read_state_log(store, CONSUMER_OFFSETS)
+        assert found is not None and found.foreign, statement
+        assert progress() == Committed(epoch, offset), statement
+    commit(99)
+    spark.sql(f"DELETE FROM delta.`{store.uri(TOPICS)}`")
+    merger.run(spark, NOW)
+    found = read_state_log(store, CONSUMER_OFFSETS)
+    assert found is not None and found.foreign == "" and found.reader_version == 1
+    assert progress() == Committed(epoch, 99)
+    assert [row.committed_offset for row in spark.table(table).collect()] == [99], "as Spark reads it, too"
+    assert spark.table(f"delta.`{store.uri(TOPICS)}`").count() == 1
