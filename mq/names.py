@@ -13,10 +13,11 @@ import hashlib
 import re
 from typing import Final, NamedTuple
 
-from mq.errors import Refused
+from mq.errors import Refused, Unprocessable
 from mq.limits import FOLDER_LENGTH_MAX, NAME_LENGTH_MAX
 
 __all__ = [
+    "TAG_NOT_IN",
     "PartitionName",
     "broker_of",
     "check_broker",
@@ -24,10 +25,12 @@ __all__ = [
     "check_group",
     "check_partition",
     "check_reader",
+    "check_tag",
     "check_topic",
     "decode_path",
     "encode_path",
     "is_system",
+    "is_tag",
     "member_name",
     "partition_name",
     "split_member",
@@ -38,6 +41,10 @@ _PARTITION: Final = re.compile(r"[A-Za-z0-9._%|#\-]{1,127}")
 #: A group and a client's id (`mq.wire.CLIENT_PATTERN`).
 _MEMBER: Final = re.compile(rf"({_NAME.pattern})@([!-.0-~]{{1,{NAME_LENGTH_MAX}}})")
 _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
+#: What no tag has (SPEC CONS-10): subscriptions are written `TagA||TagB`, or `*`, and people write `A,B` or `A && B`. A
+#: tag that has one of these could be sent and never subscribed. In the syntax of RE2 and of Python.
+TAG_NOT_IN: Final = r"[\x00-\x20\x7f*|&,]"
+_NOT_IN_TAG: Final = re.compile(TAG_NOT_IN)
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 #: Marks a digest. It is not an escape, so the folder of a short name never contains it.
@@ -48,6 +55,22 @@ _ESCAPE: Final = re.compile(r"~([0-9A-F]{2})")
 def is_system(name: str) -> bool:
     """Return whether `name` is reserved for DeltaMQ: clients may neither create it nor produce to it."""
     return name.startswith(_SYSTEM_PREFIXES)
+
+
+def is_tag(text: str) -> bool:
+    """Whether a text can be a tag, apart from its length."""
+    return bool(text) and _NOT_IN_TAG.search(text) is None
+
+
+def check_tag(tag: str, field: str = "tag") -> str:
+    """Return the tag, or raise `Unprocessable` if it is none; its length is checked elsewhere."""
+    if not is_tag(tag):
+        raise Unprocessable(
+            f"{field}: a tag has no spaces and none of * | & , ({tag[:40]!r}); several are written TagA||TagB",
+            code="invalid_tag",
+            field=field,
+        )
+    return tag
 
 
 def _check(name: str, *, kind: str, pattern: re.Pattern[str]) -> str:

@@ -55,7 +55,7 @@ PARTITION_CHECKPOINTS_MAX: Final = 20_000
 BUCKET_MS: Final = 100
 
 # Retries (SPEC RETRY-2). A wait is an invisible time, so it has the same upper bound.
-MAX_ATTEMPTS_DEFAULT: Final = 16
+MAX_ATTEMPTS_DEFAULT: Final = 17
 MAX_ATTEMPTS_MAX: Final = 10_000
 RETRY_WAITS_MAX: Final = 64
 RETRY_WAIT_MS_MAX: Final = INVISIBLE_MS_MAX

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,8 +24,12 @@ from mq.limits import (
     TIME_US_MAX,
     TIME_US_MIN,
 )
+from mq.names import TAG_NOT_IN, check_tag
 
 __all__ = ["check_column"]
+
+#: A message with fewer headers has none twice.
+_SEVERAL: Final = 2
 
 _TEXT_LIMITS: Final = {"key": KEY_BYTES_MAX, "tag": TAG_BYTES_MAX, "message_id": MESSAGE_ID_BYTES_MAX}
 
@@ -44,6 +49,8 @@ def check_column(name: str, column: pa.Array) -> None:
         _check_lengths(name, column, MESSAGE_BYTES_MAX, TooLarge)
     elif name in _TEXT_LIMITS:
         _check_lengths(name, column, _TEXT_LIMITS[name], Unprocessable)
+        if name == "tag":
+            _check_tags(column)
     elif name == "born_time":
         bounds = pc.min_max(column)
         if bounds["min"].is_valid and (bounds["min"].value < TIME_US_MIN or bounds["max"].value >= TIME_US_MAX):
@@ -61,6 +68,17 @@ def _check_lengths(name: str, column: pa.Array, limit: int, kind: type[Refused])
         raise kind(detail, code=code, field=name, extra={"limit": limit, "row": row})
 
 
+def _check_tags(column: pa.StringArray) -> None:
+    wrong = pc.or_(pc.match_substring_regex(column, TAG_NOT_IN), pc.equal(column, ""))
+    row = pc.index(wrong, True).as_py()
+    if row >= 0:
+        try:
+            check_tag(column[row].as_py())
+        except Unprocessable as error:
+            error.extra["row"] = row
+            raise
+
+
 def _check_headers(column: pa.MapArray) -> None:
     offsets = np.asarray(column.offsets)
     if int(np.diff(offsets).max(initial=0)) > HEADERS_MAX:
@@ -70,7 +88,23 @@ def _check_headers(column: pa.MapArray) -> None:
     keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
     if items.null_count:
         raise Refused("headers: a header's value is null", code="invalid_type", field="headers")
+    _check_repeats(offsets, keys)
     sizes = pc.add(pc.binary_length(keys), pc.binary_length(items))
     if (pc.max(sizes).as_py() or 0) > HEADER_BYTES_MAX:
         detail = f"headers: a header has at most {HEADER_BYTES_MAX} bytes"
         raise Unprocessable(detail, field="headers", extra={"limit": HEADER_BYTES_MAX})
+
+
+def _check_repeats(offsets: npt.NDArray[np.int32], keys: pa.StringArray) -> None:
+    """Refuse a header that a message has twice: one reader would take the first value, and another the last."""
+    if int(np.diff(offsets).max(initial=0)) < _SEVERAL:
+        return
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    names = keys.dictionary_encode()
+    codes = rows * max(1, len(names.dictionary)) + names.indices.to_numpy(zero_copy_only=False)
+    _, first = np.unique(codes, return_index=True)
+    if len(first) < len(codes):
+        twice = int(np.setdiff1d(np.arange(len(codes)), first)[0])
+        row, name = int(rows[twice]), keys[twice].as_py()
+        detail = f"headers: row {row} has the header {name[:40]!r} twice; a message has each once"
+        raise Unprocessable(detail, field="headers", extra={"row": row})

@@ -23,7 +23,7 @@ from tables.schema import HEADERS, MESSAGE_SCHEMA
 
 __all__ = ["message_paths"]
 
-_TAGS_PATTERN: Final = r"^(\*|[^|*\s][^|*]{0,30}(\|\|[^|*\s][^|*]{0,30}){0,8})$"
+_TAGS_PATTERN: Final = r"^(\*|[^|*&,\s]{1,31}(\|\|[^|*&,\s]{1,31}){0,8})$"
 #: The lines are a description, not a `value`: tools that probe calls by their examples cannot write this media type.
 _NDJSON_EXAMPLE: Final[Json] = {
     "summary": "Two messages",

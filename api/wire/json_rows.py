@@ -27,6 +27,7 @@ from mq.limits import (
     TAG_BYTES_MAX,
     TIME_US_MAX,
 )
+from mq.names import check_tag, is_tag
 from mq.wire import Message, ProduceRequest
 from tables.queue import Times, times_of_lists
 
@@ -174,7 +175,7 @@ def _rows(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Deco
         detail = f"messages: {count} messages; a request takes at most {REQUEST_MESSAGES_MAX}"
         raise TooLarge(detail, code="too_many_messages", field="messages", extra={"limit": REQUEST_MESSAGES_MAX})
     if count == 1 and _is_plain(messages[0], nbytes):
-        return _single(messages[0], nbytes)
+        return _single(messages[0], nbytes, where)
     return _columns(messages, nbytes, where, now_ms)
 
 
@@ -194,9 +195,11 @@ def _is_plain(message: Message, nbytes: int) -> bool:
     )
 
 
-def _single(message: Message, nbytes: int) -> Decoded:
+def _single(message: Message, nbytes: int, where: str) -> Decoded:
     """Decode a request of one plain message."""
     assert message.body is not None, "a plain message has one"
+    if message.tag is not None:
+        check_tag(message.tag, where.format(0) + ".tag")
     rows = Rows(
         1,
         nbytes,
@@ -217,7 +220,7 @@ def _columns(messages: list[Message], nbytes: int, where: str, now_ms: int) -> D
         nbytes,
         body=_bodies(messages, nbytes, where),
         key=_text([m.key for m in messages], "key", KEY_BYTES_MAX, where),
-        tag=_text([m.tag for m in messages], "tag", TAG_BYTES_MAX, where),
+        tag=_tags(messages, where),
         headers=_headers(messages, where),
         message_id=_text([m.message_id for m in messages], "message_id", MESSAGE_ID_BYTES_MAX, where),
         born_time=_born_times(messages, where),
@@ -275,6 +278,15 @@ def _text(column: list[str | None], name: str, limit: int, where: str) -> list[s
         if value is not None and len(value) * 4 > limit:
             _check_bytes(value, limit, f"{where.format(i)}.{name}", Unprocessable)
     return filled
+
+
+def _tags(messages: list[Message], where: str) -> list[str | None] | None:
+    column = _text([m.tag for m in messages], "tag", TAG_BYTES_MAX, where)
+    for tag in dict.fromkeys(column or ()):
+        if tag is not None and not is_tag(tag):
+            at = [m.tag for m in messages].index(tag)
+            check_tag(tag, f"{where.format(at)}.tag")
+    return column
 
 
 def _headers(messages: list[Message], where: str) -> list[dict[str, str] | None] | None:

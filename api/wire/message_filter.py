@@ -7,6 +7,7 @@ import pyarrow as pa
 from mq.errors import Unprocessable
 from mq.filters import parse_filter
 from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
+from mq.names import is_tag
 from tables.row_filter import MessageFilter
 
 __all__ = ["message_filter"]
@@ -30,8 +31,9 @@ def _tags_of(text: str | None) -> pa.Array | None:
     if text is None or text.strip() == "*":
         return None
     tags = [tag.strip() for tag in text.split("||")]
-    if not all(tags) or any(tag == "*" or "|" in tag for tag in tags):
-        raise Unprocessable("tags: write * or TagA||TagB", code="invalid_tag_filter", field="tags")
+    if not all(map(is_tag, tags)):
+        detail = "tags: write * or TagA||TagB; a tag has no spaces and none of * | & ,"
+        raise Unprocessable(detail, code="invalid_tag_filter", field="tags")
     if len(tags) > TAG_FILTER_TAGS_MAX:
         detail = f"tags: at most {TAG_FILTER_TAGS_MAX} tags"
         raise Unprocessable(detail, code="invalid_tag_filter", field="tags", extra={"limit": TAG_FILTER_TAGS_MAX})

@@ -64,7 +64,7 @@ def group() -> None:
     "--consume-from",
     help=f"Where to begin in a partition never consumed (first): {PLACE_HELP}.",
 )
-@click.option("--max-attempts", type=click.IntRange(1), help="Deliveries before a message becomes a dead letter (16).")
+@click.option("--max-attempts", type=click.IntRange(1), help="Deliveries before a message becomes a dead letter (17).")
 @click.option(
     "--retry-policy", help='Waits in ms by attempt (1000,5000,60000), {"fixed_ms": n} or {"exponential": {...}}.'
 )

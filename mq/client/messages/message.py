@@ -17,6 +17,7 @@ from mq.limits import (
     MESSAGE_ID_BYTES_MAX,
     TAG_BYTES_MAX,
 )
+from mq.names import check_tag
 
 __all__ = ["Message", "as_bytes", "as_messages", "check_message"]
 
@@ -86,8 +87,10 @@ def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MA
     # A character takes at most 4 bytes in UTF-8, so short text fits and need not be encoded.
     if message.key is not None and len(message.key) * 4 > KEY_BYTES_MAX:
         _check_text("key", message.key, KEY_BYTES_MAX)
-    if message.tag is not None and len(message.tag) * 4 > TAG_BYTES_MAX:
-        _check_text("tag", message.tag, TAG_BYTES_MAX)
+    if message.tag is not None:
+        check_tag(message.tag)
+        if len(message.tag) * 4 > TAG_BYTES_MAX:
+            _check_text("tag", message.tag, TAG_BYTES_MAX)
     if message.message_id is not None:
         _check_text("message_id", message.message_id, MESSAGE_ID_BYTES_MAX)
     if message.headers:

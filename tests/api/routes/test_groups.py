@@ -83,7 +83,7 @@ def test_put_makes_a_group_with_defaults_then_changes_what_is_given(api: Api, to
             "allocation_strategy": "sticky",
             "order": False,
             "consume_from": "first",
-            "max_attempts": 16,
+            "max_attempts": 17,
             "retry_policy": list(DEFAULT_WAITS_MS),
             "invisible_ms": 60_000,
             "clients": [],
@@ -257,7 +257,7 @@ def test_a_group_is_made_by_its_first_pop_or_commit(api: Api, topic: str) -> Non
     commit = {"offsets": {f"{topic}@broker-a": 1}}
     assert api.call("PUT", f"{group_path(f'{topic}.commits')}/topics/{topic}/offsets", commit).status == 200
     for group in (f"{topic}.pops", f"{topic}.commits"):
-        assert api.call("GET", group_path(group)).json["max_attempts"] == 16
+        assert api.call("GET", group_path(group)).json["max_attempts"] == 17
 
 
 def test_cons_01_a_pop_of_retried_messages_alone_makes_no_group(api: Api, topic: str) -> None:
@@ -394,7 +394,7 @@ def test_pop_12_a_group_made_again_begins_anew_and_old_handles_are_refused(api: 
     assert api.call("GET", group_path(group)).status == 404
     assert api.call("DELETE", group_path(group)).status == 404
     again = put_group(api, group)
-    assert again["max_attempts"] == 16 and again["topics"] == []
+    assert again["max_attempts"] == 17 and again["topics"] == []
     refused = api.call("POST", f"{group_path(group)}/ack", {"handles": [old["handle"]]})
     assert [one["code"] for one in refused.json["failed"]] == ["handle_expired"]
     assert [m["body"] for m in pop(api, group, topic)] == ["a", "b"]

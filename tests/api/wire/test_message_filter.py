@@ -8,8 +8,8 @@ from mq.filters import parse_filter
 
 def test_a_filter_is_a_star_or_tags() -> None:
     assert message_filter(None, None) is None and message_filter(" * ", None) is None
-    found = message_filter("a||b c", None)
-    assert found is not None and found.tags.to_pylist() == ["a", "b c"] and found.condition is None
+    found = message_filter("a || b:c", None)
+    assert found is not None and found.tags.to_pylist() == ["a", "b:c"] and found.condition is None
 
 
 def test_cons_09_a_condition_stands_beside_tags_or_alone() -> None:

@@ -43,7 +43,7 @@ def test_groups_for_machines(run: Run, stub: StubService) -> None:
     assert created["group"]["retry_policy"] == {"fixed_ms": 5}
     assert run("group", "create", "billing", "--order", "partition", "--json").json["group"]["order"] is True
     assert run("group", "list", "--json").json == {"groups": ["billing"]}
-    assert run("group", "show", "billing", "--json").json["max_attempts"] == 16
+    assert run("group", "show", "billing", "--json").json["max_attempts"] == 17
     stub.queue.fill("orders", 3)
     reset = run("group", "reset", "billing", "orders", "--to", "last", "--json").json
     assert reset == {"group": "billing", "topic": "orders", "offsets": {"orders@memory": 3}}

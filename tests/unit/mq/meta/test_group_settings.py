@@ -32,7 +32,7 @@ def test_pop_03_and_retry_2_defaults() -> None:
         "allocation_strategy": "sticky",
         "order": False,
         "consume_from": "first",
-        "max_attempts": 16,
+        "max_attempts": 17,
         "retry_policy": list(Waits().waits_ms),
         "invisible_ms": 60_000,
     }
