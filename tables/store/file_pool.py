@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from mq.limits import KIB
 from tables.failpoints import any_armed
+from tables.store.disk_sync import sync_whole
 from tables.store.file_system import Failed, Publication
 from tables.store.local import OsFiles
 from tables.store.native import NativePublication, OpenFile, create_natively, native_library, open_dead_natively
@@ -93,7 +94,7 @@ class PoolingFiles(OsFiles):
             self.write_all(fd, data)
             os.ftruncate(fd, len(data))
             if sync:
-                os.fsync(fd)
+                sync_whole(fd)
         finally:
             os.close(fd)
 

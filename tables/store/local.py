@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
+from tables.store.disk_sync import sync_whole
 from tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 from tables.store.publish import publish_in_steps
 from tables.store.store import FileMissing, ListedFile, NotDurable, StoreUnsafe
@@ -51,7 +52,7 @@ class OsFiles:
         try:
             self.write_all(fd, data)
             if sync:
-                os.fsync(fd)
+                sync_whole(fd)
         finally:
             os.close(fd)
 
@@ -70,7 +71,7 @@ class OsFiles:
     def _sync(self, path: str, flags: int) -> None:
         fd = os.open(path, flags | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            sync_whole(fd)
         finally:
             os.close(fd)
 

@@ -7,6 +7,7 @@ alone       FileOffsets("audit.json")          the same, without a group: the se
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -16,6 +17,11 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from mq.client.admin import Admin, GroupPlace
 from mq.client.http import decode_as
@@ -151,7 +157,7 @@ class FileOffsets:
         with beside.open("wb") as file:
             file.write(msgspec.json.encode(everything))
             file.flush()
-            os.fsync(file.fileno())
+            _sync(file.fileno())
         beside.replace(self.path)
         _sync_folder(self.path.parent)
 
@@ -166,12 +172,22 @@ class FileOffsets:
             ) from error
 
 
+def _sync(fd: int) -> None:
+    """Write a file to the drive; on macOS, `fsync` alone leaves it in the drive's cache."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with contextlib.suppress(OSError):  # some file systems do not know it
+            fcntl.fcntl(fd, full)
+            return
+    os.fsync(fd)
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename durable; a power cut may undo it before. Windows has no folders to open, and needs none."""
     if os.name == "nt":
         return
     opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        _sync(opened)
     finally:
         os.close(opened)
