@@ -70,7 +70,7 @@ def _mend(warehouse: Warehouse, findings: Sequence[Finding], *, ask: bool) -> bo
     for ref in dict.fromkeys(f.ref for f in findings if f.gravity is not Gravity.NOTE):
         while (found := find_repair(warehouse, ref)) is not None:
             click.echo(f"{ref.folder}: {found.text}", err=True)
-            if found.loses and ask and not click.confirm("Give these offsets up?", err=True):
+            if ask and found.question is not None and not click.confirm(found.question, err=True):
                 break
             for moved in repair(warehouse, found):
                 click.echo(f"  kept: {moved}", err=True)

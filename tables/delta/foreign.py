@@ -34,7 +34,7 @@ OUR_ENGINE: Final = "DeltaMQ/"
 _OURS: Final = "mq."
 _LATEST_MS: Final = 253_402_300_799_000  # the last second that a calendar has
 _REMEDY: Final = (
-    "stop everything that writes to this warehouse and run `deltamq verify`, which says what a repair takes back"
+    "stop everything that writes to this warehouse and run `deltamq verify --repair`, which says what it takes back"
 )
 #: What makes a table's rows readable as we wrote them, besides its columns.
 _FIXED: Final = ("id", "partitionColumns", "format")

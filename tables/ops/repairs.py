@@ -93,6 +93,13 @@ class Repair:
         """Whether the repair gives up messages."""
         return self.lost_from is not None
 
+    @property
+    def question(self) -> str | None:
+        """What to ask before the repair, which takes something away or brings it back; None if it does neither."""
+        if self.loses:
+            return "Give these offsets up?"
+        return "Take this back?" if self.kind is RepairKind.TAKE_BACK else None
+
 
 def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
     """Return the repair that the partition needs; None if it needs none, or there is none for its damage."""

@@ -64,8 +64,15 @@ def test_only_one_topic_is_checked_when_asked(folder: Path) -> None:
     assert run(folder, "--topic", "another") == (0, "0 partitions checked, 0 damages found\n")
 
 
-def test_nothing_is_given_up_without_a_yes(folder: Path) -> None:
+def lose(folder: Path) -> None:
+    """A power cut took a commit and the data file that it named."""
+    named = next(json.loads(line)["add"] for line in commit(folder, 2).read_text().splitlines() if '"add"' in line[:8])
+    (folder / REF.folder / named["path"]).unlink()
     commit(folder, 2).write_bytes(b"")
+
+
+def test_nothing_is_given_up_without_a_yes(folder: Path) -> None:
+    lose(folder)
     code, output = run(folder, "--repair", answer="n\n")
     assert code == 1
     assert "offsets 1 to 2 are lost" in output
@@ -73,13 +80,32 @@ def test_nothing_is_given_up_without_a_yes(folder: Path) -> None:
 
 
 def test_a_yes_cuts_and_says_where_the_rest_is_kept(folder: Path) -> None:
-    commit(folder, 2).write_bytes(b"")
+    lose(folder)
     code, output = run(folder, "--repair", answer="y\n")
     assert code == 0
     assert "_cut-" in output
     warehouse = Warehouse.open(str(folder))
     assert all_bodies(warehouse.open_partition(REF)) == [b"a"]
     warehouse.close()
+
+
+def test_rely_09_what_the_data_files_tell_is_put_together_without_a_question(folder: Path) -> None:
+    commit(folder, 2).unlink()
+    code, output = run(folder, "--repair")
+    assert code == 0 and "put the log together again from its data files" in output
+    warehouse = Warehouse.open(str(folder))
+    assert all_bodies(warehouse.open_partition(REF)) == [b"a", b"b", b"c"]
+    warehouse.close()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("y\n", 0)])
+def test_table_04_what_another_engine_did_is_taken_back_only_with_a_yes(folder: Path, answer: str, code: int) -> None:
+    info = {"engineInfo": "Another/1.0", "operation": "DELETE", "timestamp": 0}
+    lines = ({"commitInfo": info}, {"remove": {"path": "x", "dataChange": True}})
+    commit(folder, 4).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, output = run(folder, "--repair", answer=answer)
+    assert found == code and "version 4: DELETE of Another/1.0 at 1970-01-01T00:00:00Z removes 1 files" in output
+    assert commit(folder, 4).exists() is (code == 1)
 
 
 def test_what_costs_nothing_is_mended_without_a_question(folder: Path) -> None:
