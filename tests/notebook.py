@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.spark.datasource import WAREHOUSE_SETTING, register
+from jobs.spark.datasource import register, session_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def run_as_notebook(code: str, name: str, spark: SparkSession, environ: Mapping[
     Exception
         Whatever the code raises.
     """
-    before = spark.conf.get(WAREHOUSE_SETTING)
+    before = session_warehouse(spark)
     assert before is not None
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):

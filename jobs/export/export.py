@@ -23,7 +23,7 @@ from jobs.export.plan import ExportPlan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
 from jobs.read import Catalog, stored_partitions
 from jobs.run import WHOLE, Facts, job, shard_lock
-from jobs.spark import WAREHOUSE_SETTING
+from jobs.spark import session_warehouse
 from jobs.sql import read_topic
 from jobs.tasks import storage
 from mq.errors import DeltaMQError, NotFound, Refused, Unavailable
@@ -269,7 +269,7 @@ class _Export:
 
 
 def _warehouse(spark: SparkSession, warehouse: str | None) -> str:
-    found = warehouse or spark.conf.get(WAREHOUSE_SETTING, None)
+    found = warehouse or session_warehouse(spark)
     if not found:
         raise Refused("warehouse: give one; this session has no default", field="warehouse")
     return str(found)

@@ -1,9 +1,8 @@
-"""What a read covers and how its rows reach Spark: ranges of offsets, filters, columns."""
+"""What a read covers and how its rows reach Spark: ranges of offsets, a filter, columns."""
 
 from __future__ import annotations
 
 from jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
-from jobs.read.offset_filter import Kept, OffsetFilter
 from jobs.read.offset_range import (
     check_named,
     check_queue_names,
@@ -15,6 +14,7 @@ from jobs.read.offset_range import (
     stored_partitions,
 )
 from jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, Strategy, parse_options
+from jobs.read.query_topics import SharePartition, plan_shares, ranges_of_share
 from jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows, read_range
 from jobs.read.row_format import schema_of, sql_columns
 from jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
@@ -25,13 +25,12 @@ __all__ = [
     "LATEST",
     "ROWS_PER_TASK_MAX",
     "Catalog",
-    "Kept",
     "Mode",
-    "OffsetFilter",
     "OffsetRange",
     "RangePartition",
     "RangeRows",
     "ReadOptions",
+    "SharePartition",
     "StoredPartition",
     "StoredTable",
     "Strategy",
@@ -45,7 +44,9 @@ __all__ = [
     "offset_of",
     "parse_options",
     "partition_name",
+    "plan_shares",
     "quoted",
+    "ranges_of_share",
     "read_range",
     "resolve",
     "schema_of",

@@ -6,7 +6,7 @@ Tables are only read: there is no probe and no file is written, so a reader need
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from jobs.read.options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
@@ -28,7 +28,13 @@ __all__ = [
 ]
 
 
-def resolve(catalog: Catalog, options: ReadOptions, *, empty: bool = False) -> list[OffsetRange]:
+#: The stored offsets `[low, end)` of each table of some topics, by topic and table.
+States = Mapping[str, Mapping[str, tuple[int, int]]]
+
+
+def resolve(
+    catalog: Catalog, options: ReadOptions, *, empty: bool = False, states: States | None = None
+) -> list[OffsetRange]:
     """Return the range of each partition that the options select, as the tables are now.
 
     Parameters
@@ -37,6 +43,8 @@ def resolve(catalog: Catalog, options: ReadOptions, *, empty: bool = False) -> l
         The topics as of now.
     empty
         Whether ranges without rows are returned as well.
+    states
+        The states of the topics to read; None: as the tables are now.
 
     Raises
     ------
@@ -56,15 +64,20 @@ def resolve(catalog: Catalog, options: ReadOptions, *, empty: bool = False) -> l
     search = TimeSearch(store)
     return [
         found
-        for stored in stored_partitions(store, partitions)
+        for stored in stored_partitions(store, partitions, states)
         for found in stored.ranges(*_bounds(stored, options, search), empty=empty)
     ]
 
 
-def stored_partitions(store: Store, partitions: Sequence[TopicPartition]) -> Iterator[StoredPartition]:
-    """Yield what is stored of each partition that readers see, now; one without any table (yet) is left out."""
+def stored_partitions(
+    store: Store, partitions: Sequence[TopicPartition], states: States | None = None
+) -> Iterator[StoredPartition]:
+    """Yield what is stored of each partition that readers see; one without any table (yet) is left out."""
     for _, those in groupby(partitions, key=lambda one: one.key):
         tables = {one: StoredTable.load(store, one) for one in those}
+        if states is not None:
+            of = {one: states.get(one.ref.topic, {}).get(one.ref.name) for one in tables}
+            tables = {one: None if found is None else found.as_of(of[one]) for one, found in tables.items()}
         if any(tables.values()):
             yield StoredPartition(tuple(found or StoredTable.without_files(one) for one, found in tables.items()))
 

@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from mq.errors import Refused
+from mq.filters import parse_filter
 from mq.jobs import TriggerLimits
 from mq.limits import OFFSET_MAX
 from mq.names import check_group
@@ -57,9 +58,17 @@ OPTIONS: Final = (
     "failOnDataLoss",
     "rowFormat",
     "columns",
+    "filter",
     "warehouse",
 )
 _OF_KAFKA_CLIENTS: Final = re.compile(r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix")
+#: What Spark gives a source for `CREATE TABLE ... USING`, and for a path.
+_OF_TABLES: Final = ("owner", "path", "location", "provider")
+_NO_TABLES: Final = (
+    "topics have no paths: name one with the option topic. A table cannot be made with USING mq, since Spark would "
+    "keep a copy of its columns: make a view (CREATE TEMPORARY VIEW v USING mq OPTIONS (topic 'orders')), or tables of all "
+    "topics (jobs.sql.register_tables)"
+)
 #: Options that a stream cannot have, because it has no end.
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfOffset", "asOfTime")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -128,6 +137,8 @@ class ReadOptions:
     row_format: RowFormat = RowFormat.MESSAGE
     #: Only these columns, in this order; empty: all.
     columns: tuple[str, ...] = ()
+    #: A condition of SQL (CONS-9); rows that it is not true for never reach Spark. Empty: all rows.
+    filter: str = ""
     #: Whether the end is an earlier state of the topic (`asOfOffset`, `asOfTime`), which must be complete.
     as_of: bool = False
     #: For streams: the limits of a batch.
@@ -167,6 +178,7 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mod
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         row_format=RowFormat(_choice(options, "rowFormat", ("message", "kafka"))),
         columns=_columns(options),
+        filter=_filter(options),
         as_of=any(name in options for name in ("asofoffset", "asoftime")),
         limits=TriggerLimits() if mode is Mode.BATCH else _limits(options),
         group=_group(options),
@@ -191,6 +203,8 @@ def _check_known(given: Mapping[str, str]) -> None:
     for key in given:
         if key.lower() in known or _OF_KAFKA_CLIENTS.fullmatch(key.lower()):
             continue
+        if key.lower() in _OF_TABLES:
+            raise _wrong(key, _NO_TABLES)
         close = difflib.get_close_matches(key.lower(), known, n=1)
         meant = f"; did you mean {known[close[0]]}?" if close else f"; known are {', '.join(OPTIONS)}"
         raise _wrong(key, f"is not an option of this source{meant}")
@@ -288,6 +302,17 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise _wrong("columns", 'must name columns, each once, like "offset, key"')
     return names
+
+
+def _filter(options: Mapping[str, str]) -> str:
+    text = options.get("filter")
+    if text is None:
+        return ""
+    try:
+        parse_filter(text)
+    except Refused as error:
+        raise _wrong("filter", error.detail.removeprefix("filter: ")) from error
+    return text
 
 
 def _limits(options: Mapping[str, str]) -> TriggerLimits:

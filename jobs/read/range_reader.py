@@ -51,7 +51,7 @@ class RangeRows:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self.filter = RowFilter(options.row_format)
+        self.filter = RowFilter(options.filter)
         self._names = _checked_names(options, schema)
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
@@ -70,6 +70,7 @@ class RangeRows:
             delta=found.partition.delta,
         )
         columns = source_columns(self._names, options.row_format) or ["offset"]
+        columns = [*columns, *(name for name in self.filter.columns if name not in columns)]
         for rows in read_range(options.warehouse, found, columns, fail_on_data_loss=options.fail_on_data_loss):
             wanted = self.filter.apply(rows)
             for batch in wanted.to_batches(max_chunksize=_rows_of_batch(wanted)):

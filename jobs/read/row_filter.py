@@ -1,53 +1,33 @@
-"""Spark's filters on text columns, applied to Arrow rows before they go to Spark.
+"""The option `filter`: messages that a condition of SQL is true for, picked before rows go to Spark (SPEC SPARK-14).
 
-Spark checks the remaining rows once more: a filter here only keeps other rows from entering the JVM.
+Spark's own `WHERE` stays right, but rows cross into the JVM before it looks at them: Spark keeps a Python source's plan
+for all later queries of a DataFrame, so a plan must hold none of one query's conditions.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql.datasource import EqualTo, Filter, In
 
-from jobs.read.options import RowFormat
+from mq.filters import Header, fields_of, parse_filter
+from tables.row_filter import MessageFilter
 
 __all__ = ["RowFilter"]
 
-_TEXT: Final = {RowFormat.MESSAGE: frozenset(("key", "tag", "message_id")), RowFormat.KAFKA: frozenset(("key",))}
-
 
 class RowFilter:
-    """The filters so far; pickled with the reader, so it holds values only."""
+    """A condition on message rows; pickled with the reader, so it holds the text."""
 
-    def __init__(self, row_format: RowFormat) -> None:
-        self._columns = _TEXT[row_format]
-        self._wanted: list[tuple[str, list[str]]] = []
+    def __init__(self, text: str) -> None:
+        self._text = text
 
-    def take(self, found: Filter) -> None:
-        """Add a filter that compares a text column with values; other filters have no effect."""
-        if not isinstance(found, EqualTo | In) or len(found.attribute) != 1:
-            return
-        column = found.attribute[0].lower()
-        if column in self._columns:
-            values = found.value if isinstance(found, In) else [found.value]
-            self._wanted.append((column, [text for value in values if (text := _text(value)) is not None]))
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the message row that the condition needs."""
+        if not self._text:
+            return []
+        fields = fields_of(parse_filter(self._text))
+        return sorted({"headers" if isinstance(field, Header) else field.value for field in fields})
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """Return the rows that pass all filters; `rows` has the filtered columns as the message row has them."""
-        for column, values in self._wanted:
-            texts = rows.column(column)
-            one = len(values) == 1
-            rows = rows.filter(pc.equal(texts, values[0]) if one else pc.is_in(texts, pa.array(values, pa.string())))
-        return rows
-
-
-def _text(value: object) -> str | None:
-    """Return a value as the text that a row would have, None if no row can have it."""
-    if isinstance(value, bytes | bytearray):  # a key in Kafka's row format
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return None
-    return value if isinstance(value, str) else None
+        """Return the rows that the condition is true for."""
+        return rows if not self._text else MessageFilter(condition=parse_filter(self._text)).matching(rows)

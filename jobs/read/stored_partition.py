@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final
 
 from jobs.read.topics import TopicPartition
+from mq.errors import Corrupt
 from mq.limits import MIB
 from mq.static import StoredOffsets, Stretch
 from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
@@ -72,12 +73,33 @@ class StoredTable:
 
     @classmethod
     def load(cls, store: Store, partition: TopicPartition) -> StoredTable | None:
-        """Return a table as it is now; None if it does not exist (yet)."""
+        """Return a table as it is now; None if it does not exist (yet).
+
+        Raises
+        ------
+        Corrupt
+            There are data files without a log: a topic whose log is gone is not an empty one.
+        """
+        folder = partition.ref.folder
         try:
-            snapshot = load(store, partition.ref.folder)
+            snapshot = load(store, folder)
         except PartitionNotFound:
-            return None
+            if not any(name.endswith(".parquet") for name in store.names(folder)):
+                return None
+            try:
+                snapshot = load(store, folder)  # it may have been created between the two looks
+            except PartitionNotFound:
+                detail = f"{store.uri(folder)} has data files and no log (_delta_log): `deltamq verify` says what to do"
+                raise Corrupt(detail) from None
         return cls(partition, snapshot.min_offset, snapshot.end_offset, snapshot.files)
+
+    def as_of(self, state: tuple[int, int] | None) -> StoredTable:
+        """Return the table as it was when it stored the offsets `[low, end)`; None: when it did not exist."""
+        if state is None:
+            return self.without_files(self.partition)
+        low, end = state
+        files = [file for file in self.files if file.start < end]
+        return replace(self, low=low, end=end, files=files)
 
     @classmethod
     def without_files(cls, partition: TopicPartition) -> StoredTable:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.spark.datasource import WAREHOUSE_SETTING
+from jobs.spark.datasource import session_warehouse
 from jobs.spark.runner import SparkRunner
 from jobs.spark.session import spark_session
 
-__all__ = [
-    "WAREHOUSE_SETTING",
-    "SparkRunner",
-    "spark_session",
-]
+__all__ = ["SparkRunner", "session_warehouse", "spark_session"]

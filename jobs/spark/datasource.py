@@ -1,12 +1,14 @@
 """`spark.read.format("mq")` and `spark.readStream.format("mq")`: topics as DataFrames (SPEC SPARK-1, SPARK-2).
 
-    driver                                     each task
-    options -> offset ranges, resolved once -> parquet -> Arrow batches, every byte checked -> Spark
+    driver, once         each task of each query
+    options -> shares -> offset ranges, as of the query -> parquet -> Arrow batches, every byte checked -> Spark
 
-Options are those of Spark's Kafka source. A task gets paths and offset ranges, nothing else: no session, no service,
-no open table. It yields Arrow batches, so no row becomes a Python object. In a batch read, comparisons on `offset`,
-`topic` and `partition` are applied here and never reach Spark; those on `append_time` skip files; rows with another
-`key`, `tag` or `message_id` are left out before they go to Spark. Offsets are dense, so they are counted, not read.
+Options are those of Spark's Kafka source. A task gets a share's number, nothing else: no session, no service, no open
+table. It yields Arrow batches, so no row becomes a Python object. Spark keeps the plan of a Python source for all later
+queries of a DataFrame or view, so a plan holds neither offsets nor filters: each query sees what is stored when it runs
+(SPEC SPARK-13), and its conditions are applied by Spark. The options select before rows go to Spark: `startingOffsets`
+and the other bounds, `assign`, `filter` (a condition of SQL), `columns`. Offsets are dense, so they are counted, not
+read.
 
 Spark gives a Python source neither column pruning nor a way to answer with a native plan. So the option `columns`
 ("offset, key"), or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes it read only
@@ -16,7 +18,7 @@ in `jobs.stream`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -25,30 +27,29 @@ from pyspark.sql.types import StructType
 
 from jobs.read import (
     ROWS_PER_TASK_MAX,
-    Catalog,
-    Kept,
     Mode,
-    OffsetFilter,
     RangePartition,
     RangeRows,
     ReadOptions,
+    SharePartition,
     parse_options,
+    plan_shares,
+    ranges_of_share,
     read_range,
-    resolve,
     schema_of,
-    split,
 )
-from jobs.tasks import storage
-from tables.clock import SYSTEM_CLOCK
+from jobs.tasks import is_connect
 from tables.config import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, Filter
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-__all__ = ["MessageSource", "RangePartition", "read_range", "register"]
+__all__ = ["MessageSource", "RangePartition", "read_range", "register", "session_warehouse"]
 
-WAREHOUSE_SETTING: Final = "spark.deltamq.warehouse"
+#: The warehouse of each session that has the format, by the session's id. No setting of Spark's: some sessions take
+#: none, those of declarative pipelines for one.
+_warehouses: Final[dict[str, str]] = {}
 
 
 def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None) -> None:
@@ -61,59 +62,53 @@ def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None)
     cluster
         Part of the names of the queue's own logs, where streams record their progress; by default the profile's.
     """
-    pushdown = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
-    spark.conf.set(WAREHOUSE_SETTING, warehouse)
-    spark.dataSource.register(_bound(warehouse, cluster or load().warehouse.cluster, pushdown=pushdown))
+    _warehouses[_id(spark)] = warehouse
+    spark.dataSource.register(_bound(warehouse, cluster or load().warehouse.cluster))
 
 
-def _bound(warehouse_of_session: str, cluster_of_session: str, *, pushdown: bool) -> type[DataSource]:
+def session_warehouse(spark: SparkSession) -> str | None:
+    """Return the warehouse that `format("mq")` reads in a session; None if it is not registered there."""
+    return _warehouses.get(_id(spark))
+
+
+def _id(spark: SparkSession) -> str:
+    if is_connect(spark):
+        return str(spark.session_id)  # type: ignore[attr-defined] # a session of Spark Connect
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def _bound(warehouse_of_session: str, cluster_of_session: str) -> type[DataSource]:
     """Return the source with its defaults in the class: Spark makes it in another process, from the options alone."""
 
     class BoundMessageSource(MessageSource):
         warehouse = warehouse_of_session
         cluster = cluster_of_session
-        reader_class = PushdownReader if pushdown else MessageReader
 
     return BoundMessageSource
 
 
 class MessageReader(DataSourceReader):
-    """One read: planned on the driver, carried out in tasks."""
+    """A read. Spark plans it once, for all queries of a DataFrame or view; what it covers is decided by each query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._rows = RangeRows(options, schema)
-        self._filter = OffsetFilter()
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each range that is left after the pushed filters.
+        """Return the shares, as many as the topics call for now (`jobs.read.query_topics`).
 
         Raises
         ------
         Unavailable
-            `not_readable`: one of them may not be read now (SPEC ROUTE-9).
+            `not_readable`: one of the partitions may not be read now (SPEC ROUTE-9).
         """
-        options = self._options
-        catalog = Catalog(storage(options.warehouse))
-        ranges = self._filter.apply(resolve(catalog, options))
-        catalog.check_readable((one.partition for one in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
-        rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
-        return [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
+        return plan_shares(self._options, rows_max=ROWS_PER_TASK_MAX)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range, in offset order."""
-        return self._rows.read(partition)
-
-
-class PushdownReader(MessageReader):
-    """A reader for sessions that show filters to a Python source (`spark.sql.python.filterPushdown.enabled`)."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Apply filters on offsets, topic and partition; yield the others back to Spark, which checks the rows."""
-        for found in filters:
-            self._rows.filter.take(found)
-            if self._filter.take(found, self._options.row_format) is not Kept.EXACTLY:
-                yield found
+        """Yield the rows of a share, in the order of partitions and offsets."""
+        if isinstance(partition, SharePartition):
+            for found in ranges_of_share(self._options, partition):
+                yield from self._rows.read(RangePartition(found))
 
 
 class MessageSource(DataSource):
@@ -121,7 +116,6 @@ class MessageSource(DataSource):
 
     warehouse: str | None = None
     cluster: str = "deltamq"
-    reader_class: type[MessageReader] = MessageReader
 
     @classmethod
     def name(cls) -> str:
@@ -134,7 +128,7 @@ class MessageSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader; `schema` may name fewer columns, in any order."""
-        return self.reader_class(self._parsed(Mode.BATCH), schema)
+        return MessageReader(self._parsed(Mode.BATCH), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; Spark makes one for planning and others for its tasks."""

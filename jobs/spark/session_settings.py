@@ -96,7 +96,6 @@ def _common(config: Config) -> dict[str, object]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": 4 * jobs.shuffle_partitions,
         # every read is checked: message files carry page checksums (SPEC RELY-4)
         "spark.hadoop.parquet.page.verify-checksum.enabled": True,
-        "spark.sql.python.filterPushdown.enabled": True,
         "spark.sql.execution.arrow.pyspark.enabled": True,
         f"spark.executorEnv.{_KEPT_MEMORY[0]}": _KEPT_MEMORY[1],
         # a long query and the jobs beside it share the cores

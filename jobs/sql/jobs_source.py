@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.run import ShardState, behind_of, jobs_seen, known_shards, shard_states, utc_now
-from jobs.tasks import storage
+from jobs.tasks import agreed_rows, current_query, storage
 from mq.errors import Refused
 from tables.ops import newest_run, read_runs, seconds_behind
 from tables.schema import TIME
@@ -82,9 +82,13 @@ class JobsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
-        rows = job_shard_rows(storage(self._warehouse), utc_now())
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=JOB_SHARD_ROW)
+        store = storage(self._warehouse)
+
+        def now() -> pa.Table:
+            return pa.Table.from_pylist(job_shard_rows(store, utc_now()), schema=JOB_SHARD_ROW)
+
+        # all scans of a query see one state
+        yield from agreed_rows(store, current_query("jobs"), "jobs", now).to_batches()
 
 
 def job_shard_rows(store: Store, now: datetime) -> list[dict[str, object]]:

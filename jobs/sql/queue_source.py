@@ -12,10 +12,12 @@ has one table, created with its first record.
 
 from __future__ import annotations
 
+import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -24,11 +26,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.sql.jobs_source import JobsSource
-from jobs.tasks import keep_imports, storage
+from jobs.tasks import agreed_rows, current_query, keep_imports, storage
 from mq.errors import Refused
 from mq.names import broker_of
 from mq.queue import RetryTopic
-from tables.delta import FileReader, PartitionNotFound, RowCache, Snapshot, load
+from tables.delta import FileReader, PartitionNotFound, RowCache, load
 from tables.log import refs
 from tables.paths import PartitionRef, Space
 from tables.queue import AUDIT
@@ -66,6 +68,10 @@ SPACE_ROW: Final = pa.schema(
 )
 
 
+#: What names a partition.
+_REF: Final = pa.schema([PARTITION_ROW.field(name) for name in ("space", "topic", "partition", "generation")])
+
+
 def register_queue_sources(spark: SparkSession) -> None:
     """Register these formats and `mq_jobs` with a session."""
     spark.dataSource.register(PartitionsSource)
@@ -74,65 +80,98 @@ def register_queue_sources(spark: SparkSession) -> None:
 
 
 @dataclass
-class _Refs(InputPartition):
-    """The partitions that one task reads."""
+class _Share(InputPartition):
+    """What a task reads: every `count`-th piece of what there is when its query runs (SPEC SPARK-13)."""
 
-    refs: list[PartitionRef]
+    plan: str
+    number: int
+    count: int
 
 
 class _Reader(DataSourceReader):
-    """Reads the partitions of some spaces."""
+    """Reads the partitions of some spaces, piece by piece.
 
-    spaces: tuple[Space, ...] = tuple(Space)
-    #: Partitions in one task.
+    Spark plans this once for all queries of a view, so the plan has only the number of shares. All scans of a query see
+    the partitions, and the ends of them, that its first task of each piece saw.
+    """
+
+    #: Partitions in one piece.
     step = 64
 
-    def __init__(self, warehouse: str) -> None:
+    def __init__(
+        self, warehouse: str, spaces: tuple[Space, ...] = tuple(Space), only: PartitionRef | None = None
+    ) -> None:
         self._warehouse = warehouse
+        self._spaces = spaces
+        self._only = only
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks, for the partitions that exist now."""
-        store = storage(self._warehouse)
-        found = [ref for space in self.spaces for ref in refs(store, space)]
-        return [_Refs(found[at : at + self.step]) for at in range(0, len(found), self.step)]
+        """Return the shares, as many as the partitions that exist now call for."""
+        plan, count = uuid.uuid4().hex, max(1, -(-len(self._refs(storage(self._warehouse))) // self.step))
+        return [_Share(plan, number, count) for number in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        if not isinstance(partition, _Refs):
+        """Yield the rows of a share."""
+        if not isinstance(partition, _Share):
             return  # Spark passes a placeholder when there is nothing to read
         keep_imports()
-        store = storage(self._warehouse)
-        for ref in partition.refs:
-            try:
-                snapshot = load(store, ref.folder)
-            except PartitionNotFound:
-                continue  # deleted meanwhile, with its group or topic
-            yield from self.rows(store, ref, snapshot)
+        store, query = storage(self._warehouse), current_query(partition.plan)
+        what = f"partitions {[space.value for space in self._spaces]} {self._only}"
+        refs = agreed_rows(store, query, what, lambda: _table(self._refs(store))).to_pylist()
+        for piece in range(partition.number, -(-len(refs) // self.step), partition.count):
+            those = [_ref(one) for one in refs[piece * self.step : (piece + 1) * self.step]]
+            state = agreed_rows(store, query, f"{what} {self.step} {piece}", partial(_states, store, those))
+            yield from self.rows(store, state)
+
+    def _refs(self, store: Store) -> list[PartitionRef]:
+        return [self._only] if self._only is not None else [one for space in self._spaces for one in refs(store, space)]
 
     @abstractmethod
-    def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition."""
+    def rows(self, store: Store, state: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some partitions, whose states have columns of PARTITION_ROW."""
+
+
+def _table(found: Sequence[PartitionRef]) -> pa.Table:
+    names = [(one.space.value, one.topic, one.name, one.generation) for one in found]
+    return pa.Table.from_pylist([dict(zip(_REF.names, one, strict=True)) for one in names], schema=_REF)
+
+
+def _ref(row: Mapping[str, Any]) -> PartitionRef:
+    return PartitionRef(Space(row["space"]), row["topic"], row["partition"], row["generation"])
+
+
+def _states(store: Store, found: Sequence[PartitionRef]) -> pa.Table:
+    """Return a row for each of these partitions, as it is now; none for one that was deleted meanwhile."""
+    rows = []
+    for ref in found:
+        try:
+            snapshot = load(store, ref.folder)
+        except PartitionNotFound:
+            continue
+        files = snapshot.files
+        rows.append(
+            {
+                "space": ref.space.value,
+                "topic": ref.topic,
+                "partition": ref.name,
+                "broker": broker_of(ref.name),
+                "generation": ref.generation,
+                "min_offset": snapshot.min_offset,
+                "end_offset": snapshot.end_offset,
+                "bytes": sum(file.size for file in files),
+                "last_append_time": files[-1].append_max_us if files else None,
+                "location": store.uri(ref.folder),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=PARTITION_ROW)
 
 
 class PartitionsReader(_Reader):
     """Yields a row for each partition, with its offsets."""
 
-    def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
-        """Yield one row."""
-        files = snapshot.files
-        row = {
-            "space": ref.space.value,
-            "topic": ref.topic,
-            "partition": ref.name,
-            "broker": broker_of(ref.name),
-            "generation": ref.generation,
-            "min_offset": snapshot.min_offset,
-            "end_offset": snapshot.end_offset,
-            "bytes": sum(file.size for file in files),
-            "last_append_time": files[-1].append_max_us if files else None,
-            "location": store.uri(ref.folder),
-        }
-        yield pa.RecordBatch.from_pylist([row], schema=PARTITION_ROW)
+    def rows(self, store: Store, state: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield the states themselves."""
+        yield from state.to_batches()
 
 
 class SpaceReader(_Reader):
@@ -140,29 +179,28 @@ class SpaceReader(_Reader):
 
     step = 1
 
-    def __init__(self, warehouse: str, space: Space, only: PartitionRef | None = None) -> None:
-        super().__init__(warehouse)
-        self.spaces = (space,)
-        self._only = only
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the tasks, for the partitions that exist now."""
-        return super().partitions() if self._only is None else [_Refs([self._only])]
-
-    def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+    def rows(self, store: Store, state: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the messages, with their group, topic and partition."""
-        retry = RetryTopic.of_storage_name(ref.topic)
-        topic = retry.topic if ref.space is Space.RETRY else None
-        reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
-        for file in snapshot.files:
-            for found in reader.groups(file, file.start, file.end, MESSAGE_SCHEMA.names):
-                places = [retry.group, topic, ref.name, ref.generation]
-                columns = [
-                    pa.array([value] * found.num_rows, kind)
-                    for value, kind in zip(places, SPACE_ROW.types[: len(places)], strict=True)
-                ]
-                rows = pa.table([*columns, *found.columns], schema=SPACE_ROW)
-                yield from rows.to_batches()
+        for row in state.to_pylist():
+            ref = _ref(row)
+            try:
+                snapshot = load(store, ref.folder)
+            except PartitionNotFound:
+                continue  # deleted meanwhile, with its group or topic
+            retry = RetryTopic.of_storage_name(ref.topic)
+            topic = retry.topic if ref.space is Space.RETRY else None
+            places = [retry.group, topic, ref.name, ref.generation]
+            reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
+            for file in snapshot.files:
+                if file.start >= row["end_offset"]:
+                    break
+                for found in reader.groups(file, file.start, min(file.end, row["end_offset"]), MESSAGE_SCHEMA.names):
+                    columns = [
+                        pa.array([value] * found.num_rows, kind)
+                        for value, kind in zip(places, SPACE_ROW.types[: len(places)], strict=True)
+                    ]
+                    rows = pa.table([*columns, *found.columns], schema=SPACE_ROW)
+                    yield from rows.to_batches()
 
 
 class PartitionsSource(DataSource):
@@ -198,10 +236,10 @@ class SpaceSource(DataSource):
         """Return the reader."""
         space = self.options.get("space", "")
         if space == _AUDIT:
-            return SpaceReader(_warehouse(self.options), Space.SYS, AUDIT)
+            return SpaceReader(_warehouse(self.options), (Space.SYS,), AUDIT)
         if space not in (Space.RETRY.value, Space.DLQ.value):
             raise Refused(f"option space must be retry, dlq or audit, not {space!r}", field="space")
-        return SpaceReader(_warehouse(self.options), Space(space))
+        return SpaceReader(_warehouse(self.options), (Space(space),))
 
 
 def _warehouse(options: Mapping[str, str]) -> str:

@@ -37,7 +37,7 @@ from jobs.read import (
     split,
     sql_columns,
 )
-from jobs.spark import WAREHOUSE_SETTING
+from jobs.spark import session_warehouse
 from jobs.tasks import storage
 from tables.clock import SYSTEM_CLOCK
 from tables.store import Store
@@ -75,7 +75,7 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
     if topic is not None:
         given["topic"] = topic
-    parsed = parse_options(given, warehouse=spark.conf.get(WAREHOUSE_SETTING, None))
+    parsed = parse_options(given, warehouse=session_warehouse(spark))
     store = storage(parsed.warehouse)
     catalog = Catalog(store)
     ranges = resolve(catalog, parsed, empty=True)

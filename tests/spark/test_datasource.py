@@ -11,20 +11,21 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In
 
 from jobs.read.offset_range import resolve
 from jobs.read.options import parse_options
-from jobs.read.range_reader import RangePartition, read_range
+from jobs.read.query_topics import SharePartition
+from jobs.read.range_reader import read_range
 from jobs.read.row_format import schema_of
 from jobs.read.topics import Catalog
-from jobs.spark.datasource import MessageReader, PushdownReader
+from jobs.spark.datasource import MessageReader, session_warehouse
 from jobs.sql.reader import read_topic
 from jobs.tasks.warehouse_files import storage
-from mq.errors import Corrupt, NotFound, Refused
+from mq.errors import Corrupt, NotFound, Refused, Unavailable
 from mq.static import queue_name
 from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA
+from tables.store import LocalStore
 from tests.static_tables import StaticTables
 from tests.unit.jobs.warehouses import Filled
 from tests.unit.jobs.warehouses import rows as rows_of
@@ -227,7 +228,7 @@ def test_spark_1_wrong_options_fail_in_load_and_unknown_topics_when_planned(
 
 
 def test_spark_1_the_sessions_warehouse_is_the_default(spark: SparkSession) -> None:
-    default = Filled(Path(spark.conf.get("spark.deltamq.warehouse")))
+    default = Filled(Path(session_warehouse(spark) or ""))
     default.append("here", "here@broker-a", b"x")
     default.close()
     assert spark.read.format("mq").option("topic", "here").load().count() == 1
@@ -259,11 +260,17 @@ def test_spark_1_filters_on_text_leave_the_same_rows_both_ways(read: Read, condi
         assert read(topic="orders", rowFormat="kafka").where(binary).count() == rows
 
 
-def test_spark_01_rows_with_another_key_do_not_go_to_spark(orders: Filled) -> None:
-    reader = pickle.loads(pickle.dumps(_filtered(orders, EqualTo(("key",), "k"), In(("tag",), ("TagA",)))))
+def test_spark_14_rows_that_the_filter_is_not_true_for_do_not_go_to_spark(orders: Filled) -> None:
+    reader = pickle.loads(pickle.dumps(_reader(orders, filter="key = 'k' AND tag = 'TagA'", columns="offset,tag")))
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-    assert {key for batch in batches for key in batch.column("key").to_pylist()} == {"k"}
     assert {tag for batch in batches for tag in batch.column("tag").to_pylist()} == {"TagA"}
+    assert sum(batch.num_rows for batch in batches) == 8 and batches[0].schema.names == ["offset", "tag"]
+    kafka = _reader(orders, filter="h = '1'", rowFormat="kafka", columns="value")
+    assert [batch.column("value").to_pylist() for task in kafka.partitions() for batch in kafka.read(task)] == [
+        [b"", "schön".encode()]
+    ]
+    with pytest.raises(Refused, match="option filter: "):
+        _reader(orders, filter="key =")
 
 
 def test_rely_4_an_altered_byte_is_an_error_and_no_row(read: Read, orders: Filled) -> None:
@@ -278,15 +285,9 @@ def test_rely_4_an_altered_byte_is_an_error_and_no_row(read: Read, orders: Fille
 # Without Spark: what a task does.
 
 
-def _reader(orders: Filled, **options: str) -> PushdownReader:
+def _reader(orders: Filled, **options: str) -> MessageReader:
     parsed = parse_options({"topic": "orders", **options}, warehouse=orders.uri)
-    return PushdownReader(parsed, schema_of(parsed))
-
-
-def _filtered(orders: Filled, *filters: Filter) -> PushdownReader:
-    reader = _reader(orders)
-    assert list(reader.pushFilters(list(filters))) == list(filters), "Spark looks once more"
-    return reader
+    return MessageReader(parsed, schema_of(parsed))
 
 
 def test_a_task_needs_only_what_was_pickled(orders: Filled) -> None:
@@ -295,20 +296,39 @@ def test_a_task_needs_only_what_was_pickled(orders: Filled) -> None:
     batches = [batch for task in tasks for batch in reader.read(task)]
     assert sum(batch.num_rows for batch in batches) == 17
     assert {batch.schema.names[-1] for batch in batches} == {"partition"}
-    assert all(not file.stats for task in tasks for file in task.range.files)
+    assert {type(task) for task in tasks} == {SharePartition}, "no offset is planned"
 
 
-def test_pushed_filters_leave_only_what_spark_must_still_look_at(orders: Filled) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
+def test_spark_13_shares_cover_every_row_once_however_many_were_planned(orders: Filled, count: int) -> None:
     reader = _reader(orders)
-    time = GreaterThanOrEqual(("append_time",), datetime(2001, 1, 1, tzinfo=UTC))
-    assert list(reader.pushFilters([GreaterThanOrEqual(("offset",), 4), time])) == [time]
-    ranges = [task.range for task in reader.partitions() if isinstance(task, RangePartition)]
-    assert [(r.start, r.stop) for r in ranges] == [(4, 12), (4, 5)]
+    shares = [SharePartition("plan", number, count) for number in range(count)]
+    seen = [
+        (place, offset)
+        for share in shares
+        for batch in reader.read(share)
+        for place, offset in zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+    ]
+    assert seen == [(A, offset) for offset in range(12)] + [(B, offset) for offset in range(5)]
 
 
-def test_without_pushdown_the_session_is_not_asked_for_it() -> None:
-    assert "pushFilters" in vars(PushdownReader)
-    assert "pushFilters" not in vars(MessageReader)
+def test_spark_13_what_comes_while_a_query_runs_is_for_the_next_one(orders: Filled) -> None:
+    reader = _reader(orders)
+    first, second = (SharePartition("one", number, 2) for number in range(2))
+    rows = sum(batch.num_rows for batch in reader.read(first))
+    orders.append("orders", B, b"late")
+    rows += sum(batch.num_rows for batch in reader.read(second))
+    assert rows == 17
+    assert sum(batch.num_rows for batch in reader.read(SharePartition("two", 0, 1))) == 18
+
+
+def test_spark_13_a_store_that_takes_no_files_is_said(orders: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise Unavailable("read-only", code="storage_error")
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", refuse)
+    with pytest.raises(Refused, match=r"takes no files \(.*read-only.*option asOfTime"):
+        list(_reader(orders).read(SharePartition("plan", 0, 2)))
 
 
 def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Path) -> None:
@@ -340,10 +360,10 @@ def test_rows_that_retention_took_during_a_read_are_an_error(orders: Filled) -> 
 def test_offsets_alone_are_counted_and_no_file_is_read(orders: Filled) -> None:
     options = parse_options({"topic": "orders", "columns": "partition, offset"}, warehouse=orders.uri)
     reader = MessageReader(options, schema_of(options))
-    planned = [task for task in reader.partitions() if isinstance(task, RangePartition)]
-    for task in planned:
-        for file in task.range.files:
-            Path(orders.uri, task.range.partition.ref.folder, file.path).unlink()
+    planned = reader.partitions()
+    for found in resolve(Catalog(storage(orders.uri)), options):
+        for file in found.files:
+            Path(orders.uri, found.partition.ref.folder, file.path).unlink()
     rows = [row for task in planned for batch in reader.read(task) for row in batch.to_pylist()]
     places = [(row["partition"], row["offset"]) for row in rows]
     assert places == [*((A, i) for i in range(12)), *((B, i) for i in range(5))]

@@ -74,7 +74,7 @@ WRONG = {
     "assign without lists": ({"assign": '{"a": "b"}'}, "JSON like"),
     "assign of nothing": ({"assign": '{"a": []}'}, "at least one partition"),
     "misspelt": ({"topic": "t", "startingOffset": "earliest"}, "did you mean startingOffsets"),
-    "a path": ({"topic": "t", "path": "/x"}, "is not an option"),
+    "a path": ({"topic": "t", "path": "/x"}, "topics have no paths"),
     "start at the end": ({"topic": "t", "startingOffsets": "latest"}, "cannot be latest"),
     "start at the end of one": ({"topic": "t", "startingOffsets": '{"t": {"0": -1}}'}, "cannot be latest"),
     "end at the start": ({"topic": "t", "endingOffsets": "earliest"}, "cannot be earliest"),

@@ -8,11 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 from jobs.read import (
     Catalog,
-    OffsetFilter,
     OffsetRange,
     RangePartition,
     RangeRows,
@@ -21,7 +19,6 @@ from jobs.read import (
     schema_of,
     split,
 )
-from jobs.read.options import RowFormat
 from jobs.tasks import storage
 from mq.errors import DeltaMQError, Refused, Unavailable, Unprocessable
 from mq.meta.static_events import MappingRemoved
@@ -188,22 +185,6 @@ def test_static_17_removed_messages_are_missed_and_holes_are_not(orders: StaticT
         _read(orders, asOfOffset=json.dumps({TOPIC: {Q0: 8, Q1: 0}}))
     orders.drop(["orders@A"])
     assert _bodies(orders) == orders.sent[0][5:] + orders.sent[1]
-
-
-def test_spark_1_filters_name_logical_queues_and_offsets(orders: StaticTables) -> None:
-    taken = OffsetFilter()
-    for found in (
-        EqualTo(("partition",), Q0),
-        GreaterThanOrEqual(("offset",), 4),
-        LessThan(("offset",), 10_002),
-    ):
-        taken.take(found, RowFormat.MESSAGE)
-    left = taken.apply(_resolve(orders))
-    assert [(one.partition.ref.name, one.start, one.stop) for one in left] == [
-        ("orders@A", 4, 5),
-        ("orders#2@B", 0, 3),
-        ("orders#3@A", 0, 2),
-    ]
 
 
 def test_static_2_the_catalog_lists_segments_in_the_order_of_their_queues(orders: StaticTables) -> None:

@@ -1,0 +1,153 @@
+"""One DataFrame or view, many queries: each sees what is stored when it runs, and one state (SPEC SPARK-13).
+
+Spark keeps what a Python source planned in its table object, so a plan must hold neither offsets nor conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.spark.session import another_session
+from jobs.sql.queue_source import register_queue_sources
+from jobs.sql.reader import read_topic
+from tests.unit.jobs.warehouses import Filled
+
+pytestmark = pytest.mark.spark
+
+A, B = "seen@broker-a", "seen@broker-b"
+_NO_TABLE = r"A table cannot be made with USING mq.*CREATE TEMPORARY VIEW"
+_names = (f"v{number}" for number in count())
+
+
+@pytest.fixture
+def seen(filled: Filled) -> Filled:
+    """100 messages with the key a, 20 with the key b, in two partitions."""
+    _send(filled, 100, "a")
+    _send(filled, 20, "b")
+    return filled
+
+
+def _send(filled: Filled, number: int, key: str) -> None:
+    for partition, part in ((A, number // 2), (B, number - number // 2)):
+        filled.append("seen", partition, *[b"x"] * part, key=key)
+
+
+Make = Callable[[SparkSession, Filled, str], None]
+
+
+def _dataframe(spark: SparkSession, seen: Filled, name: str) -> None:
+    spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load().createOrReplaceTempView(name)
+
+
+def _using(spark: SparkSession, seen: Filled, name: str) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW {name} USING mq OPTIONS (topic 'seen', warehouse '{seen.uri}')")
+
+
+def _native(spark: SparkSession, seen: Filled, name: str) -> None:
+    read_topic(spark, "seen", warehouse=seen.uri).createOrReplaceTempView(name)
+
+
+WAYS = {"format": _dataframe, "USING": _using, "read_topic": _native}
+
+
+@pytest.fixture(params=WAYS)
+def view(request: pytest.FixtureRequest, spark: SparkSession, seen: Filled) -> Iterator[str]:
+    name = next(_names)
+    WAYS[request.param](spark, seen, name)
+    yield name
+    spark.catalog.dropTempView(name)
+
+
+def _counts(spark: SparkSession, query: str) -> tuple[int, ...]:
+    (row,) = spark.sql(query).collect()
+    return tuple(row)
+
+
+def test_spark_13_each_query_of_a_view_sees_what_is_stored_when_it_runs(
+    spark: SparkSession, seen: Filled, view: str
+) -> None:
+    every, one = f"SELECT count(*) FROM {view}", f"SELECT count(*) FROM {view} WHERE key = '%s'"
+    assert [_counts(spark, query) for query in (every, one % "a", every, one % "b", every)] == [
+        (120,),
+        (100,),
+        (120,),
+        (20,),
+        (120,),
+    ]
+    shapes = {
+        f"SELECT ({one % 'a'}), ({every}), ({one % 'b'})": (100, 120, 20),
+        f"SELECT count(*) FROM (SELECT key FROM {view} WHERE key = 'b' UNION ALL SELECT key FROM {view})": (140,),
+        f"SELECT count(*) FROM {view} x JOIN {view} y USING (partition, offset) WHERE x.key = 'b'": (20,),
+        f"SELECT count(*) FROM {view} x LEFT ANTI JOIN (SELECT * FROM {view} WHERE key = 'a') y "
+        "ON x.partition = y.partition AND x.offset = y.offset": (20,),
+        f"WITH w AS (SELECT * FROM {view} WHERE key = 'a') SELECT (SELECT count(*) FROM w), "
+        f"(SELECT count(*) FROM {view} WHERE offset < 10), (SELECT max(offset) FROM w)": (100, 20, 49),
+        f"SELECT count(*) FROM {view} WHERE key IN (SELECT key FROM {view} WHERE key = 'b')": (20,),
+    }
+    assert {query: _counts(spark, query) for query in shapes} == shapes
+    _send(seen, 30, "c")
+    after = [_counts(spark, query) for query in (one % "c", every, one % "a", f"SELECT ({one % 'c'}), ({every})")]
+    assert after == [(30,), (150,), (100,), (30, 150)]
+
+
+def test_spark_13_what_is_cached_stays_and_what_is_not_goes_on(spark: SparkSession, seen: Filled) -> None:
+    frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
+    cached = frame.where("key = 'a'").cache()
+    assert cached.count() == 100
+    _send(seen, 10, "a")
+    assert (cached.count(), frame.where("key = 'a'").count(), frame.count()) == (100, 100, 130)
+    cached.unpersist(blocking=True)
+    assert (frame.where("key = 'a'").count(), len(frame.rdd.collect()), frame.rdd.count()) == (110, 130, 130)
+    _send(seen, 10, "a")
+    assert len(frame.rdd.collect()) == 140
+    limited = [row["offset"] for row in frame.orderBy("partition", "offset").limit(3).collect()]
+    assert limited == [0, 1, 2] and sum(1 for _ in frame.toLocalIterator()) == 140
+
+
+def test_spark_13_two_sessions_of_an_application_have_queries_of_their_own(spark: SparkSession, seen: Filled) -> None:
+    def counted(session: SparkSession) -> int:
+        frame: DataFrame = session.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
+        return frame.count()
+
+    other = another_session(spark, seen.uri)
+    assert (counted(spark), counted(other)) == (120, 120)
+    _send(seen, 5, "a")
+    assert (counted(other), counted(spark)) == (125, 125)
+
+
+def test_spark_13_views_of_the_queue_are_fresh_too(spark: SparkSession, seen: Filled) -> None:
+    register_queue_sources(spark)
+    name = next(_names)
+    spark.read.format("mq_partitions").option("warehouse", seen.uri).load().createOrReplaceTempView(name)
+    stored = f"SELECT sum(end_offset) FROM {name} WHERE space = 'topics'"
+    assert _counts(spark, stored) == (120,)
+    _send(seen, 6, "a")
+    seen.append("another", "another@broker-a", b"x")
+    assert _counts(spark, f"SELECT ({stored}), ({stored} AND topic = 'seen'), (SELECT count(*) FROM {name})") == (
+        127,
+        126,
+        3,
+    )
+    spark.catalog.dropTempView(name)
+
+
+def test_spark_15_a_table_using_mq_is_refused_by_a_sentence(spark: SparkSession, seen: Filled) -> None:
+    for statement in ("CREATE TABLE kept USING mq OPTIONS (topic 'seen')", "CREATE TABLE IF NOT EXISTS kept USING mq"):
+        with pytest.raises((PySparkException, Py4JJavaError), match=_NO_TABLE):
+            spark.sql(statement)
+    with pytest.raises((PySparkException, Py4JJavaError), match="topics have no paths: name one with the option topic"):
+        spark.read.format("mq").load("seen")
+
+
+def test_spark_15_a_topic_whose_log_is_gone_is_no_empty_topic(spark: SparkSession, seen: Filled) -> None:
+    frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
+    assert frame.count() == 120
+    seen.warehouse.store.delete_tree("topics/seen/seen@broker-a/_delta_log")
+    with pytest.raises((PySparkException, Py4JJavaError), match="has data files and no log"):
+        frame.count()
