@@ -410,7 +410,7 @@ async def _view(hosted: HostedTopic, topics: Topics, warehouse: Warehouse, refre
     queues = queue_states(hosted, topics.queues(hosted))
     return {
         "topic": topic.name,
-        "id": topic.id,
+        "id": topic.id if topic.world is None else topic.world.id,
         "order_strategy": topic.settings.order_strategy,
         "retention_ms": topic.settings.retention_ms,
         "message_type": topic.settings.message_type,

@@ -66,8 +66,8 @@ _OF_KAFKA_CLIENTS: Final = re.compile(r"kafka\..*|kafkaconsumer\..*|fetchoffset\
 _OF_TABLES: Final = ("owner", "path", "location", "provider")
 _NO_TABLES: Final = (
     "topics have no paths: name one with the option topic. A table cannot be made with USING mq, since Spark would "
-    "keep a copy of its columns: make a view (CREATE TEMPORARY VIEW v USING mq OPTIONS (topic 'orders')), or tables of all "
-    "topics (jobs.sql.register_tables)"
+    "keep a copy of its columns: make a view (CREATE TEMPORARY VIEW v USING mq OPTIONS (topic 'orders')), or tables of "
+    "all topics (jobs.sql.register_tables)"
 )
 #: Options that a stream cannot have, because it has no end.
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfOffset", "asOfTime")

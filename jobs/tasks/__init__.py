@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
-from jobs.tasks.query_values import agreed, agreed_rows, current_query
+from jobs.tasks.query_values import agreed, agreed_rows, current_query, forget_queries
 from jobs.tasks.task_errors import errors_of_tasks
 from jobs.tasks.tasks import frame_of_tasks, in_tasks, run_in_tasks, task_failpoint
 from jobs.tasks.warehouse_files import storage
@@ -19,6 +19,7 @@ __all__ = [
     "closed_at_exit",
     "current_query",
     "errors_of_tasks",
+    "forget_queries",
     "frame_of_tasks",
     "in_tasks",
     "is_connect",

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from mq.errors import DeltaMQError, Refused, Unknown
 from tables.store import FileMissing, Store
 
-__all__ = ["READS", "QueryId", "agreed", "agreed_rows", "current_query"]
+__all__ = ["READS", "QueryId", "agreed", "agreed_rows", "current_query", "forget_queries"]
 
 #: The folder of these values in a warehouse; the job `retain` removes what ended applications left there.
 READS: Final = "reads"
@@ -32,6 +32,7 @@ _OF_APPLICATION: Final = ("spark.app.id", "spark.app.startTime", "spark.driver.h
 _QUERIES_KEPT: Final = 1_000
 _CLEAN_EVERY: Final = 64
 _REMEMBERED_MAX: Final = 256
+_FORGOTTEN_MS: Final = 86_400_000
 #: What this worker has read, the oldest first: it does many tasks of one query.
 _remembered: Final[OrderedDict[str, bytes]] = OrderedDict()
 
@@ -122,6 +123,15 @@ def _clean(store: Store, query: QueryId) -> None:
     for name in store.names(folder):
         if name[:12].isdigit() and int(name[:12]) < query.number - _QUERIES_KEPT:
             store.delete(f"{folder}/{name}")
+
+
+def forget_queries(store: Store, now_ms: int) -> None:
+    """Remove what applications left that have read nothing for a day; a query that goes on for longer has begun."""
+    for application in store.folders(READS):
+        folder = f"{READS}/{application}"
+        newest = max((one.modified_ms for one in store.entries(folder)), default=0)
+        if newest < now_ms - _FORGOTTEN_MS:
+            store.delete_tree(folder)
 
 
 def _digest(text: str) -> str:

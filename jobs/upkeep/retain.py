@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from jobs.queue import brokers_of
 from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import warehouse_of
+from jobs.tasks import forget_queries, warehouse_of
 from jobs.upkeep.dead_paths import delete_due, remember
 from jobs.upkeep.runner import Runner, runner_of
 from mq.errors import Corrupt, Unavailable
@@ -174,7 +174,8 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     these have ended by then, `log.orphan_keep_ms` later by the next process that has it open.
 
     Then the segments of static topics whose messages are all removed are dropped from their queues, in one append to
-    the metadata for each topic, and their folders are deleted (`tables.queue.segment_retention`).
+    the metadata for each topic, and their folders are deleted (`tables.queue.segment_retention`). What queries of ended
+    applications agreed on (`reads/`) is removed a day later.
 
     Idempotent: a removed file is no longer live, so it is not removed again. Two runs at once, or a run and any append
     or roll-up, race for the next version of a partition, and the loser decides again.
@@ -191,6 +192,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     Corrupt, Unavailable
         Some partitions failed; all others were dealt with.
     """
+    forget_queries(warehouse_of(conf).store, int(now.timestamp() * 1_000))
     if spark is not None:
         return retain_in_tasks(runner_of(spark), conf, now)
     warehouse = warehouse_of(conf)

@@ -9,8 +9,10 @@ from pyspark.sql import SparkSession
 
 from jobs.setup import java_path
 from jobs.spark.class_archive import archive_path
-from jobs.spark.session import spark_session
+from jobs.spark.datasource import register, session_warehouse
+from jobs.spark.session import another_session, spark_session
 from jobs.spark.session_settings import session_settings
+from jobs.sql.queue_source import register_queue_sources
 from mq.errors import Refused
 from tables.config import load
 
@@ -45,7 +47,7 @@ def test_session_reads_and_writes_delta(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_a_session_that_is_there_is_used_and_gets_what_can_change(spark: SparkSession) -> None:
-    default = spark.conf.get("spark.deltamq.warehouse")
+    default = session_warehouse(spark) or ""
     again = spark_session("other", warehouse=default, **{"spark.sql.shuffle.partitions": 3})
     assert again is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
@@ -58,13 +60,22 @@ def test_spark_06_a_task_of_databricks_uses_the_session_that_the_platform_has(
     """What the jobs ask for when they make a session themselves is not for a platform to refuse."""
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    default = spark.conf.get("spark.deltamq.warehouse")
+    default = session_warehouse(spark) or ""
     found = spark_session(warehouse=default, **{"spark.driver.maxResultSize": "1g"})
     assert found is spark
 
 
+def test_spark_15_registering_the_format_changes_no_setting(spark: SparkSession, tmp_path: Path) -> None:
+    other = another_session(spark, str(tmp_path))
+    before = {row["key"]: row["value"] for row in other.sql("SET").collect()}
+    register(other, warehouse=str(tmp_path))
+    register_queue_sources(other)
+    assert {row["key"]: row["value"] for row in other.sql("SET").collect()} == before
+    assert session_warehouse(other) == str(tmp_path) != session_warehouse(spark)
+
+
 def test_what_cannot_change_any_more_is_refused_by_name(spark: SparkSession) -> None:
-    default = spark.conf.get("spark.deltamq.warehouse")
+    default = session_warehouse(spark) or ""
     with pytest.raises(Refused, match=r"spark\.driver\.memory cannot change"):
         spark_session(warehouse=default, **{"spark.driver.memory": "17g"})
     with pytest.raises(Refused, match=r"starts with 'spark\.': shuffle"):

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
 from jobs.cli.jobs_group import jobs_command
+from jobs.spark.datasource import session_warehouse
 from jobs.upkeep import verify
 from jobs.upkeep.spark_count import tally
 from mq.errors import Corrupt
@@ -157,7 +158,7 @@ def test_distinct_offsets_are_counted_exactly(name: str, spark: SparkSession) ->
 @pytest.mark.long
 def test_the_command_runs_it_and_the_list_shows_it(spark: SparkSession, orders: Filled) -> None:
     # `spark` is active, so the command uses it and its warehouse must be put back
-    default = spark.conf.get("spark.deltamq.warehouse")
+    default = session_warehouse(spark) or ""
     try:
         ran = CliRunner().invoke(jobs_command, ["run", "verify", "--once", "--warehouse", orders.uri])
         assert (ran.exit_code, ran.output.startswith("job=verify ok")) == (0, True), ran.output
