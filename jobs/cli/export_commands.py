@@ -62,7 +62,7 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
     from jobs.export import save
 
     with errors_told():
-        # only Spark can check a DDL; the first run does
+        # Only Spark can check a DDL, and whether it suits the table; each run does, before it plans a batch.
         found = save(storage(conf_of(profile, warehouse).warehouse.uri), _defined(given))
         click.echo(f"export {found.name}: {found.topic} -> {found.to}")
 
@@ -75,14 +75,14 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
 @with_place
 def run_command(warehouse: str | None, profile: str | None, mode: str, **given: Any) -> None:
     """Define an export and run it now."""
-    from jobs.export import fields_of, run_export, save
+    from jobs.export import check_definition, run_export, save
 
     with errors_told():
         conf = conf_of(profile, warehouse)
         store = storage(conf.warehouse.uri)
         wanted = _defined(given)
         with session(conf) as spark:
-            fields_of(wanted.schema)
+            check_definition(spark, wanted)
             found = save(store, wanted)
             stopped = _stopped() if mode == "continuous" else None
             while True:
@@ -126,13 +126,14 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 
 @export_group.command(name="remove")
 @click.argument("name")
+@click.option("--forget", is_flag=True, help="Delete its progress, too: if added again, it stores everything again.")
 @with_place
-def remove_command(name: str, warehouse: str | None, profile: str | None) -> None:
-    """Delete an export and its progress; its tables stay."""
+def remove_command(name: str, forget: bool, warehouse: str | None, profile: str | None) -> None:
+    """Delete an export; its tables stay, and if it is added again, it goes on where it was."""
     from jobs.export import remove_definition
 
     with errors_told():
-        remove_definition(storage(conf_of(profile, warehouse).warehouse.uri), name)
+        remove_definition(storage(conf_of(profile, warehouse).warehouse.uri), name, forget=forget)
         click.echo(f"export {name} is removed")
 
 

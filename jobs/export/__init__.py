@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.export.definition import Definition, definition_of, definitions, read_definition, remove_definition, save
-from jobs.export.export import export_topic, replay_quarantine, run_export
+from jobs.export.export import check_definition, export_topic, replay_quarantine, run_export
 from jobs.export.plan import Plans
 from jobs.export.replay import Chosen, replay_dead_letters
 from jobs.export.reset import reset_offsets, target_of
@@ -17,7 +17,6 @@ from jobs.export.schedules import (
     save_scheduled,
     scheduled,
 )
-from jobs.export.typed_body import fields_of
 
 __all__ = [
     "KINDS",
@@ -27,10 +26,10 @@ __all__ = [
     "Plans",
     "ScheduledReplay",
     "ScheduledReset",
+    "check_definition",
     "definition_of",
     "definitions",
     "export_topic",
-    "fields_of",
     "read_definition",
     "read_state",
     "remove_definition",

@@ -1,6 +1,7 @@
 """The definition of an export: a topic, its table, and the types of the fields; stored in the warehouse by name.
 
 <warehouse>/jobs/export/definitions/<name>.json      what the scheduled job `export` runs
+<warehouse>/jobs/export/removed/<id>.json            what it ran: the progress of a removed export stays with its tables
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 FOLDER: Final = "jobs/export/definitions"
+_REMOVED: Final = "jobs/export/removed"
 #: Columns of the message that an export may include, each named with a leading `_`.
 Extra = Literal["topic", "append_time", "born_time", "key", "tag", "headers", "message_id"]
 COLUMNS: Final = get_args(Extra)
@@ -37,7 +39,7 @@ BATCH_ROWS: Final = 1_000_000
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """One export. Its transactions in the tables carry `id`, which is new if it is removed and created again."""
+    """One export. Its transactions in the tables carry `id`, which stays when it is removed and created again."""
 
     name: str
     topic: str
@@ -110,6 +112,8 @@ _decode: Final = msgspec.json.Decoder(Definition)
 def save(store: Store, found: Definition) -> Definition:
     """Store a definition under its name, or change the one that exists; return it with its final id.
 
+    An export of the same topic to the same table that was removed goes on where it was.
+
     Raises
     ------
     Refused
@@ -130,8 +134,16 @@ def save(store: Store, found: Definition) -> Definition:
     elif (other := sharing(store, found)) is not None:
         detail = f"to: export {other} writes to {found.to} already, and to its quarantine; use another table"
         raise Refused(detail, field="to")
+    else:
+        earlier = [one for one in _removed(store) if (one.topic, one.to) == (found.topic, found.to)]
+        found = msgspec.structs.replace(found, id=earlier[0].id) if earlier else found
     store.replace(_key(found.name), msgspec.json.encode(found))
     return found
+
+
+def _removed(store: Store) -> list[Definition]:
+    found = [read_stored(store, f"{_REMOVED}/{name}.json", _decode) for name in names_in(store, _REMOVED)]
+    return [one for one in found if one is not None]
 
 
 def sharing(store: Store, found: Definition) -> str | None:
@@ -152,11 +164,21 @@ def definitions(store: Store) -> list[Definition]:
     return [read_definition(store, name) for name in names_in(store, FOLDER)]
 
 
-def remove_definition(store: Store, name: str) -> None:
-    """Delete an export and its progress; its tables stay."""
-    found = read_definition(store, name)
-    store.delete(_key(name))
-    store.delete_tree(f"jobs/export/{found.id}")
+def remove_definition(store: Store, name: str, *, forget: bool = False) -> None:
+    """Delete an export; its tables stay, and so does its progress, unless it is to `forget` it.
+
+    With `forget`, the name may also be that of an export that is removed already.
+    """
+    earlier = [one for one in _removed(store) if one.name == name]
+    found = None if forget and earlier and name not in names_in(store, FOLDER) else read_definition(store, name)
+    if forget:
+        for one in [*earlier, *([] if found is None else [found])]:
+            store.delete_tree(f"jobs/export/{one.id}")
+            store.delete(f"{_REMOVED}/{one.id}.json")
+    elif found is not None:
+        store.replace(f"{_REMOVED}/{found.id}.json", msgspec.json.encode(found))
+    if found is not None:
+        store.delete(_key(name))
 
 
 def _key(name: str) -> str:

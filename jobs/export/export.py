@@ -1,4 +1,4 @@
-"""Exports a topic to a typed Delta table, batch by batch and exactly once (SPEC SPARK-9).
+"""Exports a topic to a typed Delta table, batch by batch and exactly once (SPEC SPARK-9, SPARK-19 to 21).
 
     plan (file) -> these offsets -> parse -> typed table [txn N] -> state
                                         '---> quarantine table [txn N], what does not fit
@@ -15,18 +15,22 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save, sharing
 from jobs.export.plan import ExportPlan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
-from jobs.read import Catalog, stored_partitions
+from jobs.export.typed_table import batch_mark, check_columns, columns_of, has_batch, named
+from jobs.read import Catalog, TopicPartition, stored_partitions
 from jobs.run import WHOLE, Facts, job, shard_lock
 from jobs.spark import session_warehouse
 from jobs.sql import read_topic
-from jobs.tasks import storage
+from jobs.tasks import errors_of_tasks, storage
 from mq.errors import DeltaMQError, NotFound, Refused, Unavailable
+from mq.static import StoredOffsets
 from tables.clock import SYSTEM_CLOCK
 from tables.config import Config
 from tables.failpoints import failpoint
@@ -35,7 +39,7 @@ from tables.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["export", "export_topic", "replay_quarantine", "run_export"]
+__all__ = ["check_definition", "export", "export_topic", "replay_quarantine", "run_export"]
 
 _MESSAGE: Final = ("body", "partition", "offset", *COLUMNS)
 
@@ -80,8 +84,16 @@ def export_topic(
         columns=columns,
         fail_on_data_loss=fail_on_data_loss,
     )
-    fields_of(wanted.schema)
+    check_definition(spark, wanted)
     return run_export(spark, store, save(store, wanted), _warehouse(spark, warehouse))
+
+
+def check_definition(spark: SparkSession, wanted: Definition) -> None:
+    """Refuse a definition whose schema is none, or does not suit its table as it is."""
+    there = columns_of(spark, wanted.to)
+    schema = fields_of(wanted.schema)
+    if there is not None:
+        check_columns(schema, there, wanted.to)
 
 
 def _defined(conf: Config) -> list[Definition]:
@@ -118,8 +130,8 @@ def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
                 done = run_export(spark, store, found, conf.warehouse.uri)
             else:
                 done = _Export(spark, store, found, conf.warehouse.uri).run()
-        except DeltaMQError as error:
-            failed.append(f"{found.name}: {error}")
+        except (DeltaMQError, PySparkException) as error:
+            failed.append(f"{found.name}: {str(error).splitlines()[0]}")
             continue
         facts["exports"] = int(facts["exports"]) + 1
         for name in ("rows", "quarantined"):
@@ -162,6 +174,7 @@ class _Export:
         self._store = store
         self._found = found
         self._warehouse = warehouse
+        self._tables = (found.to, found.quarantine)
         self._plans = Plans(store, found.id)
         self._state = self._plans.state()
         self._done = {"batches": 0, "rows": 0, "quarantined": 0, "lost": 0}
@@ -170,64 +183,104 @@ class _Export:
         """Finish the batch that was begun, then carry out batch after batch."""
         self.resume()
         while plan := self._next():
-            self._carry_out(self._plans.put(plan), again=False)
+            self._carry_out(self._plans.put(plan))
         return self._done
 
     def resume(self) -> None:
-        """Finish the batch that an earlier run has begun, if any."""
+        """Check schema and tables, then finish the batch that an earlier run has begun, if any."""
+        check_definition(self._spark, self._found)
+        if self._state.rows or self._state.quarantined:
+            for to in self._tables:
+                if columns_of(self._spark, to) is None:
+                    raise self._gone(to)
         plan = self._plans.unfinished(self._state)
         if plan is not None:
-            self._carry_out(plan, again=True)
+            self._carry_out(self._still(plan))
+
+    def _gone(self, to: str) -> NotFound:
+        name, rows = self._found.name, self._state.rows
+        detail = (
+            f"export {name}: its table {to} is gone, and with it what the export wrote there ({rows} rows fitted in "
+            f"all). Restore it; or, to store everything again that the topic still has, run "
+            f"'deltamq jobs export remove {name} --forget' and add the export again"
+        )
+        return NotFound(detail, code="table_not_found", field="to")
+
+    def _still(self, plan: ExportPlan) -> ExportPlan:
+        """Return the plan as it can be carried out now; if nothing of it is in a table, it is made anew."""
+        if not any(has_batch(self._spark, to, batch_mark(self._found.id, plan.batch)) for to in self._tables):
+            anew = msgspec.structs.replace(plan, schema=self._found.schema)
+            if plan.quarantine_version is not None:
+                version = self._version(self._found.quarantine)
+                anew = msgspec.structs.replace(anew, quarantine_version=version)
+            plan = plan if plan == anew else self._plans.put_again(anew)
+        if plan.quarantine_version is not None:
+            return plan
+        there = self._stored(Catalog(self._store).partitions(self._found.topic))
+        gone = sorted(plan.ranges.keys() - there)
+        if gone and self._found.fail_on_data_loss:
+            raise self._lost(f"{', '.join(gone)} was deleted with messages that were not exported")
+        # Not stored: what is left out is so again if this run is killed.
+        return msgspec.structs.replace(plan, ranges={at: plan.ranges[at] for at in plan.ranges if at in there})
+
+    def _lost(self, what: str) -> Refused:
+        detail = f"export {self._found.name}: {what}; allow it with fail_on_data_loss=False (--allow-data-loss)"
+        return Refused(detail, code="data_lost")
 
     def replay(self) -> dict[str, int]:
         """Plan and carry out a batch of the quarantine table."""
-        version = self._version(self._found.quarantine)
-        if version is not None:
+        if columns_of(self._spark, self._found.quarantine) is not None:
+            version = self._version(self._found.quarantine)
             plan = ExportPlan(batch=self._state.batch + 1, schema=self._found.schema, quarantine_version=version)
-            self._carry_out(self._plans.put(plan), again=False)
+            self._carry_out(self._plans.put(plan))
         return self._done
 
     def _next(self) -> ExportPlan | None:
         catalog, now_ms = Catalog(self._store), SYSTEM_CLOCK.wall_us() // 1_000
         partitions = catalog.partitions(self._found.topic)
         closed = {one.name for one in partitions if not catalog.is_readable(one, now_ms)}
-        stored = {
-            f"{one.name}:{one.partition.ref.generation}": one.offsets
-            for one in stored_partitions(self._store, [one for one in partitions if one.name not in closed])
-        }
+        stored = self._stored([one for one in partitions if one.name not in closed])
         ranges, lost = next_ranges(self._state.ends, stored, self._found.batch_rows)
         if lost and self._found.fail_on_data_loss:
-            detail = (
-                f"export {self._found.name}: retention removed {lost} messages that were not exported; allow it with"
-            )
-            raise Refused(f"{detail} fail_on_data_loss=False (--allow-data-loss)", code="data_lost")
+            raise self._lost(f"retention removed {lost} messages that were not exported")
         self._done["lost"] += lost
         if not ranges:
             return None
         return ExportPlan(batch=self._state.batch + 1, schema=self._found.schema, ranges=ranges)
 
+    def _stored(self, partitions: Sequence[TopicPartition]) -> dict[str, StoredOffsets]:
+        """Return the stored offsets of partitions, as plans and progress name these."""
+        found = stored_partitions(self._store, partitions)
+        return {f"{one.name}:{one.partition.ref.generation}": one.offsets for one in found}
+
     # One batch.
 
-    def _carry_out(self, plan: ExportPlan, *, again: bool) -> None:
-        """Write a batch to both tables; `again` means that an earlier run may have written some of it."""
-        schema = fields_of(plan.schema)
-        messages = self._messages(plan) if plan.quarantine_version is None else self._quarantined(plan)
-        parsed = with_verdict(messages, schema).persist()
-        try:
-            counts = {row[FITS]: row["count"] for row in parsed.groupBy(FITS).count().collect()}
-            fit, unfit = counts.get(True, 0), counts.get(False, 0)
-            if fit or plan.batch == 0:
-                self._write(parsed.where(FITS).select(typed_columns(schema, self._found.columns)), plan, self._found.to)
-            failpoint("export.after_typed")
-            rest = parsed.where(~F.col(FITS)).select(quarantine_columns(schema))
-            if unfit or plan.batch == 0 or plan.quarantine_version is not None:
-                self._write(rest, plan, self._found.quarantine, overwrite=plan.quarantine_version is not None)
-        finally:
-            parsed.unpersist()
+    def _carry_out(self, plan: ExportPlan) -> None:
+        """Write a batch to both tables, as far as an earlier run has not."""
+        with errors_of_tasks():
+            fit, unfit = self._written(plan) if plan.ranges or plan.quarantine_version is not None else (0, 0)
         self._state = self._plans.finish(plan, self._state, rows=fit, quarantined=unfit)
         self._done["batches"] += 1
         self._done["rows"] += fit
         self._done["quarantined"] += unfit
+
+    def _written(self, plan: ExportPlan) -> tuple[int, int]:
+        """Write a batch; return how many messages fit, and how many do not."""
+        schema, replayed = fields_of(plan.schema), plan.quarantine_version is not None
+        messages = self._quarantined(plan) if replayed else self._messages(plan)
+        parsed = with_verdict(messages, schema).persist()
+        try:
+            counts = {row[FITS]: row["count"] for row in parsed.groupBy(FITS).count().collect()}
+            fit, unfit = counts.get(True, 0), counts.get(False, 0)
+            if fit or columns_of(self._spark, self._found.to) is None:
+                self._write(parsed.where(FITS).select(typed_columns(schema, self._found.columns)), plan, self._found.to)
+            failpoint("export.after_typed")
+            rest = parsed.where(~F.col(FITS)).select(quarantine_columns())
+            if unfit or replayed or columns_of(self._spark, self._found.quarantine) is None:
+                self._write(rest, plan, self._found.quarantine, overwrite=replayed)
+        finally:
+            parsed.unpersist()
+        return fit, unfit
 
     def _messages(self, plan: ExportPlan) -> DataFrame:
         """Return the messages at the planned offsets; if retention has removed one since, it is an error."""
@@ -238,6 +291,7 @@ class _Export:
             assign=json.dumps({topic: list(names)}),
             startingOffsets=json.dumps({topic: {name: low for name, (low, _) in names.items()}}),
             endingOffsets=json.dumps({topic: {name: high for name, (_, high) in names.items()}}),
+            failOnDataLoss=str(self._found.fail_on_data_loss).lower(),
             warehouse=self._warehouse,
         )
         return read.select(*_MESSAGE)
@@ -251,21 +305,15 @@ class _Export:
     def _write(self, rows: DataFrame, plan: ExportPlan, to: str, *, overwrite: bool = False) -> None:
         writer = rows.write.format("delta").mode("overwrite" if overwrite else "append")
         writer = writer.option("txnAppId", f"deltamq-export-{self._found.id}").option("txnVersion", str(plan.batch))
-        writer = writer.option("mergeSchema", "true")
+        writer = writer.option("userMetadata", batch_mark(self._found.id, plan.batch)).option("mergeSchema", "true")
         if self._found.is_path:
             writer.save(to)
         else:
             writer.saveAsTable(to)
 
-    def _version(self, to: str) -> int | None:
-        """Return the newest version of a table; None if it does not exist."""
-        named = f"delta.`{to}`" if self._found.is_path else to
-        try:
-            return int(self._spark.sql(f"DESCRIBE HISTORY {named} LIMIT 1").collect()[0]["version"])
-        except Exception as error:
-            if self._state.quarantined:
-                raise NotFound(f"the quarantine table {to} cannot be read: {error}", code="table_not_found") from error
-            return None
+    def _version(self, to: str) -> int:
+        """Return the newest version of a table."""
+        return int(self._spark.sql(f"DESCRIBE HISTORY {named(to)} LIMIT 1").collect()[0]["version"])
 
 
 def _warehouse(spark: SparkSession, warehouse: str | None) -> str:

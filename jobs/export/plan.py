@@ -4,7 +4,8 @@
     <warehouse>/jobs/export/<id>/state.json                    the last batch that is in both tables, and where it ended
 
 A batch writes to two tables; each commit carries the batch's number as Delta's `txn`. A kill between them leaves a plan
-that is not in the state. It is carried out again, and a table that has its number stays unchanged.
+that is not in the state. It is carried out again, and a table that has its number stays unchanged. A plan of which
+nothing is in a table is made anew by the current definition, whose schema may be what a plan failed for.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ class Plans:
         failpoint("export.before_plan")
         if not self._store.put_if_absent(self._key(plan.batch), msgspec.json.encode(plan), durable=True):
             raise Conflict(f"batch {plan.batch} of this export was planned by another driver", code="driver_busy")
+        failpoint("export.after_plan")
+        return plan
+
+    def put_again(self, plan: ExportPlan) -> ExportPlan:
+        """Store a plan in place of the one of its batch, of which nothing is in a table."""
+        self._store.replace(self._key(plan.batch), msgspec.json.encode(plan))
         failpoint("export.after_plan")
         return plan
 

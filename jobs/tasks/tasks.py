@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from jobs.tasks.task_errors import as_text, errors_of_tasks
 from jobs.tasks.worker import keep_imports
@@ -56,7 +57,9 @@ def frame_of_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item],
     return in_tasks(spark.range(0, len(given), 1, len(given)), run, schema)
 
 
-def in_tasks(frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+def in_tasks(
+    frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]], schema: pa.Schema | StructType
+) -> DataFrame:
     """Apply `run` to the batches of each partition of `frame`; return the result as a DataFrame, not yet evaluated."""
 
     def run_there(batches: Batches) -> Batches:
@@ -64,7 +67,7 @@ def in_tasks(frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]
         with as_text():
             yield from run(batches)
 
-    return frame.mapInArrow(run_there, from_arrow_schema(schema))
+    return frame.mapInArrow(run_there, schema if isinstance(schema, StructType) else from_arrow_schema(schema))
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:

@@ -71,7 +71,7 @@ def test_spark_09_a_definition_that_cannot_be_is_refused_by_field(changes: dict[
     assert raised.value.field == field
 
 
-def test_spark_09_a_definition_keeps_its_identity_when_its_schema_changes_and_loses_it_when_it_is_removed() -> None:
+def test_spark_09_a_definition_keeps_its_identity_when_its_schema_changes() -> None:
     store = MemoryStore()
     first = save(store, definition_of("orders", "lake.orders", schema="id BIGINT"))
     again = save(store, definition_of("orders", "lake.orders", schema="id BIGINT, amount DOUBLE"))
@@ -83,7 +83,27 @@ def test_spark_09_a_definition_keeps_its_identity_when_its_schema_changes_and_lo
     assert definitions(store) == []
     with pytest.raises(NotFound):
         read_definition(store, "orders")
-    assert save(store, definition_of("orders", "lake.orders", schema="id BIGINT")).id != first.id
+
+
+def test_spark_21_an_export_that_is_removed_and_added_goes_on_unless_it_is_to_be_forgotten() -> None:
+    store = MemoryStore()
+    first = save(store, definition_of("orders", "lake.orders", schema="id BIGINT"))
+    Plans(store, first.id).finish(ExportPlan(batch=0, schema="id BIGINT"), ExportState(), rows=4, quarantined=1)
+    remove_definition(store, "orders")
+    assert save(store, definition_of("orders", "lake.others", schema="id BIGINT")).id != first.id
+    again = save(store, definition_of("orders", "lake.orders", schema="id BIGINT, a INT", name="other-name"))
+    assert again.id == first.id and Plans(store, again.id).state().rows == 4
+
+    remove_definition(store, "other-name")
+    with pytest.raises(NotFound):
+        remove_definition(store, "other-name")
+    remove_definition(store, "other-name", forget=True)
+    anew = save(store, definition_of("orders", "lake.orders", schema="id BIGINT", name="other-name"))
+    assert anew.id != first.id and Plans(store, first.id).state() == ExportState()
+    remove_definition(store, "other-name", forget=True)
+    assert save(store, definition_of("orders", "lake.orders", schema="id BIGINT", name="a")).id != anew.id
+    with pytest.raises(NotFound):
+        remove_definition(store, "nothing", forget=True)
 
 
 def test_spark_09_two_exports_do_not_share_a_table_whose_quarantine_they_would_share() -> None:
