@@ -34,6 +34,8 @@ from api.auth import (
     Quotas,
     called_by,
     caller_header,
+    guarded_warehouse,
+    is_guarded,
 )
 from api.host import (
     ClusterProofs,
@@ -76,6 +78,8 @@ HOT_CALLS: Final = (
     *(f"POST /v1/groups/{{group}}/{call.decode()}" for call in CALLS),
 )
 
+#: What says how this process is, and needs no key.
+_ALIVE: Final = (b"/healthz", b"/readyz", b"/console.js", b"/console.css")
 _V1_TOPICS: Final = [b"", b"v1", b"topics"]
 _V1_GROUPS: Final = [b"", b"v1", b"groups"]
 
@@ -131,6 +135,7 @@ class Front:
             scope, receive, send = {**scope, "method": "GET"}, *_headers_alone(receive, send)
         if self._is_guarded:
             try:
+                await self._check_metadata(scope)
                 if not self._admit_remembered(scope):
                     receive, send = await self._admit(scope, receive, send)
             except DeltaMQError as error:
@@ -140,7 +145,20 @@ class Front:
             scope[CALLER] = EVERYBODY
             if is_forwarded(scope["headers"]):
                 await self._catch_up(scope)
+            if self._is_outsider(scope):
+                await send_answer(scope, send, answer_of(guarded_warehouse()))
+                return
         await self._dispatch(scope, receive, send)
+
+    def _is_outsider(self, scope: Scope) -> bool:
+        """Whether the warehouse is guarded and this process is not: then it believes nobody."""
+        calls = self.calls
+        return calls is not None and is_guarded(calls.meta.now) and scope["raw_path"] not in _ALIVE
+
+    async def _check_metadata(self, scope: Scope) -> None:
+        """Raise `Unavailable` if this process does not know who was put out lately (SPEC SEC-45)."""
+        if self.calls is not None and scope["raw_path"] not in _ALIVE:
+            await self.calls.meta.ensure_read()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: list[bytes] = scope["raw_path"].split(b"/")

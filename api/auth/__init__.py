@@ -8,6 +8,7 @@ from api.auth.certificates import Certificates
 from api.auth.credentials import Credentials, SignerUnknown, not_valid
 from api.auth.forwarded_caller import CALLED_BY, called_by, caller_header
 from api.auth.gate import SHOWN, Gate
+from api.auth.guarded_warehouse import guarded_warehouse, is_guarded
 from api.auth.key_times import KeyTimes
 from api.auth.proof import Prover, derived
 from api.auth.quotas import Meter, Quotas
@@ -36,7 +37,9 @@ __all__ = [
     "caller_of",
     "check_complete",
     "derived",
+    "guarded_warehouse",
     "is_audited",
+    "is_guarded",
     "named_by",
     "needs_of",
     "not_valid",

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, TypeAlias, TypeVar
 
 from api.audit import noting
@@ -22,6 +23,8 @@ log = logging.getLogger("deltamq.api")
 
 #: Seconds from a change to the upkeep for it and all changes since.
 _UPKEEP_AFTER_S: Final = 1.0
+#: Who is put out is refused by all processes within 5 s (SPEC SEC-5); what was read before that does not count.
+_READ_WITHIN_S: Final = 5.0
 
 #: A callback on the event loop with the state before and after a change.
 Follower: TypeAlias = Callable[[Meta, Meta], None]
@@ -32,7 +35,8 @@ T = TypeVar("T")
 class HostedMeta:
     """One process's view of the metadata; all changes by this process go through it."""
 
-    def __init__(self, log: MetaLog, partitions: Partitions) -> None:
+    def __init__(self, log: MetaLog, partitions: Partitions, *, read_within_s: float = _READ_WITHIN_S) -> None:
+        """What was read longer than `read_within_s` ago does not say who may do what (`check_read`)."""
         self._log = log
         self._loop = partitions.loop
         self._upkeep = partitions.upkeep
@@ -41,6 +45,10 @@ class HostedMeta:
         # would not help, since the log takes one call at a time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mq-meta")
         self._told = log.meta
+        self._read_within_s = read_within_s
+        self._read_at = self._loop.time()
+        self._failure: DeltaMQError | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._followers: list[Follower] = []
 
     @property
@@ -63,6 +71,31 @@ class HostedMeta:
         if stopped is not None:
             raise Unavailable(f"the metadata log sys/meta is stopped: {stopped.detail}", code="metadata_stopped")
 
+    def check_read(self) -> None:
+        """Return if the metadata was read lately; raise `Unavailable` (`metadata_unread`) if not (SPEC SEC-45)."""
+        if self._loop.time() - self._read_at > self._read_within_s:
+            why = "" if self._failure is None else f": {self._failure.detail}"
+            seconds = self._loop.time() - self._read_at
+            raise Unavailable(
+                f"the metadata was not read for {seconds:.0f} s, so who was put out since is not known{why}",
+                code="metadata_unread",
+            )
+
+    async def ensure_read(self) -> None:
+        """Read the metadata if that was long ago, as after a pause of the process; raises as `check_read` does."""
+        if self._loop.time() - self._read_at > self._read_within_s:
+            if self._reading is None:
+                self._reading = self._loop.create_task(self._read_again())
+            await asyncio.shield(self._reading)
+            self.check_read()
+
+    async def _read_again(self) -> None:
+        try:
+            with suppress(DeltaMQError):  # `check_read` says it
+                await self.refresh()
+        finally:
+            self._reading = None
+
     async def reach(self, offset: int) -> None:
         """Read the log at least up to `offset`, which another process has seen."""
         if self.offset < offset:
@@ -83,7 +116,13 @@ class HostedMeta:
     async def refresh(self) -> Meta:
         """Read the changes of other processes; raises `Unavailable` as `check` does."""
         self.check()
-        await self.run(self._log.refresh)
+        began = self._loop.time()
+        try:
+            await self.run(self._log.refresh)
+        except DeltaMQError as error:
+            self._failure = error
+            raise
+        self._read_at, self._failure = began, None
         self._tell()
         return self.now
 

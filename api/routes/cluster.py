@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from api.auth import Caller
+from api.auth import Caller, guarded_warehouse
 from api.host import Topics, queue_states
 from api.log import QueueGauges, of_partitions, of_queues, rendered
 from api.routes.jobs import MissingJob, missing_jobs
@@ -216,6 +216,9 @@ async def ready(service: Running) -> Any:
     if service.stopping:
         raise Unavailable("the service is stopping", code="stopping")
     service.meta.check()
+    service.meta.check_read()
+    if service.is_outsider:
+        raise guarded_warehouse()
     return {"status": "serving", "stopped_partitions": service.stops.partitions}
 
 

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 
 from api.audit import Audit
-from api.auth import Prover, Quotas, derived
+from api.auth import Prover, Quotas, derived, guarded_warehouse, is_guarded
 from api.host import (
     ClusterProofs,
     Clusters,
@@ -266,7 +266,11 @@ class Service:
             pa.default_memory_pool().release_unused()
             return warehouse, meta, keys
 
-        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports, kafka)
+        opened = await asyncio.to_thread(open_all)
+        if not config.service.auth and is_guarded(opened[1].meta):
+            opened[0].close()
+            raise guarded_warehouse()
+        service = cls(config, *opened, config.service.address or address, ports, kafka)
         try:
             await service.hosting.start()
         except BaseException:
@@ -288,6 +292,11 @@ class Service:
             now_ms=self.now_ms,
             new_id=lambda: secrets.token_hex(ACT_ID_BYTES),
         )
+
+    @property
+    def is_outsider(self) -> bool:
+        """Whether the warehouse is guarded, and this process checks nobody (SPEC SEC-44)."""
+        return self.gate is None and is_guarded(self.meta.now)
 
     @property
     def stopping(self) -> bool:

@@ -51,6 +51,8 @@ class KafkaServer:
         server._server = await server._listen(listener, make)
         if service.gate is not None:
             service.gate.followers.append(server._look)
+        else:
+            service.meta.follow(lambda before, after: server._end_open())
         log.info("event=kafka_listening address=%s", listener.advertised)
         return server
 
@@ -75,7 +77,7 @@ class KafkaServer:
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> Session | None:
         """Take note of a connection; None if it must close at once."""
-        if self._room() <= 0 or self.is_ending:
+        if self._room() <= 0 or self.is_ending or self._service.is_outsider:
             return None
         self._connections.add(connection)
         service = self._service
@@ -100,6 +102,11 @@ class KafkaServer:
         """End the connections of clients that may not go on: what they may has changed, or time has passed."""
         for connection in [one for one in self._connections if one.session.is_over()]:
             log.info("event=kafka_connection_ended principal=%r detail='access is over'", connection.session.principal)
+            connection.end()
+
+    def _end_open(self) -> None:
+        """End all connections if the warehouse is guarded, and this process is not (SPEC SEC-44)."""
+        for connection in list(self._connections) if self._service.is_outsider else ():
             connection.end()
 
     async def stop(self) -> None:
