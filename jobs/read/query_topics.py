@@ -1,17 +1,22 @@
-"""What one query reads: the state of its topics on which its tasks agree, cut into as many shares as were planned.
+"""What one query reads: the state of its topics on which its tasks agree, divided among the shares that were planned.
 
-    planned once          share 0 of k        share 1 of k     ...
-    each query, anew      [ all rows of the topics as they are at the query's first look ]
-                          └ share 0 ┘└ share 1 ┘└ ...
+    planned at 5 million messages        a later query, at 7 million
+    share 0  [0, 2m)                     [0, 2m)
+    share 1  [2m, 4m)                    [2m, 4m)
+    share 2  [4m, ...)                   [4m, 7m)
 
-All scans of a query see one state of a topic, whatever their options (SPEC SPARK-13).
+All scans of a query see one state of a topic, whatever their options (SPEC SPARK-13). Which offsets are whose is said
+for all offsets that there will ever be, and never changes: Spark computes parts of a cached DataFrame, and of an RDD,
+in different jobs, which may see different states. A boundary that moved between them would lose messages, or have
+them twice.
 """
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -19,7 +24,7 @@ import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from jobs.read.offset_range import resolve, selected, split, stored_partitions
-from jobs.read.options import ReadOptions
+from jobs.read.options import ReadOptions, Strategy
 from jobs.read.stored_partition import OffsetRange, StoredTable
 from jobs.read.topics import Catalog, TopicPartition
 from jobs.tasks import agreed, current_query, storage
@@ -63,17 +68,40 @@ _pieces: Final = msgspec.json.Decoder(list[_Piece])
 _states: Final = msgspec.json.Decoder(_State)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The offsets `[low, high)` of a partition, as readers see them; without `high`, all from `low` on."""
+
+    topic: str
+    number: int
+    low: int
+    high: int | None
+
+
 @dataclass
 class SharePartition(InputPartition):
-    """What a task reads: one of `count` equal shares of whatever there is when its query runs."""
+    """What a task reads of whatever there is when its query runs."""
 
     plan: str
-    number: int
-    count: int
+    parts: list[Part] = field(default_factory=list)
+    #: Of each topic with parts here: the first number without a part anywhere, this share's turn, how many have one.
+    later: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    #: All topics of the plan, in the share that reads those that are made later.
+    topics: frozenset[str] | None = None
+
+    def intervals(self, where: TopicPartition) -> list[tuple[int, int | None]]:
+        """Return which offsets of a partition belong to this share, `[low, high)` each."""
+        topic = where.ref.topic
+        if self.topics is not None and topic not in self.topics:
+            return [(0, None)]
+        first, turn, turns = self.later.get(topic, (where.number + 1, 0, 1))
+        if where.number >= first:
+            return [(0, None)] if where.number % turns == turn else []
+        return [(one.low, one.high) for one in self.parts if (one.topic, one.number) == (topic, where.number)]
 
 
-def plan_shares(options: ReadOptions, *, rows_max: int) -> list[InputPartition]:
-    """Return the tasks of a read; their number follows from what is stored now, and is all that they keep of it.
+def plan_shares(options: ReadOptions, *, rows_max: int) -> list[SharePartition]:
+    """Return the shares of a read, about equal for what is stored now.
 
     Raises
     ------
@@ -84,9 +112,44 @@ def plan_shares(options: ReadOptions, *, rows_max: int) -> list[InputPartition]:
     ranges = resolve(catalog, options, empty=True)
     catalog.check_readable((one.partition for one in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
     most = min(options.records_per_partition_max or rows_max, rows_max)
-    count = max(1, len(split(ranges, partitions_min=options.partitions_min, rows_max=most)))
+    planned = split(ranges, partitions_min=options.partitions_min, rows_max=most)
+    partitions = list(dict.fromkeys((one.ref.topic, one.number) for one in selected(catalog, options)))
     plan = uuid.uuid4().hex
-    return [SharePartition(plan, number, count) for number in range(count)]
+    shares = [SharePartition(plan) for _ in planned] or [SharePartition(plan)]
+    starts = _starts(planned)
+    turns = itertools.cycle(range(len(shares)))
+    for topic, number in partitions:
+        found = starts.get((topic, number)) or [(0, next(turns))]
+        edges: list[int | None] = [0, *(low for low, _ in found[1:]), None]
+        for (low, high), (_, share) in zip(itertools.pairwise(edges), found, strict=True):
+            shares[share].parts.append(Part(topic, number, low or 0, high))
+    _say_later(shares)
+    if options.strategy is Strategy.PATTERN:
+        shares[0].topics = frozenset(topic for topic, _ in partitions)
+    return shares
+
+
+def _starts(planned: Sequence[OffsetRange]) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """Return of each partition where its ranges begin, as readers see offsets, and the share of each."""
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for share, one in enumerate(planned):
+        where = one.partition
+        found.setdefault((where.ref.topic, where.number), []).append((one.start + where.delta, share))
+    return {key: sorted(starts) for key, starts in found.items()}
+
+
+def _say_later(shares: Sequence[SharePartition]) -> None:
+    """Give partitions that a topic gets later to its shares in turn."""
+    firsts: dict[str, int] = {}
+    owners: dict[str, list[SharePartition]] = {}
+    for share in shares:
+        for topic in dict.fromkeys(one.topic for one in share.parts):
+            owners.setdefault(topic, []).append(share)
+        for one in share.parts:
+            firsts[one.topic] = max(firsts.get(one.topic, 0), one.number + 1)
+    for topic, found in owners.items():
+        for turn, share in enumerate(found):
+            share.later[topic] = (firsts[topic], turn, len(found))
 
 
 def ranges_of_share(options: ReadOptions, share: SharePartition) -> Iterator[OffsetRange]:
@@ -126,16 +189,13 @@ def _said(options: ReadOptions) -> str:
 
 
 def _cut(pieces: Sequence[_Piece], share: SharePartition) -> Iterator[tuple[_Piece, int, int]]:
-    """Yield the parts of a share: the rows of all pieces, one after the other, are cut into equal parts."""
-    total = sum(piece.stop - piece.start for piece in pieces)
-    low, high = total * share.number // share.count, total * (share.number + 1) // share.count
-    at = 0
+    """Yield what belongs to a share."""
     for piece in pieces:
-        rows = piece.stop - piece.start
-        start, stop = max(low - at, 0), min(high - at, rows)
-        if start < stop:
-            yield piece, piece.start + start, piece.start + stop
-        at += rows
+        for low, high in share.intervals(piece.partition):
+            start = max(piece.start, low - piece.delta)
+            stop = piece.stop if high is None else min(piece.stop, high - piece.delta)
+            if start < stop:
+                yield piece, start, stop
 
 
 def _with_files(store: Store, partition: TopicPartition, start: int, stop: int) -> OffsetRange:

@@ -96,6 +96,8 @@ def read_range(
     reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     at = found.start
     for file in found.files:
+        if file.start > at:
+            break  # what lies before it was removed between the query's first look and this one
         try:
             for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
                 at += rows.num_rows

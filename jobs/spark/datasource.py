@@ -3,12 +3,12 @@
     driver, once         each task of each query
     options -> shares -> offset ranges, as of the query -> parquet -> Arrow batches, every byte checked -> Spark
 
-Options are those of Spark's Kafka source. A task gets a share's number, nothing else: no session, no service, no open
-table. It yields Arrow batches, so no row becomes a Python object. Spark keeps the plan of a Python source for all later
-queries of a DataFrame or view, so a plan holds neither offsets nor filters: each query sees what is stored when it runs
-(SPEC SPARK-13), and its conditions are applied by Spark. The options select before rows go to Spark: `startingOffsets`
-and the other bounds, `assign`, `filter` (a condition of SQL), `columns`. Offsets are dense, so they are counted, not
-read.
+Options are those of Spark's Kafka source. A task gets a share of all offsets that there will ever be, nothing else:
+no session, no service, no open table. It yields Arrow batches, so no row becomes a Python object. Spark keeps the
+plan of a Python source for all later queries of a DataFrame or view, so a plan holds neither ends nor filters: each
+query sees what is stored when it runs (SPEC SPARK-13), and its conditions are applied by Spark. The options select
+before rows go to Spark: `startingOffsets` and the other bounds, `assign`, `filter` (a condition of SQL), `columns`.
+Offsets are dense, so they are counted, not read.
 
 Spark gives a Python source neither column pruning nor a way to answer with a native plan. So the option `columns`
 ("offset, key"), or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes it read only
@@ -102,7 +102,7 @@ class MessageReader(DataSourceReader):
         Unavailable
             `not_readable`: one of the partitions may not be read now (SPEC ROUTE-9).
         """
-        return plan_shares(self._options, rows_max=ROWS_PER_TASK_MAX)
+        return [*plan_shares(self._options, rows_max=ROWS_PER_TASK_MAX)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a share, in the order of partitions and offsets."""

@@ -13,6 +13,7 @@ has one table, created with its first record.
 from __future__ import annotations
 
 import uuid
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,10 @@ def register_queue_sources(spark: SparkSession) -> None:
 
 @dataclass
 class _Share(InputPartition):
-    """What a task reads: every `count`-th piece of what there is when its query runs (SPEC SPARK-13)."""
+    """What a task reads when its query runs: the partitions whose folders have this remainder (SPEC SPARK-13).
+
+    Not every `count`-th of a list: a list grows between the jobs in which Spark computes parts of a cached DataFrame.
+    """
 
     plan: str
     number: int
@@ -89,13 +93,13 @@ class _Share(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads the partitions of some spaces, piece by piece.
+    """Reads the partitions of some spaces, bundle by bundle.
 
     Spark plans this once for all queries of a view, so the plan has only the number of shares. All scans of a query see
-    the partitions, and the ends of them, that its first task of each piece saw.
+    the partitions, and the ends of them, that its first task of each bundle saw.
     """
 
-    #: Partitions in one piece.
+    #: Partitions in one bundle, about.
     step = 64
 
     def __init__(
@@ -107,7 +111,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the shares, as many as the partitions that exist now call for."""
-        plan, count = uuid.uuid4().hex, max(1, -(-len(self._refs(storage(self._warehouse))) // self.step))
+        plan, count = uuid.uuid4().hex, self._bundles(len(self._refs(storage(self._warehouse))))
         return [_Share(plan, number, count) for number in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -118,10 +122,19 @@ class _Reader(DataSourceReader):
         store, query = storage(self._warehouse), current_query(partition.plan)
         what = f"partitions {[space.value for space in self._spaces]} {self._only}"
         refs = agreed_rows(store, query, what, lambda: _table(self._refs(store))).to_pylist()
-        for piece in range(partition.number, -(-len(refs) // self.step), partition.count):
-            those = [_ref(one) for one in refs[piece * self.step : (piece + 1) * self.step]]
-            state = agreed_rows(store, query, f"{what} {self.step} {piece}", partial(_states, store, those))
-            yield from self.rows(store, state)
+        bundles = self._bundles(len(refs))
+        bundled: dict[int, list[PartitionRef]] = {}
+        for one in map(_ref, refs):
+            if _remainder(one, min(bundles, partition.count)) == partition.number % bundles:
+                bundled.setdefault(_remainder(one, bundles), []).append(one)
+        for bundle, those in bundled.items():
+            state = agreed_rows(store, query, f"{what} {bundles} {bundle}", partial(_states, store, those))
+            mine = [_remainder(_ref(row), partition.count) == partition.number for row in state.to_pylist()]
+            yield from self.rows(store, state.filter(pa.array(mine, pa.bool_())))
+
+    def _bundles(self, partitions: int) -> int:
+        """Return a power of two: then the remainder by the larger of two such numbers tells that by the smaller."""
+        return 1 << max(0, -(-partitions // self.step) - 1).bit_length()
 
     def _refs(self, store: Store) -> list[PartitionRef]:
         return [self._only] if self._only is not None else [one for space in self._spaces for one in refs(store, space)]
@@ -138,6 +151,10 @@ def _table(found: Sequence[PartitionRef]) -> pa.Table:
 
 def _ref(row: Mapping[str, Any]) -> PartitionRef:
     return PartitionRef(Space(row["space"]), row["topic"], row["partition"], row["generation"])
+
+
+def _remainder(ref: PartitionRef, count: int) -> int:
+    return zlib.crc32(ref.folder.encode()) % count
 
 
 def _states(store: Store, found: Sequence[PartitionRef]) -> pa.Table:

@@ -5,7 +5,8 @@ query is about is decided when it runs, in its tasks, which share nothing but th
 
     task 1 ──make, put if absent──► reads/<application>/<execution>-<name> ◄──read── task 2, 3, ...
 
-All scans of a query have one execution, subqueries and joins included. A task that is tried again finds the value.
+All scans of a query have one execution, subqueries and joins included; so have the queries that a statement runs for
+its own work. A task that is tried again finds the value.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ __all__ = ["READS", "QueryId", "agreed", "agreed_rows", "current_query", "forget
 
 #: The folder of these values in a warehouse; the job `retain` removes what ended applications left there.
 READS: Final = "reads"
-_EXECUTION: Final = "spark.sql.execution.root.id"
+#: A statement and the queries that it runs to do its work, as a MERGE does.
+_STATEMENT: Final = "spark.sql.execution.root.id"
+#: Within a stream's batch each query of `foreachBatch` is one of its own, though Spark counts all as the batch's.
+_EXECUTION: Final = "spark.sql.execution.id"
+_OF_STREAM: Final = "sql.streaming.queryId"
 #: What tells applications apart; Spark hands its settings to each task of a query.
 _OF_APPLICATION: Final = ("spark.app.id", "spark.app.startTime", "spark.driver.host", "spark.driver.port")
 #: Queries of an application whose values are kept: one that runs for as long as a thousand others needs its own.
@@ -56,7 +61,8 @@ def current_query(plan: str) -> QueryId:
     context = TaskContext.get()
     if context is None:
         return QueryId(f"alone-{_digest(plan)}", 0)
-    execution = context.getLocalProperty(_EXECUTION)
+    in_stream = context.getLocalProperty(_OF_STREAM) is not None
+    execution = context.getLocalProperty(_EXECUTION if in_stream else _STATEMENT)
     if execution is None:
         return QueryId(f"plan-{_digest(plan)}", context.stageId())
     said = "|".join(context.getLocalProperty(name) or "" for name in _OF_APPLICATION)

@@ -296,30 +296,17 @@ def test_a_task_needs_only_what_was_pickled(orders: Filled) -> None:
     batches = [batch for task in tasks for batch in reader.read(task)]
     assert sum(batch.num_rows for batch in batches) == 17
     assert {batch.schema.names[-1] for batch in batches} == {"partition"}
-    assert {type(task) for task in tasks} == {SharePartition}, "no offset is planned"
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
-def test_spark_13_shares_cover_every_row_once_however_many_were_planned(orders: Filled, count: int) -> None:
-    reader = _reader(orders)
-    shares = [SharePartition("plan", number, count) for number in range(count)]
-    seen = [
-        (place, offset)
-        for share in shares
-        for batch in reader.read(share)
-        for place, offset in zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
-    ]
-    assert seen == [(A, offset) for offset in range(12)] + [(B, offset) for offset in range(5)]
+    assert {type(task) for task in tasks} == {SharePartition}
 
 
 def test_spark_13_what_comes_while_a_query_runs_is_for_the_next_one(orders: Filled) -> None:
     reader = _reader(orders)
-    first, second = (SharePartition("one", number, 2) for number in range(2))
+    first, second = reader.partitions()
     rows = sum(batch.num_rows for batch in reader.read(first))
     orders.append("orders", B, b"late")
     rows += sum(batch.num_rows for batch in reader.read(second))
     assert rows == 17
-    assert sum(batch.num_rows for batch in reader.read(SharePartition("two", 0, 1))) == 18
+    assert sum(batch.num_rows for share in reader.partitions() for batch in reader.read(share)) == 18
 
 
 def test_spark_13_a_store_that_takes_no_files_is_said(orders: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +315,7 @@ def test_spark_13_a_store_that_takes_no_files_is_said(orders: Filled, monkeypatc
 
     monkeypatch.setattr(LocalStore, "put_if_absent", refuse)
     with pytest.raises(Refused, match=r"takes no files \(.*read-only.*option asOfTime"):
-        list(_reader(orders).read(SharePartition("plan", 0, 2)))
+        list(_reader(orders).read(SharePartition("plan")))
 
 
 def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.spark.session import another_session
 from jobs.sql.queue_source import register_queue_sources
 from jobs.sql.reader import read_topic
+from mq.errors import Refused
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark
@@ -108,6 +110,48 @@ def test_spark_13_what_is_cached_stays_and_what_is_not_goes_on(spark: SparkSessi
     assert len(frame.rdd.collect()) == 140
     limited = [row["offset"] for row in frame.orderBy("partition", "offset").limit(3).collect()]
     assert limited == [0, 1, 2] and sum(1 for _ in frame.toLocalIterator()) == 140
+
+
+def test_spark_13_parts_that_spark_computes_in_different_jobs_miss_no_message(
+    spark: SparkSession, seen: Filled
+) -> None:
+    frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri, minPartitions=5).load()
+    places = frame.select("partition", "offset")
+    stored = {(A, at) for at in range(60)} | {(B, at) for at in range(60)}
+    cached = places.cache()
+    assert len(cached.take(1)) == 1
+    _send(seen, 100, "a")
+    rows = [tuple(row) for row in cached.collect()]
+    cached.unpersist(blocking=True)
+    assert stored <= set(rows) and len(set(rows)) == len(rows)
+    kept = places.rdd.map(tuple).cache()
+    assert kept.first()
+    _send(seen, 100, "a")
+    found = kept.collect()
+    kept.unpersist()
+    assert stored <= set(found) and len(set(found)) == len(found)
+
+
+def test_spark_13_queries_of_a_streams_batch_see_what_the_batch_has_stored(
+    spark: SparkSession, seen: Filled, tmp_path: Path
+) -> None:
+    frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri).load()
+    counts: list[int] = []
+
+    def each(batch: DataFrame, number: int) -> None:
+        counts.append(frame.count())
+        _send(seen, 3, "a")
+        counts.append(frame.count())
+
+    source = spark.readStream.format("mq").options(topic="seen", warehouse=seen.uri, startingOffsets="earliest").load()
+    writer = source.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert counts == [120, 123]
+
+
+def test_spark_13_a_native_read_refuses_the_filter_that_it_would_not_apply(spark: SparkSession, seen: Filled) -> None:
+    with pytest.raises(Refused, match=r"option filter: is for format.*where"):
+        read_topic(spark, "seen", warehouse=seen.uri, filter="key = 'a'")
 
 
 def test_spark_13_two_sessions_of_an_application_have_queries_of_their_own(spark: SparkSession, seen: Filled) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from jobs.tasks import query_values
 from jobs.tasks.query_values import READS, QueryId, agreed, agreed_rows, current_query, forget_queries
@@ -78,3 +81,15 @@ def test_spark_13_what_applications_left_goes_a_day_later(monkeypatch: pytest.Mo
 
 def test_spark_13_outside_of_tasks_a_plan_is_its_own_query() -> None:
     assert current_query("one") == current_query("one") != current_query("two")
+
+
+def test_spark_13_queries_in_a_streams_batch_are_their_own_and_those_of_a_statement_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(**more: str) -> int:
+        properties = {"spark.sql.execution.root.id": "7", "spark.sql.execution.id": "9"} | more
+        monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=properties.get))
+        return current_query("plan").number
+
+    assert asked() == 7
+    assert asked(**{"sql.streaming.queryId": "q"}) == 9
