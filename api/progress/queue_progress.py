@@ -24,6 +24,7 @@ from mq.static import (
     SegmentOffsets,
     commit_steps,
     committed_at,
+    committed_offset,
     offset_at_time,
     position_of,
     reset_steps,
@@ -46,7 +47,9 @@ class QueuePosition(NamedTuple):
     is_begun: bool
     #: The epoch of its offsets; None if there is no such group.
     epoch: int | None
-    #: The text that was committed with this offset (SPEC KAFKA-13).
+    #: The logical offset that it has committed last, which a hole may separate from `offset` (SPEC STATIC-25).
+    committed_offset: int
+    #: The text that was committed with that offset (SPEC KAFKA-13).
     metadata: str = ""
 
 
@@ -78,7 +81,8 @@ class QueueProgress:
             )
         segment, offset = unfinished(queue, positions), position_of(queue, positions)
         stored = {partition: None if at is None else at.offset for partition, at in known.items()}
-        noting = committed_at(queue, stored, offset)
+        shown = committed_offset(queue, stored, positions)
+        noting = committed_at(queue, stored, shown)
         noted = None if noting is None else known[noting.partition]
         return QueuePosition(
             offset=offset,
@@ -86,6 +90,7 @@ class QueueProgress:
             committed=known[segment.partition],
             is_begun=any(committed is not None for committed in known.values()),
             epoch=self.epoch_of(topic, group.name, queue),
+            committed_offset=shown,
             metadata="" if noted is None else noted.metadata,
         )
 
@@ -152,7 +157,7 @@ class QueueProgress:
             if end > passed.start_offset and (known is None or known.offset < end):
                 await store(lane, end, attempts=0)
         done = await store(lane_of(topic, group.name, segment), physical, attempts=attempts, metadata=metadata)
-        reached = max(segment.logical(done.offset), before.offset if before.is_begun else 0)
+        reached = max(segment.logical(done.offset), before.committed_offset if before.is_begun else 0)
         return Committed(done.epoch if before.epoch is None else max(before.epoch, done.epoch), reached)
 
     async def begin(

@@ -19,7 +19,7 @@ from mq.errors import Corrupt, Unavailable, Unknown
 from mq.meta import Group, Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, lag_messages
-from mq.static import LogicalQueue, committed_at, position_of
+from mq.static import LogicalQueue, committed_at, committed_offset
 
 __all__ = ["LaneView", "LaneViews", "Others", "ask_others"]
 
@@ -118,8 +118,8 @@ async def _queue_view(
             if lane.committed_offset is None:
                 positions[lane.partition] = await moved.position(topic, group, lane.partition, pop=False)
         known = {partition: at for partition, at in positions.items() if at is not None}
-        shown.committed_offset = position_of(queue, known)
         committed = {lane.partition: lane.committed_offset for lane in lanes}
+        shown.committed_offset = committed_offset(queue, committed, known)
         noting = committed_at(queue, committed, shown.committed_offset)
         shown.metadata = None if noting is None else views[noting.partition].metadata
     lags = [_lag(lane, positions[lane.partition]) for lane in lanes]

@@ -113,19 +113,25 @@ _LANE_LAG: Final = f"""
 """
 
 #: Partitions of plain topics as they are; of static topics, logical queues: offsets are logical, and `lag` counts the
-#: messages of all segments. A group is in the oldest segment that it has not consumed to its end (SPEC STATIC-15, 16).
+#: messages of all segments. A group is in the oldest segment that it has not consumed to its end. Where it has committed
+#: nothing there, its offset is the end of the newest one before in which it has (SPEC STATIC-15, 16, 25).
 _LAG: Final = f"""
     WITH segments AS (
         SELECT topic_id, queue, gen, partition, logic_offset, end_offset AS sealed_end
         FROM mq_state_queue_mappings WHERE served
     ),
-    lanes AS (
-        SELECT l.*, s.queue, s.gen, s.logic_offset,
+    segment_lanes AS (
+        SELECT l.*, s.queue, s.gen, s.logic_offset, s.sealed_end,
                s.logic_offset >= 0 AS decided,
                greatest(coalesce(l.committed_offset, 0), l.min_offset) AS position,
                s.sealed_end >= 0 AND greatest(coalesce(l.committed_offset, 0), l.min_offset) >= s.sealed_end AS consumed
         FROM mq_lane_lag l
         LEFT JOIN segments s ON s.topic_id = l.topic_id AND s.partition = l.partition AND NOT l.retry
+    ),
+    lanes AS (
+        SELECT *, coalesce(min(gen) FILTER (WHERE decided AND NOT consumed) OVER its, max(gen) FILTER (WHERE decided)
+               OVER its) AS at_gen
+        FROM segment_lanes WINDOW its AS (PARTITION BY `group`, topic, queue)
     )
     SELECT `group`, topic, partition, broker, retry, committed_offset, min_offset, end_offset, lag, in_flight, merged_at
     FROM lanes WHERE queue IS NULL
@@ -133,8 +139,9 @@ _LAG: Final = f"""
     SELECT `group`, topic, concat(queue, '@{LOGICAL_BROKER}') AS partition, max_by(broker, gen) AS broker,
            false AS retry,
            if(count(committed_offset) = 0, NULL, coalesce(
-               min_by(logic_offset + position, gen) FILTER (WHERE decided AND NOT consumed),
-               max_by(logic_offset + position, gen) FILTER (WHERE decided)
+               max_by(logic_offset + if(sealed_end >= 0, least(committed_offset, sealed_end), committed_offset), gen)
+                   FILTER (WHERE decided AND committed_offset IS NOT NULL AND gen <= at_gen),
+               max_by(logic_offset + position, gen) FILTER (WHERE gen = at_gen)
            )) AS committed_offset,
            min_by(logic_offset + min_offset, gen) FILTER (WHERE decided) AS min_offset,
            max_by(logic_offset + end_offset, gen) FILTER (WHERE decided) AS end_offset,

@@ -4,6 +4,9 @@
     the group is done to        120                   150                     -
     its position                                      150   the oldest segment that is not consumed to its end
 
+What the group has *committed* is where it is, or, while it has committed nothing in that segment, the end of the newest
+segment before in which it has: a hole behind that end is nothing that it committed (STATIC-25).
+
 A commit at a logical offset moves the segments before it to their ends and its own to the offset, in this order. So a
 commit that is cut short leaves a position that is not beyond what was committed.
 """
@@ -21,6 +24,7 @@ __all__ = [
     "SegmentOffsets",
     "commit_steps",
     "committed_at",
+    "committed_offset",
     "offset_at_time",
     "position_of",
     "reset_steps",
@@ -53,6 +57,20 @@ def position_of(queue: LogicalQueue, positions: Mapping[str, int]) -> int:
     return segment.logical(_within(segment, positions[segment.partition]))
 
 
+def committed_offset(queue: LogicalQueue, committed: Mapping[str, int | None], positions: Mapping[str, int]) -> int:
+    """Return the logical offset that a group has committed last, or where it begins if it has committed none.
+
+    `committed` has the group's physical offsets by partition, None where it has not begun; for `positions` see
+    `unfinished`.
+    """
+    newest = unfinished(queue, positions)
+    for segment in reversed(queue.readable[: queue.readable.index(newest) + 1]):
+        at = committed.get(segment.partition)
+        if at is not None:
+            return segment.logical(_within(segment, at))
+    return position_of(queue, positions)
+
+
 def committed_at(queue: LogicalQueue, committed: Mapping[str, int | None], offset: int) -> Segment | None:
     """Return the newest readable segment in which a group has committed a logical offset: its commit has the text.
 
@@ -69,7 +87,7 @@ def commit_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, in
     """Yield the physical offsets that a commit at a logical offset stores, in this order: older segments first.
 
     A commit at the end of a sealed segment is one at the beginning of the next, as it is for reading: the progress
-    outlives the old segment.
+    outlives the old segment. Unless there is a hole between them: then the two are different offsets.
     """
     place = place_of(queue, offset)
     for segment in queue.readable:
@@ -77,6 +95,8 @@ def commit_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, in
             yield segment, place.offset
             return
         yield segment, segment.end_offset
+        if segment.is_sealed and segment.logic_end == offset and place.segment.logical(place.offset) != offset:
+            return
 
 
 def reset_steps(queue: LogicalQueue, offset: int) -> Iterator[tuple[Segment, int]]:

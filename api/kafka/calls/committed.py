@@ -101,7 +101,7 @@ class OffsetFetches:
             position = await self._progress.of(topic.topic, known, queue, newest=True)
             if not position.is_begun:
                 return FetchedOffset(index)
-            return FetchedOffset(index, position.offset, metadata=position.metadata)
+            return FetchedOffset(index, position.committed_offset, metadata=position.metadata)
         lane = LaneKey(topic.topic.id, group, False, self._places.partition(topic, index))
         committed = await self._moved.committed(lane, asyncio.get_running_loop().time())
         if committed is None:

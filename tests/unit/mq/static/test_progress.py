@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.static.logical_queue import LogicalQueue
-from mq.static.progress import SegmentOffsets, commit_steps, offset_at_time, position_of, reset_steps
+from mq.static.progress import (
+    SegmentOffsets,
+    commit_steps,
+    committed_offset,
+    offset_at_time,
+    position_of,
+    reset_steps,
+)
 from mq.static.segment import UNDECIDED, Segment
 
 
@@ -93,6 +102,30 @@ def test_static_16_a_commit_never_moves_a_group_back(made: tuple[LogicalQueue, i
             positions[one.partition] = max(positions[one.partition], at)
         assert position_of(queue, positions) >= reached
         reached = position_of(queue, positions)
+
+
+@given(queues(), st.data())
+def test_static_25_what_was_committed_is_shown_whatever_segments_come_behind_it(
+    made: tuple[LogicalQueue, int], data: st.DataObject
+) -> None:
+    queue, count = made
+    readable = queue.readable
+    # The queue as it was when the commit came: its newest segment was open then.
+    shorter = data.draw(st.integers(1, len(readable)))
+    newest = readable[shorter - 1]
+    before = LogicalQueue(0, (*readable[: shorter - 1], replace(newest, end_offset=UNDECIDED)))
+    had = newest.end_offset if newest.is_sealed else count
+    place = data.draw(
+        st.sampled_from(
+            [*messages(before, had), end_of(before, had), *(one.logic_offset for one in readable[:shorter])]
+        )
+    )
+    for then in (before, queue):  # committed before the segments came, or after
+        committed: dict[str, int | None] = dict.fromkeys(ends(queue, count))
+        committed |= {one.partition: at for one, at in commit_steps(then, place)}
+        positions = {partition: at or 0 for partition, at in committed.items()}
+        assert committed_offset(before, committed, positions) == place
+        assert committed_offset(queue, committed, positions) == place
 
 
 @given(queues(), st.data())
