@@ -26,6 +26,7 @@ from mq.static import (
     committed_at,
     committed_offset,
     offset_at_time,
+    place_of,
     position_of,
     reset_steps,
     unfinished,
@@ -149,6 +150,9 @@ class QueueProgress:
         `headers` are those of the client's request.
         """
         before = await self.of(topic, group, queue)
+        if attempts:  # of the message that follows, which a hole may separate from what was committed
+            place = place_of(queue, offset)
+            offset = place.segment.logical(place.offset)
         store = partial(self._commits.anywhere, topic.name, meant=meant, headers=headers)
         *older, (segment, physical) = commit_steps(queue, offset)
         for passed, end in older:

@@ -113,7 +113,7 @@ _LANE_LAG: Final = f"""
 """
 
 #: Partitions of plain topics as they are; of static topics, logical queues: offsets are logical, and `lag` counts the
-#: messages of all segments. A group is in the oldest segment that it has not consumed to its end. Where it has committed
+#: messages of all segments. A group is in the oldest segment that it has not consumed to its end. If it has committed
 #: nothing there, its offset is the end of the newest one before in which it has (SPEC STATIC-15, 16, 25).
 _LAG: Final = f"""
     WITH segments AS (

@@ -225,10 +225,15 @@ def test_static_18_queues_and_lags_are_shown_by_logical_queue(spark: SparkSessio
         {"partition": Q1, "broker": A, "committed_offset": None, "min_offset": 0, "end_offset": 2, "lag": 5},
     ]
     show_stored_places_and_logical_ones(spark)
+    tables.commit("billing", {"orders@broker-a": 5, "orders#2@broker-b": 3})
+    tables.merge(spark)
+    assert rows(spark, "SELECT committed_offset, lag FROM mq_lag WHERE NOT retry AND lag < 5") == [
+        {"committed_offset": 8, "lag": 4}
+    ], "what it committed, not the end of the hole behind it"
     moves = rows(spark, "SELECT source, passed FROM mq_moves ORDER BY route_epoch")
     assert [(row["source"], row["passed"]) for row in moves][:2] == [
         ("orders@broker-a", True),
-        ("orders#2@broker-b", False),
+        ("orders#2@broker-b", True),
     ]
     lost = MappingRemoved(topic_id=orders.topic.id, holder=B)
     orders.seal()
