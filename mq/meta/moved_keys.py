@@ -34,6 +34,7 @@ from mq.limits import LOGICAL_PARTITIONS
 from mq.meta.topics import Event, MetaState, TopicPut
 from mq.partitioners import Table
 from mq.routing import Route
+from mq.static import Handover
 from mq.stored_json import Form, form, forms_of
 
 __all__ = [
@@ -232,6 +233,13 @@ class MovedKeys:
         for move in self.moves:
             found.setdefault(move.target, []).append(move)
         return {target: tuple(moves) for target, moves in found.items()}
+
+    @cached_property
+    def handovers(self) -> tuple[Handover, ...]:
+        """The remappings of logical queues, each with the end of the old leader."""
+        return tuple(
+            Handover(one.source, one.target, one.end_offset, jumps=one.at_once) for one in self.moves if one.remaps
+        )
 
     @cached_property
     def _held(self) -> tuple[Move, ...]:

@@ -28,6 +28,7 @@ from mq.names import check_client_topic, partition_name
 from mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of
 from mq.static import (
     UNDECIDED,
+    Lineages,
     LogicalQueue,
     MappingFault,
     QueueMapping,
@@ -73,14 +74,25 @@ class StaticRequest:
 
 def queues_of(meta: Meta, topic: Topic) -> dict[int, LogicalQueue]:
     """Return the logical queues of a static topic that can be had, by number."""
-    return served_queues(meta.mappings(topic.id).by_broker, topic.leaders())
+    return served_queues(meta.mappings(topic.id).by_broker, topic.leaders(), _lineages(meta, topic))
+
+
+def _lineages(meta: Meta, topic: Topic) -> Lineages:
+    """Return what is recorded of the remappings of a topic's queues, and of their seals."""
+    return Lineages(topic.leaders(), meta.moved_keys(topic.id).handovers)
 
 
 def static_faults(meta: Meta, topic: Topic) -> list[MappingFault]:
     """Return what is missing, torn or of another epoch in the mappings of a static topic (SPEC STATIC-5)."""
     static = _static(topic)
     mappings = meta.mappings(topic.id).by_broker
-    return faults_of(mappings, brokers=static.brokers, epoch=static.epoch, leaders=topic.leaders())
+    return faults_of(
+        mappings,
+        brokers=static.brokers,
+        epoch=static.epoch,
+        leaders=topic.leaders(),
+        lineages=_lineages(meta, topic),
+    )
 
 
 # Create and grow ------------------------------------------------------------------------------------------------------
@@ -303,7 +315,7 @@ def decide_repair(meta: Meta, name: str, now_ms: int) -> tuple[AnyEvent, ...]:
     if not static_faults(meta, topic):
         return ()
     by_broker = meta.mappings(topic.id).by_broker
-    queues = surviving_queues(by_broker, topic.leaders())
+    queues = surviving_queues(by_broker, _lineages(meta, topic), now_ms)
     lost = sorted(set(range(static.total)) - queues.keys())
     if lost:
         raise Conflict(
@@ -311,13 +323,6 @@ def decide_repair(meta: Meta, name: str, now_ms: int) -> tuple[AnyEvent, ...]:
             code="mapping_lost",
             extra={"queues": lost},
         )
-    moves = [move for move in meta.moved_keys(topic.id).moves if move.remaps and move.end_offset is not None]
-    for index, queue in queues.items():
-        for move in moves:
-            old = queue.segment_of(move.source)
-            if old is not None and not old.is_sealed and queue.second_leader is old:
-                assert move.end_offset is not None, "the moves are sealed"
-                queues[index] = queue.sealed(move.source, move.end_offset, now_ms, jumps=move.at_once)
     epoch = _next_epoch(static, now_ms, [mapping.epoch for mapping in by_broker.values()])
     mappings = mappings_of(queues.values(), _all_brokers(meta, static.brokers), epoch)
     gone = [MappingRemoved(topic_id=topic.id, holder=holder) for holder in by_broker.keys() - mappings.keys()]

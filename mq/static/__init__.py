@@ -12,6 +12,7 @@ from mq.static.global_queues import (
     global_queue_names,
     shown_place,
 )
+from mq.static.lineage import Handover, Lineages
 from mq.static.logical_queue import (
     GLOBAL_BROKER,
     LOGICAL_BROKER,
@@ -45,6 +46,8 @@ __all__ = [
     "NO_MAPPINGS",
     "UNDECIDED",
     "GlobalQueues",
+    "Handover",
+    "Lineages",
     "LogicalQueue",
     "MappingFault",
     "QueueMapping",

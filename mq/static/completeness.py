@@ -1,7 +1,8 @@
-"""Whether the mappings of a static topic are complete and of one epoch, and their repair (SPEC STATIC-5, 6, 17).
+"""Whether the mappings of a static topic are complete and of one epoch, and their repair (SPEC STATIC-5, 6, 17, 26).
 
 A change that finds a fault is refused, names the fault, and changes nothing. A repair makes all mappings anew from the
-chains that survive: of each queue the newest one that is whole.
+chains that survive: of each queue the newest one that is whole. What is recorded of remappings and seals decides about
+chains that are whole and wrong (`mq.static.lineage`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from mq.static.lineage import Lineages
 from mq.static.logical_queue import LogicalQueue
 from mq.static.queue_mapping import MAPPING_VERSION, QueueMapping
 
 __all__ = ["FaultKind", "MappingFault", "faults_of", "served_queues", "surviving_queues"]
 
 FaultKind = Literal[
-    "missing", "copied", "version", "epoch", "total_queues", "foreign", "torn", "unled", "led_twice", "between"
+    "missing",
+    "copied",
+    "version",
+    "epoch",
+    "total_queues",
+    "foreign",
+    "torn",
+    "unled",
+    "led_twice",
+    "recorded",
+    "copy",
+    "between",
 ]
 
 
@@ -33,12 +46,17 @@ class MappingFault:
 
 
 def faults_of(
-    mappings: Mapping[str, QueueMapping], *, brokers: Iterable[str], epoch: int, leaders: Mapping[int, str]
+    mappings: Mapping[str, QueueMapping],
+    *,
+    brokers: Iterable[str],
+    epoch: int,
+    leaders: Mapping[int, str],
+    lineages: Lineages,
 ) -> list[MappingFault]:
     """Return all faults of the mappings, by the broker that holds each.
 
     `brokers` must have a mapping of `epoch`; `leaders` are the physical partitions to which the route sends the
-    messages of each queue.
+    messages of each queue, `lineages` what is recorded of the way there.
     """
     found = [
         MappingFault("missing", broker, None, f"broker {broker} has no mapping")
@@ -47,7 +65,7 @@ def faults_of(
     ]
     for holder, mapping in sorted(mappings.items()):
         found += _faults_in(holder, mapping, epoch, len(leaders))
-    return found + list(_faults_of_queues(mappings, leaders))
+    return [*found, *_faults_of_queues(mappings, leaders), *_faults_of_chains(mappings, leaders, lineages)]
 
 
 def _faults_in(holder: str, mapping: QueueMapping, epoch: int, total: int) -> Iterator[MappingFault]:
@@ -90,46 +108,82 @@ def _faults_of_queues(mappings: Mapping[str, QueueMapping], leaders: Mapping[int
                 yield MappingFault("torn", holder, index, detail)
 
 
+def _faults_of_chains(
+    mappings: Mapping[str, QueueMapping], leaders: Mapping[int, str], lineages: Lineages
+) -> Iterator[MappingFault]:
+    """Yield where whole chains that end at their queue's leader differ from the record, and copies from chains."""
+    for index, partition in sorted(leaders.items()):
+        hosted = {holder: chain for holder, chain in _chains(mappings, index) if chain.leader.partition == partition}
+        copies = {
+            holder: LogicalQueue(index, mapping.copies[index])
+            for holder, mapping in sorted(mappings.items())
+            if _counts(holder, mapping) and mapping.copies.get(index)
+        }
+        for what, chains in (("", hosted), ("the copy of ", copies)):
+            for holder, chain in chains.items():
+                for fault in lineages.faults(chain) if next(chain.faults(), None) is None else ():
+                    yield MappingFault("recorded", holder, index, f"{what}queue {index}: {fault}")
+        for chain in hosted.values():
+            second = chain.second_leader
+            if second is not None and second.broker != chain.leader.broker and second.broker not in copies:
+                yield MappingFault("copy", second.broker, index, f"broker {second.broker} has no copy of queue {index}")
+            for holder, copy in copies.items():
+                if copy != chain:
+                    detail = f"the copy of queue {index} differs from the mapping of broker {chain.leader.broker}"
+                    yield MappingFault("copy", holder, index, detail)
+
+
+def _counts(holder: str, mapping: QueueMapping) -> bool:
+    """Return whether a mapping is its holder's own, and of a version that is known."""
+    return mapping.broker == holder and mapping.version == MAPPING_VERSION
+
+
 def _chains(mappings: Mapping[str, QueueMapping], index: int) -> Iterator[tuple[str, LogicalQueue]]:
     """Yield each broker that holds a queue as its host, with the queue; mappings that were copied are left out."""
     for holder, mapping in sorted(mappings.items()):
         segments = mapping.hosted.get(index)
-        if segments and mapping.broker == holder and mapping.version == MAPPING_VERSION:
+        if segments and _counts(holder, mapping):
             yield holder, LogicalQueue(index, segments)
 
 
-def served_queues(mappings: Mapping[str, QueueMapping], leaders: Mapping[int, str]) -> dict[int, LogicalQueue]:
-    """Return the queues that can be had: led by one broker, whole, and where the route sends their messages."""
+def served_queues(
+    mappings: Mapping[str, QueueMapping], leaders: Mapping[int, str], lineages: Lineages
+) -> dict[int, LogicalQueue]:
+    """Return the queues that can be had: led by one broker, whole, as recorded, and where the route sends messages."""
     served: dict[int, LogicalQueue] = {}
     by_broker = {partition: index for index, partition in leaders.items()}
     for holder, mapping in mappings.items():
-        if mapping.broker != holder or mapping.version != MAPPING_VERSION:
+        if not _counts(holder, mapping):
             continue
         for index, segments in mapping.hosted.items():
             if segments and by_broker.get(segments[-1].partition) == index:
                 queue = LogicalQueue(index, segments)
-                if queue.leader.broker == holder and next(queue.faults(), None) is None:
+                if queue.leader.broker == holder and _is_sound(queue, lineages):
                     served[index] = queue
     return served
 
 
-def surviving_queues(mappings: Mapping[str, QueueMapping], leaders: Mapping[int, str]) -> dict[int, LogicalQueue]:
-    """Return for each queue the best chain of any mapping that ends where the route sends its messages.
+def _is_sound(queue: LogicalQueue, lineages: Lineages) -> bool:
+    return next(queue.faults(), None) is None and next(lineages.faults(queue), None) is None
 
-    Whole chains alone count. Of several, the one that a newer mapping has is taken, and of one epoch the longer one. A
-    queue of which none survives is left out.
+
+def surviving_queues(mappings: Mapping[str, QueueMapping], lineages: Lineages, now_ms: int) -> dict[int, LogicalQueue]:
+    """Return for each queue the best chain of any mapping that has the recorded partitions, with the recorded ends.
+
+    A chain that needs no mending comes first, then that of a newer mapping, then a host's before a copy. A queue of
+    which no chain has these partitions is left out.
     """
-    best: dict[int, tuple[int, int, LogicalQueue]] = {}
+    best: dict[int, tuple[tuple[bool, int, bool], LogicalQueue]] = {}
     for mapping in mappings.values():
         if mapping.version != MAPPING_VERSION:
             continue
-        for index, segments in [*mapping.copies.items(), *mapping.hosted.items()]:
-            if not segments or segments[-1].partition != leaders.get(index):
-                continue
-            queue = LogicalQueue(index, segments)
-            if next(queue.faults(), None) is not None:
-                continue
-            rank = (mapping.epoch, len(segments), queue)
-            if index not in best or rank[:2] > best[index][:2]:
-                best[index] = rank
-    return {index: queue for index, (_, _, queue) in best.items()}
+        for is_hosted, chains in ((False, mapping.copies), (True, mapping.hosted)):
+            for index, segments in chains.items():
+                queue = LogicalQueue(index, segments) if segments else None
+                mended = None if queue is None else lineages.mended(queue, now_ms)
+                if queue is None or mended is None:
+                    continue
+                rank = (mended == queue, mapping.epoch, is_hosted)
+                if index not in best or rank > best[index][0]:
+                    best[index] = rank, mended
+    return {index: queue for index, (_, queue) in best.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from mq.meta.static_events import MappingPut, MappingRemoved
 from mq.meta.static_topics import static_faults
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
-from mq.static import UNDECIDED, TopicMappings
+from mq.static import UNDECIDED, Segment, TopicMappings
 from tests.static_topics import StaticWorld
 
 AB = ("A", "B")
@@ -310,6 +311,112 @@ def test_static_11_a_seal_that_a_lost_mapping_missed_is_applied_by_the_repair() 
     world.repair()
     assert faults(world) == []
     assert [(one.end_offset, one.logic_offset) for one in world.queues[0].segments] == [(7, 0), (UNDECIDED, 10_000)]
+
+
+def moved_twice() -> tuple[StaticWorld, MappingPut]:
+    """Queue 0 has messages in three segments, on A, B and A; with A's mapping of before the last seal."""
+    world = made(2)
+    world.send(0, 3)
+    world.send(1, 9)
+    world.remap(("B",), queues=[0])
+    world.seal()
+    world.send(0, 5)
+    world.remap(("A",), "available", [0])
+    early = mapping(world, "A")
+    world.seal()
+    world.send(0, 2)
+    return world, early
+
+
+def _with(world: StaticWorld, role: str, *segments: Segment) -> MappingPut:
+    """The mapping that hosts queue 0, or has its copy, with other segments and the epoch of the topic."""
+    whole = mapping(world, "A" if role == "hosted" else "B")
+    chains = {**getattr(whole.mapping, role), 0: segments}
+    return replace(whole, mapping=replace(whole.mapping, **{role: chains}))
+
+
+#: What somebody may put back by hand: chains that look whole, of queue 0, whose true one is given.
+_PUT_BACK: dict[str, tuple[Callable[[tuple[Segment, ...]], tuple[Segment, ...]], str]] = {
+    "an end one short": (lambda s: (s[0], replace(s[1], end_offset=4), s[2]), "ends at 4, and was sealed at 5"),
+    "another end and beginning": (
+        lambda s: (replace(s[0], end_offset=2), replace(s[1], logic_offset=2), s[2]),
+        "ends at 2, and was sealed at 3",
+    ),
+    "another logical offset": (
+        lambda s: (*s[:2], replace(s[2], logic_offset=20_000)),
+        "and its first message is 10000",
+    ),
+    "another first offset": (
+        lambda s: (replace(s[0], logic_offset=7), replace(s[1], logic_offset=10), s[2]),
+        "begins at logical offset 7, not at 0",
+    ),
+    "another queue's partition": (
+        lambda s: (replace(s[0], partition="orders#1@B"), *s[1:]),
+        "partition orders#1@B is a segment of queue 1",
+    ),
+    "a partition of nowhere": (lambda s: (s[0], replace(s[1], partition="orders#9@B"), s[2]), "was never a segment"),
+    "short at its beginning": (lambda s: s[1:], "it is short of orders@A"),
+    "short in the middle": (lambda s: (s[0], replace(s[2], logic_offset=3)), "it is short of orders#2@B"),
+}
+
+
+@pytest.mark.parametrize("role", ["hosted", "copies"])
+@pytest.mark.parametrize("change", _PUT_BACK)
+def test_static_26_a_mapping_put_back_by_hand_that_looks_whole_is_named_not_served_and_repaired(
+    change: str, role: str
+) -> None:
+    world, _ = moved_twice()
+    chains = {index: queue.segments for index, queue in world.queues.items()}
+    make, told = _PUT_BACK[change]
+    world.apply([_with(world, role, *make(chains[0]))])
+    found = static_faults(world.meta, world.topic)
+    assert any(told in one.detail for one in found if one.kind == "recorded"), found
+    assert {one.queue for one in found} == {0}
+    assert (0 in world.queues) == (role == "copies") and world.queues[1].segments == chains[1]
+    for refused in (lambda: world.put(9), lambda: world.remap(("B",))):
+        with pytest.raises(Conflict, match="repair it first"):
+            refused()
+    world.repair()
+    assert faults(world) == [] and {at: queue.segments for at, queue in world.queues.items()} == chains
+    assert world.send(0) == [10_002]
+
+
+def test_static_26_a_chain_that_ends_early_is_named_and_repaired() -> None:
+    world, _ = moved_twice()
+    chain = world.queues[0].segments
+    for role in ("hosted", "copies"):
+        world.apply([_with(world, role, *chain[:1], replace(chain[1], end_offset=UNDECIDED, end_ms=UNDECIDED))])
+        assert faults(world) and (role == "copies" or 0 not in world.queues)
+        world.repair()
+        assert faults(world) == [] and world.queues[0].segments == chain
+
+
+def test_static_26_a_mapping_of_before_a_seal_is_named_and_repaired_without_any_copy() -> None:
+    world, early = moved_twice()
+    chain = world.queues[0].segments
+    before = mapping(world, "B")
+    world.apply([early])
+    assert early.mapping.epoch == world.topic.static.epoch if world.topic.static else False
+    assert faults(world) == ["recorded", "copy"] and 0 not in world.queues
+    world.apply([replace(before, mapping=replace(before.mapping, copies={}))])
+    world.repair()
+    assert faults(world) == []
+    ends = [(one.partition, one.logic_offset, one.end_offset) for one in chain]
+    assert [(one.partition, one.logic_offset, one.end_offset) for one in world.queues[0].segments] == ends
+
+
+def test_static_26_copies_are_compared_and_made_anew() -> None:
+    world, _ = moved_twice()
+    whole = mapping(world, "B")
+    chain = world.queues[0].segments
+    aged = (replace(chain[0], gen=chain[0].gen, start_ms=7), *chain[1:])
+    for copies, told in (({}, "broker B has no copy of queue 0"), ({0: aged}, "the copy of queue 0 differs")):
+        world.apply([replace(whole, mapping=replace(whole.mapping, copies=copies))])
+        (fault,) = static_faults(world.meta, world.topic)
+        assert (fault.kind, fault.broker, fault.queue) == ("copy", "B", 0) and told in fault.detail
+        world.repair()
+        assert faults(world) == [] and world.queues[0].segments == chain
+        whole = mapping(world, "B")
 
 
 def test_static_18_deleting_the_topic_clears_its_mappings() -> None:
