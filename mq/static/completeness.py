@@ -125,7 +125,8 @@ def _faults_of_chains(
                     yield MappingFault("recorded", holder, index, f"{what}queue {index}: {fault}")
         for chain in hosted.values():
             second = chain.second_leader
-            if second is not None and second.broker != chain.leader.broker and second.broker not in copies:
+            keeper = None if second is None or second.broker == chain.leader.broker else mappings.get(second.broker)
+            if second is not None and keeper is not None and second.broker not in copies:
                 yield MappingFault("copy", second.broker, index, f"broker {second.broker} has no copy of queue {index}")
             for holder, copy in copies.items():
                 if copy != chain:
