@@ -14,10 +14,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from jobs.read import Catalog
 from jobs.spark.session import another_session
 from jobs.sql.queue_source import register_queue_sources
 from jobs.sql.reader import read_topic
+from jobs.tasks import storage
 from mq.errors import Refused
+from tests.queue_tables import QueueTables
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark
@@ -112,9 +115,7 @@ def test_spark_13_what_is_cached_stays_and_what_is_not_goes_on(spark: SparkSessi
     assert limited == [0, 1, 2] and sum(1 for _ in frame.toLocalIterator()) == 140
 
 
-def test_spark_13_parts_that_spark_computes_in_different_jobs_miss_no_message(
-    spark: SparkSession, seen: Filled
-) -> None:
+def test_spark_13_parts_computed_in_different_jobs_miss_no_message(spark: SparkSession, seen: Filled) -> None:
     frame = spark.read.format("mq").options(topic="seen", warehouse=seen.uri, minPartitions=5).load()
     places = frame.select("partition", "offset")
     stored = {(A, at) for at in range(60)} | {(B, at) for at in range(60)}
@@ -147,6 +148,19 @@ def test_spark_13_queries_of_a_streams_batch_see_what_the_batch_has_stored(
     writer = source.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
     assert counts == [120, 123]
+
+
+def test_spark_13_a_native_read_sees_the_first_message_of_a_partition(spark: SparkSession, tmp_path: Path) -> None:
+    tables = QueueTables(tmp_path)
+    topic = tables.topic("orders", partitions=2)
+    tables.send(topic, "a")
+    uri = tables.warehouse.uri
+    folders = {one.ref.folder for one in Catalog(storage(uri)).partitions("orders")}
+    assert [Path(uri, folder).exists() for folder in sorted(folders)] == [True, False]
+    frames = [read_topic(spark, "orders", warehouse=uri, **more) for more in ({}, {"endingOffsets": "latest"})]
+    tables.send(topic, "b", "c", partition=1)
+    tables.close()
+    assert [frame.count() for frame in frames] == [3, 1]
 
 
 def test_spark_13_a_native_read_refuses_the_filter_that_it_would_not_apply(spark: SparkSession, seen: Filled) -> None:
