@@ -17,9 +17,21 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from mq.errors import Corrupt
+from mq.errors import Corrupt, Unavailable
 
-__all__ = ["Form", "corrupt_when_damaged", "form", "forms_of", "integer", "mapping", "reader", "to_json"]
+__all__ = [
+    "Form",
+    "check_nothing_lost",
+    "corrupt_when_damaged",
+    "form",
+    "forms_of",
+    "integer",
+    "mapping",
+    "reader",
+    "to_json",
+]
+
+_SHOWN_MAX: Final = 5
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -61,6 +73,42 @@ def corrupt_when_damaged(what: str, *, code: str) -> Iterator[None]:
         yield
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{what} is damaged: {error!r}", code=code) from error
+
+
+def check_nothing_lost(what: str, body: bytes, known: bytes) -> None:
+    """Return if `known`, which a value that was read from `body` is written as, has all fields of `body`.
+
+    A field that this release does not know would be dropped by its next snapshot, for good (SPEC META-6).
+
+    Raises
+    ------
+    Unavailable
+        `metadata_newer`: it names the fields.
+    """
+    if len(body) == len(known) and body == known:
+        return
+    lost = sorted(set(_lost(msgspec.json.decode(body), msgspec.json.decode(known), "")))
+    if lost:
+        raise Unavailable(
+            f"{what} in the metadata has fields that this release does not know ({', '.join(lost[:_SHOWN_MAX])}): a "
+            "newer release wrote them; start that one, or a newer one",
+            code="metadata_newer",
+        )
+
+
+def _lost(there: object, here: object, path: str) -> Iterator[str]:
+    """Yield the paths of fields of objects that are there and not here; lists are compared item by item."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name, value in there.items():
+            if name not in here:
+                yield f"{path}.{name}".lstrip(".")
+            else:
+                yield from _lost(value, here[name], f"{path}.{name}")
+    elif isinstance(there, list) and isinstance(here, list):
+        if len(there) > len(here):
+            yield f"{path}[{len(here)}]".lstrip(".")
+        for one, other in zip(there, here, strict=False):
+            yield from _lost(one, other, f"{path}[]")
 
 
 def mapping(value: object) -> Mapping[str, object]:

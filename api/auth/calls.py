@@ -103,6 +103,8 @@ CALLS: Final[Mapping[str, str]] = {
     "GET /v1/audit/refusals": "cluster audit",
     # the service
     "GET /v1/cluster": "any",
+    "GET /v1/cluster/upgrade": "cluster metrics",
+    "POST /v1/cluster/upgrade": "cluster admin; audited",
     "PUT /v1/brokers/{broker}": "cluster admin; audited",
     "GET /v1/jobs": "cluster metrics",
     "GET /metrics": "cluster metrics",

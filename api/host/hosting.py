@@ -27,6 +27,7 @@ from api.host.hosted_meta import HostedMeta
 from api.host.roles import Hooks, Roles
 from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.meta import (
+    KNOWN_FEATURES,
     META_ROLE,
     AnyEvent,
     Host,
@@ -225,6 +226,7 @@ class Hosting:
             load=0,
             machine=self._locks.machine,
             kafka=self.kafka,
+            features=tuple(KNOWN_FEATURES),
         )
         lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
         return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))

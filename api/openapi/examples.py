@@ -218,6 +218,7 @@ _CLUSTER: Final[Json] = {
         }
     ],
 }
+_FEATURE: Final[Json] = {"feature": "signed-names", "says": "names of topics are signed", "lacking": []}
 _JOB: Final[Json] = {
     "job": "revive",
     "engine": "spark",
@@ -341,6 +342,7 @@ _EXAMPLES: Final[Json] = {
     "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None},
     "ReplayAnswer": _REPLAYED,
     "ClusterView": _CLUSTER,
+    "UpgradeView": {"on": [], "ready": [_FEATURE], "waiting": []},
     "JobList": {"warehouse": "/var/lib/deltamq", "jobs": [_JOB]},
     "BrokerAccessView": {"broker": "broker-a", **_CLOSED},
     "PrincipalList": {"principals": ["left", "reports"], "disabled": ["left"], "next": None},

@@ -18,6 +18,7 @@ from api.routes import (
     locks,
     static_topics,
     topics,
+    upgrade,
 )
 from api.routes.cluster import asking_console
 from api.routes.fetch import ARROW_TYPE, FetchEndpoint
@@ -54,5 +55,6 @@ ROUTERS: Final = (
     dead_letters.router,
     cluster.router,
     jobs.router,
+    upgrade.router,
     audit.router,
 )

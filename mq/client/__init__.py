@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ClusterInfo,
         DeadLetter,
         FaultInfo,
+        FeatureInfo,
         GroupInfo,
         GroupMember,
         GroupPartition,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         TopicInfo,
         TopicRepair,
         TopicStatistics,
+        UpgradeInfo,
     )
     from mq.client.http import OidcClientCredentials, Patience
     from mq.client.messages import (
@@ -82,6 +84,7 @@ __all__ = [
     "FailedHandle",
     "Failure",
     "FaultInfo",
+    "FeatureInfo",
     "FileOffsets",
     "GroupInfo",
     "GroupMember",
@@ -139,6 +142,7 @@ __all__ = [
     "TopicInfo",
     "TopicRepair",
     "TopicStatistics",
+    "UpgradeInfo",
     "Verdict",
 ]
 
@@ -168,6 +172,8 @@ _ROOMS = {
     "HandlerEnd": "pop",
     "HostInfo": "admin",
     "MissingJob": "admin",
+    "FeatureInfo": "admin",
+    "UpgradeInfo": "admin",
     "KeyInfo": "admin",
     "MappingInfo": "admin",
     "Message": "messages",

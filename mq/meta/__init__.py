@@ -25,6 +25,7 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
+from mq.meta.features import KNOWN_FEATURES, decide_upgrade, upgrade_of
 from mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json, parts_told
 from mq.meta.global_topics import (
     GlobalCopy,
@@ -96,6 +97,7 @@ from mq.meta.topics import (
 )
 
 __all__ = [
+    "KNOWN_FEATURES",
     "META_ROLE",
     "NO_OFFSET",
     "STRATEGIES",
@@ -180,6 +182,7 @@ __all__ = [
     "decide_seal",
     "decide_settle",
     "decide_takeover",
+    "decide_upgrade",
     "event_from_json",
     "event_to_json",
     "first_blocked",
@@ -197,4 +200,5 @@ __all__ = [
     "readers_of",
     "require_world",
     "static_faults",
+    "upgrade_of",
 ]

@@ -62,6 +62,8 @@ class Host:
     machine: str = ""
     #: Where Kafka clients connect to, `HOST:PORT`; empty if they cannot.
     kafka: str = ""
+    #: The features that its release knows (`mq.meta.features`); none for hosts of earlier releases.
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

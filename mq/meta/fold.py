@@ -10,6 +10,7 @@ from mq.auth import AUTH_EVENTS, AuthEvent, AuthState
 from mq.errors import Corrupt
 from mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
 from mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
+from mq.meta.features import FEATURE_EVENTS, FeatureEvent, FeaturesState
 from mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
 from mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
 from mq.meta.online import OnlineState
@@ -17,11 +18,13 @@ from mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
 from mq.meta.static_events import STATIC_EVENTS, MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
 from mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
 from mq.static import NO_MAPPINGS, Sealed, TopicMappings
-from mq.stored_json import Form, corrupt_when_damaged
+from mq.stored_json import Form, check_nothing_lost, corrupt_when_damaged
 
 __all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 
-AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent | AuthEvent
+AnyEvent = (
+    Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent | AuthEvent | FeatureEvent
+)
 
 _NO_MOVES: Final = MovedKeys()
 
@@ -42,6 +45,8 @@ class Meta:
     access: AccessState = field(default_factory=AccessState)
     #: Principals, keys and access rules.
     auth: AuthState = field(default_factory=AuthState)
+    #: What not every release knows.
+    features: FeaturesState = field(default_factory=FeaturesState)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
         """Return the state after `events`. Families depend on each other only where a topic ends."""
@@ -49,6 +54,7 @@ class Meta:
         of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
         of_clients = [e for e in events if isinstance(e, OnlineEvent)]
         of_auth = [e for e in events if isinstance(e, AuthEvent)]
+        of_features = [e for e in events if isinstance(e, FeatureEvent)]
         groups, moved, static, access = self.groups, dict(self.moved), dict(self.static), self.access
         waiting: list[GroupEvent] = []
         seals: dict[str, list[Sealed]] = {}
@@ -89,6 +95,7 @@ class Meta:
             static=static,
             access=access,
             auth=self.auth.apply_all(of_auth) if of_auth else self.auth,
+            features=self.features.apply_all(of_features) if of_features else self.features,
         )
 
     def over(self, known: Meta) -> Meta:
@@ -137,6 +144,7 @@ _TOLD: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(StaticEvent), ("static",)),
     **dict.fromkeys(get_args(AccessEvent), ("access",)),
     **dict.fromkeys(get_args(AuthEvent), ("auth",)),
+    FeatureEvent: ("features",),
     SegmentsDropped: ("static", "moved", "groups", "access"),
     TopicDeleted: ("topics", "groups", "moved", "static", "access"),
     HostRenewed: (),
@@ -150,6 +158,7 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
     **STATIC_EVENTS,
     **ACCESS_EVENTS,
     **AUTH_EVENTS,
+    **FEATURE_EVENTS,
 }
 
 
@@ -166,10 +175,13 @@ def event_from_json(kind: str, body: bytes) -> AnyEvent:
     Corrupt
         `meta_event_unknown` when a newer release wrote an unknown kind: a decision without that event could undo it.
         `meta_event_corrupt` when the body is damaged, `route_corrupt` when a route in it is.
+    Unavailable
+        `metadata_newer` when a newer release wrote fields that this one does not know (SPEC META-6).
     """
     form = _FORMS.get(kind)
     if form is None:
         raise Corrupt(f"the metadata log holds an event of unknown kind {kind!r}", code="meta_event_unknown")
     with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
         event: AnyEvent = form.from_json(body)
-        return event
+    check_nothing_lost(f"a {kind} event", body, form.to_json(event))
+    return event

@@ -21,6 +21,7 @@ import msgspec
 from mq.auth import AccessRule, AuthState, Key, Principal, Quota
 from mq.meta.access import Access, AccessState, PartitionOf
 from mq.meta.brokers import BrokersState, Host, Ownership
+from mq.meta.features import FeaturesState
 from mq.meta.fold import Meta
 from mq.meta.group import GroupsState, StoredGroup
 from mq.meta.moved_keys import MovedKeys, StoredMove
@@ -29,7 +30,7 @@ from mq.meta.online_events import OnlineClient
 from mq.meta.topics import MetaState, StoredTopic
 from mq.queue import Committed, LaneKey
 from mq.static import QueueMapping, TopicMappings
-from mq.stored_json import corrupt_when_damaged, to_json
+from mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
 
 __all__ = ["MetaSnapshot"]
 
@@ -57,9 +58,14 @@ class MetaSnapshot:
         ------
         Corrupt
             `meta_event_corrupt` when the body is damaged, `route_corrupt` when a route in it is.
+        Unavailable
+            `feature_unknown`, `metadata_newer`: a newer release wrote it (SPEC META-5, META-6).
         """
         with corrupt_when_damaged("a stored snapshot event", code="meta_event_corrupt"):
-            return _read(body).snapshot()
+            _read_features(body).features.state()  # first: what else a newer release wrote may not be readable at all
+            snapshot = _read(body).snapshot()
+        check_nothing_lost("a snapshot", body, snapshot.to_json())
+        return snapshot
 
 
 # The stored form, from the parts to the whole.
@@ -214,6 +220,19 @@ class _Auth(msgspec.Struct):
         )
 
 
+class _Features(msgspec.Struct):
+    on: Mapping[str, str] = {}
+
+    def state(self) -> FeaturesState:
+        found = FeaturesState(self.on)
+        found.check_known()
+        return found
+
+
+class _FeaturesAlone(msgspec.Struct):
+    features: _Features = msgspec.field(default_factory=_Features)
+
+
 class _Stored(msgspec.Struct):
     previous: int
     told: Mapping[str, int]
@@ -228,6 +247,8 @@ class _Stored(msgspec.Struct):
     access: _Access = msgspec.field(default_factory=_Access)
     #: Snapshots of earlier releases have none.
     auth: _Auth = msgspec.field(default_factory=_Auth)
+    #: Snapshots of earlier releases have none.
+    features: _Features = msgspec.field(default_factory=_Features)
 
     @classmethod
     def of(cls, snapshot: MetaSnapshot) -> _Stored:
@@ -243,6 +264,7 @@ class _Stored(msgspec.Struct):
             {topic_id: dict(mappings.by_broker) for topic_id, mappings in meta.static.items()},
             _Access.of(meta.access),
             _Auth.of(meta.auth),
+            _Features(meta.features.on),
         )
 
     def snapshot(self) -> MetaSnapshot:
@@ -256,8 +278,10 @@ class _Stored(msgspec.Struct):
             static={topic_id: TopicMappings(those) for topic_id, those in self.static.items()},
             access=self.access.state(),
             auth=self.auth.state(),
+            features=self.features.state(),
         )
         return MetaSnapshot(meta=meta, previous=self.previous, told=self.told)
 
 
 _read: Final = msgspec.json.Decoder(_Stored).decode
+_read_features: Final = msgspec.json.Decoder(_FeaturesAlone).decode

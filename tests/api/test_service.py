@@ -135,6 +135,8 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
         *(("get", f"/v1/audit{kind}") for kind in ("", "/refusals")),
         ("get", "/v1/cluster"),
         ("get", "/v1/jobs"),
+        ("get", "/v1/cluster/upgrade"),
+        ("post", "/v1/cluster/upgrade"),
         ("put", "/v1/brokers/{broker}"),
         ("put", "/v1/topics/{topic}/partitions/{partition}"),
         ("get", "/healthz"),

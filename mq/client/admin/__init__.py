@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from mq.client.admin.access_admin import AccessInfo
-from mq.client.admin.admin import Admin, BrokerInfo, ClusterInfo, HostInfo, MissingJob, StoppedPartition
+from mq.client.admin.admin import (
+    Admin,
+    BrokerInfo,
+    ClusterInfo,
+    FeatureInfo,
+    HostInfo,
+    MissingJob,
+    StoppedPartition,
+    UpgradeInfo,
+)
 from mq.client.admin.audit_admin import ActInfo, RefusalInfo
 from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
 from mq.client.admin.group_admin import (
@@ -38,6 +47,7 @@ __all__ = [
     "ClusterInfo",
     "DeadLetter",
     "FaultInfo",
+    "FeatureInfo",
     "GroupClient",
     "GroupInfo",
     "GroupMember",
@@ -65,6 +75,7 @@ __all__ = [
     "TopicRepair",
     "TopicStatistics",
     "TopicView",
+    "UpgradeInfo",
     "broker_in",
     "fetch_view",
     "lp_of",

@@ -19,7 +19,16 @@ from mq.client.http import path_of, read_answer
 from mq.errors import DeltaMQError, NotFound, Unknown
 from mq.names import check_client_topic, check_topic
 
-__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "MissingJob", "StoppedPartition"]
+__all__ = [
+    "Admin",
+    "BrokerInfo",
+    "ClusterInfo",
+    "FeatureInfo",
+    "HostInfo",
+    "MissingJob",
+    "StoppedPartition",
+    "UpgradeInfo",
+]
 
 _CREATED: Final = 201
 
@@ -53,6 +62,24 @@ class HostInfo:
     address: str
     brokers: tuple[str, ...]
     load: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureInfo:
+    """A feature, what it changes, and the addresses of the processes that do not know it."""
+
+    feature: str
+    says: str
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeInfo:
+    """Features that are on, those that an upgrade switches on now, and those that wait for processes."""
+
+    on: tuple[FeatureInfo, ...]
+    ready: tuple[FeatureInfo, ...]
+    waiting: tuple[FeatureInfo, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +199,14 @@ class Admin(GroupAdmin, StaticAdmin, AccessAdmin, AuthAdmin, AuditAdmin):
     def cluster(self) -> ClusterInfo:
         """Return the brokers, the service processes and the warehouse."""
         return read_answer(self._call("GET", path_of("cluster")), ClusterInfo)
+
+    def upgrade_state(self) -> UpgradeInfo:
+        """Return the features that are on, ready to be switched on, or waiting for processes of older releases."""
+        return read_answer(self._call("GET", path_of("cluster", "upgrade")), UpgradeInfo)
+
+    def switch_on_features(self) -> UpgradeInfo:
+        """Switch on every feature that all processes know, and return what is on then (SPEC META-5)."""
+        return read_answer(self._call("POST", path_of("cluster", "upgrade")), UpgradeInfo)
 
     def ready(self) -> bool:
         """Return whether the service is ready: False while it starts or stops. Raises when it does not answer."""

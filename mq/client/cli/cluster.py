@@ -1,15 +1,15 @@
-"""`deltamq cluster`: the service processes of a warehouse, and which of them serves which broker."""
+"""`deltamq cluster` and `deltamq upgrade`: the processes of a warehouse, and what all of them know."""
 
 from __future__ import annotations
 
 import click
 
-from mq.client.admin import Admin, ClusterInfo
+from mq.client.admin import Admin, ClusterInfo, UpgradeInfo
 from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from mq.client.cli.missing_jobs import missing_jobs_line
 from mq.client.http import ClientAccess
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "upgrade"]
 
 
 @click.command()
@@ -48,3 +48,26 @@ def _print_cluster(info: ClusterInfo) -> None:
         for one in info.brokers
     ]
     print_table(("broker", "served at", "roles", "epoch", "partitions", "online"), rows, right=("epoch", "partitions"))
+
+
+@click.command()
+@click.option("--apply", is_flag=True, help="Switch on what is ready; without it, only say what would be.")
+@service_options
+def upgrade(apply: bool, url: str, access: ClientAccess, as_json: bool) -> None:
+    """Switch on the features that every process of the cluster knows; after that, older releases do not start."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        found = admin.switch_on_features() if apply else admin.upgrade_state()
+    print_json(found) if as_json else _print_upgrade(found, apply=apply)
+
+
+def _print_upgrade(found: UpgradeInfo, *, apply: bool) -> None:
+    for one in found.on:
+        click.echo(f"on: {one.feature}: {one.says}")
+    for one in found.ready:
+        click.echo(f"ready: {one.feature}: {one.says}")
+    for one in found.waiting:
+        click.echo(f"waits: {one.feature}: not known to {', '.join(one.lacking)}: restart these with the new release")
+    if found.ready and not apply:
+        click.echo("add --apply to switch on what is ready; older releases will then refuse to start")
+    elif not found.ready and not found.waiting:
+        click.echo("every feature that this release knows is on")

@@ -40,6 +40,7 @@ _OWN: Final = {
     "group": ("mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
     "dead-letters": ("mq.client.cli.dead_letters:dead_letters", "List dead letters, and send them back."),
+    "upgrade": ("mq.client.cli.cluster:upgrade", "Switch on what every process of the cluster knows."),
     "doctor": ("mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
 }
 #: Help lines of other layers' commands, so that printing the help does not load the service or Spark.

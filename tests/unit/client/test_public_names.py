@@ -44,6 +44,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "FailedHandle",
         "Failure",
         "FaultInfo",
+        "FeatureInfo",
         "FileOffsets",
         "GroupInfo",
         "GroupMember",
@@ -101,6 +102,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "TopicInfo",
         "TopicRepair",
         "TopicStatistics",
+        "UpgradeInfo",
         "Verdict",
     ]
 

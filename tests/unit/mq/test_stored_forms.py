@@ -33,7 +33,7 @@ from mq.auth.state import (
     PrincipalRemoved,
     QuotaPut,
 )
-from mq.errors import Corrupt
+from mq.errors import Corrupt, Unavailable
 from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from mq.meta.fold import Meta, event_from_json, event_to_json
@@ -355,6 +355,7 @@ OPTIONAL = {
     *("machine", "kafka", "began", "forgotten", "done", "delivered", "d", "rp", "dr", "filter"),
     # without static or global topics
     *("world", "held_by", "local_end", "at_once"),
+    *("features", "on"),
     *("note", "disabled_ms", "until_ms", "scram", "auth", "auth.principals", "auth.keys", "auth.rules", "auth.quotas"),
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
     *("retired", "static", "at_ms", "hosted", "copies", "version", "access", "access.brokers", "access.partitions"),
@@ -446,13 +447,18 @@ def test_cons_09_a_subscription_of_a_release_without_filters_has_none() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_meta_04_a_field_of_a_newer_release_is_left_alone(name: str) -> None:
+def test_meta_06_a_field_of_a_newer_release_is_never_dropped(name: str) -> None:
     family, value = EXAMPLES[name]
     tag, document = STORED[name]
     for path, found in nodes(document):
         if isinstance(found, dict) and not is_names(path, found) and "retry_policy" not in path and found:
             text = changed(document, path, lambda holder, key: holder[key].update(of_a_newer_release={"a": [1.5]}))
-            assert family.read(tag, text) == value, path
+            if family in (META, SNAPSHOT):
+                with pytest.raises(Unavailable, match="of_a_newer_release") as refused:
+                    family.read(tag, text)
+                assert refused.value.code == "metadata_newer", path
+            else:
+                assert family.read(tag, text) == value, path
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -219,7 +219,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
 @pytest.mark.parametrize(
     ("state", "stored_fields"),
     [
-        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth"}),
+        (Meta, {"topics", "groups", "brokers", "online", "moved", "static", "access", "auth", "features"}),
         (AuthState, {"principals", "keys", "rules", "quotas"}),
         (AccessState, {"brokers", "partitions"}),
         (Access, {"readable", "writable", "reason", "until_ms"}),
@@ -253,7 +253,7 @@ def test_meta_3_every_field_of_a_host_and_of_a_move_comes_back() -> None:
 
 
 def _unlike_default(name: str) -> Any:
-    return {"brokers": AB, "renewal": 4, "load": 9}.get(name, f"a {name}")
+    return {"brokers": AB, "renewal": 4, "load": 9, "features": ("one", "two")}.get(name, f"a {name}")
 
 
 def damage(path: Sequence[str]) -> bytes:
