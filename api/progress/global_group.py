@@ -24,6 +24,7 @@ from mq.static import (
     GLOBAL_BROKER,
     LOGICAL_BROKER,
     GlobalQueues,
+    committed_as,
     global_commit_parts,
     global_position,
     global_queue_index,
@@ -176,8 +177,10 @@ class GlobalGroup:
                 stored = await self._commit_part(world, cluster, its, epochs, noted, client_id)
                 if isinstance(stored, Unavailable):
                     return stored
-                for queue, (offset, epoch) in stored.items():
-                    reached[queue], counted[queue][cluster] = offset, epoch
+                for queue, (local, epoch) in stored.items():
+                    is_it = left == 1 and local == its[queue]  # where two stays meet, one local offset is two
+                    at = committed_as(world, queue, wanted[queue]) if is_it else shown_in(world, queue, cluster, local)
+                    reached[queue], counted[queue][cluster] = at, epoch
             failpoint("global.after_commit_part")
         names = {queue: global_queue_name(queue) for queue in wanted}
         return self._place(world) | {
@@ -199,7 +202,7 @@ class GlobalGroup:
         texts: Mapping[int, str],
         client_id: str | None,
     ) -> dict[int, tuple[int, int]] | Unavailable:
-        """Commit local offsets in a cluster; return global offset and epoch by queue."""
+        """Commit local offsets in a cluster; return local offset and epoch by queue."""
         meant = {queue_name(queue): epochs[cluster, queue] for queue in offsets if (cluster, queue) in epochs}
         local = {queue_name(queue): at for queue, at in offsets.items()}
         noted = {queue_name(queue): text for queue, text in texts.items()}
@@ -212,7 +215,7 @@ class GlobalGroup:
         if isinstance(told, Unavailable):
             return told
         return {
-            queue: (shown_in(world, queue, cluster, told["offsets"][name]), told["epochs"][name])
+            queue: (told["offsets"][name], told["epochs"][name])
             for queue, name in ((queue, queue_name(queue)) for queue in offsets)
         }
 
@@ -369,7 +372,9 @@ def _view(world: GlobalQueues, queue: int, told: Told) -> GlobalLane:
             if (
                 lane is not None
                 and at is not None
-                and shown_in(world, queue, stay.cluster, at) == shown.committed_offset
+                and stay.local_start <= at
+                and (at <= stay.local_end or not stay.is_ended)
+                and stay.shown(at) == shown.committed_offset
             ):
                 shown.metadata = lane.metadata
     first, newest = world.readable(queue)[0], world.readable(queue)[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.global_progress import global_commit_parts, global_position, global_reset_parts, shown_in
+from mq.static.global_progress import committed_as, global_commit_parts, global_position, global_reset_parts, shown_in
 from mq.static.global_queues import (
     GlobalQueues,
     Stay,
@@ -63,6 +63,7 @@ __all__ = [
     "TopicMappings",
     "TopicQueues",
     "commit_steps",
+    "committed_as",
     "committed_at",
     "committed_offset",
     "faults_of",

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mq.static.global_queues import GlobalQueues
+from mq.static.global_queues import GlobalQueues, Stay
 
-__all__ = ["global_commit_parts", "global_position", "global_reset_parts", "shown_in"]
+__all__ = ["committed_as", "global_commit_parts", "global_position", "global_reset_parts", "shown_in"]
 
 
 def global_commit_parts(world: GlobalQueues, queue: int, offset: int) -> dict[str, int]:
@@ -23,7 +23,7 @@ def global_commit_parts(world: GlobalQueues, queue: int, offset: int) -> dict[st
 
     The last one is the cluster where the offset lies. Clusters that never had a message before it are left out.
     """
-    target, local = world.place(queue, offset)
+    target, local = _committed_place(world, queue, offset)
     parts: dict[str, int] = {}
     for stay in world.readable(queue):
         parts.pop(stay.cluster, None)
@@ -32,6 +32,22 @@ def global_commit_parts(world: GlobalQueues, queue: int, offset: int) -> dict[st
             break
         parts[stay.cluster] = stay.local_end
     return {cluster: at for cluster, at in parts.items() if at or cluster == target.cluster}
+
+
+def committed_as(world: GlobalQueues, queue: int, offset: int) -> int:
+    """Return the global offset that a commit at an offset stores: in a hole, that of its end."""
+    target, local = _committed_place(world, queue, offset)
+    return target.shown(local)
+
+
+def _committed_place(world: GlobalQueues, queue: int, offset: int) -> tuple[Stay, int]:
+    """Return the stay and the local offset of a commit; the end of a stay with a hole behind it is one of that stay."""
+    target, local = world.place(queue, offset)
+    if target.shown(local) != offset:
+        for stay in world.readable(queue):
+            if stay.is_ended and stay.logic_end == offset:
+                return stay, stay.local_end
+    return target, local
 
 
 def global_reset_parts(world: GlobalQueues, queue: int, offset: int) -> dict[str, int]:
@@ -43,15 +59,25 @@ def global_reset_parts(world: GlobalQueues, queue: int, offset: int) -> dict[str
 
 
 def global_position(world: GlobalQueues, queue: int, done: Mapping[str, int | None]) -> int:
-    """Return the global offset up to which a group is done, by the local offsets to which it is done in each cluster.
+    """Return the global offset that a group has committed, by the local offsets to which it is done in each cluster.
 
-    A cluster without progress counts as one where nothing is consumed.
+    That is where the first message lies that it is not done with, or, while it has committed nothing in that stay, the
+    end of the newest stay before in which it has (STATIC-25). A cluster without progress counts as one where nothing is
+    consumed.
     """
+    passed: list[Stay] = []
     readable = world.readable(queue)
     for stay in readable:
-        at = max(done.get(stay.cluster) or 0, stay.local_start)
+        known = done.get(stay.cluster)
+        at = max(known or 0, stay.local_start)
         if stay == readable[-1] or at < stay.local_end:
+            # In a cluster to which the queue came back, the beginning is where its stay before has ended.
+            if known is None or (at == stay.local_start and stay.local_start):
+                before = [one for one in passed if done.get(one.cluster) is not None]
+                if before:
+                    return before[-1].logic_end
             return stay.shown(min(at, stay.local_end) if stay.is_ended else at)
+        passed.append(stay)
     raise AssertionError("a queue has a stay with global offsets")
 
 

@@ -67,3 +67,18 @@ def test_static_16_progress_in_a_newer_stay_does_not_pass_an_older_one() -> None
     assert global_position(queues, 0, {}) == 0
     assert [shown_in(queues, 0, "east", local) for local in (30, 400, 460)] == [30, 520, 580]
     assert shown_in(queues, 0, "west", 120) == 520
+
+
+def test_static_25_a_queue_that_moves_on_and_comes_back_changes_nothing_that_was_committed() -> None:
+    there = (stay("east", 0, 0, 400), stay("west", 0, 10_000, 120))
+    back = (*there, stay("east", 400, 20_000))
+    done: dict[str, int | None] = dict(global_commit_parts(world(stay("east", 0, 0)), 0, 400))
+    assert done == {"east": 400}
+    for stays in (there, back):
+        assert global_position(world(*stays), 0, done) == 400
+        assert global_commit_parts(world(*stays), 0, 400) == {"east": 400}
+    done |= global_commit_parts(world(*there), 0, 10_120)
+    assert global_position(world(*back), 0, done) == 10_120
+    assert global_commit_parts(world(*there), 0, 10_000) == {"east": 400, "west": 0}
+    assert global_position(world(*there), 0, {"east": 400, "west": 0}) == 10_000
+    assert global_position(world(*back), 0, done | global_commit_parts(world(*back), 0, 20_001)) == 20_001
