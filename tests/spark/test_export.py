@@ -211,6 +211,24 @@ def test_spark_20_a_batch_that_is_in_the_typed_table_is_finished_by_the_schema_o
     assert [[row._offset for row in rows.collect()] for rows in (typed, unfit)] == [[0], [1]]
 
 
+@pytest.mark.long
+def test_spark_20_a_plan_of_a_life_of_the_topic_that_is_over_is_refused_or_passed_over(
+    spark: SparkSession, filled: Filled, run: Callable[[str], dict[str, int]]
+) -> None:
+    filled.append("orders", "orders@a", *_bodies({"id": 1}))
+    assert run("id BIGINT")["rows"] == 1
+    filled.append("orders", "orders@a", *_bodies({"id": 2}))
+    store = storage(filled.uri)
+    [found] = definitions(store)
+    Plans(store, found.id).put(ExportPlan(batch=1, schema="id BIGINT", ranges={"orders@a:7": (0, 5)}))
+    with pytest.raises(Refused, match="orders@a:7 was deleted with messages") as raised:
+        run("id BIGINT")
+    assert raised.value.code == "data_lost"
+    allowed = msgspec.structs.replace(found, fail_on_data_loss=False)
+    done = run_export(spark, store, allowed, filled.uri)
+    assert (done["batches"], done["rows"]) == (2, 1)
+
+
 def test_spark_21_an_export_that_is_removed_and_added_goes_on_where_its_table_is(
     spark: SparkSession, filled: Filled, tmp_path: Path, run: Callable[[str], dict[str, int]]
 ) -> None:

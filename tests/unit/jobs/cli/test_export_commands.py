@@ -94,6 +94,8 @@ def test_spark_09_an_export_is_defined_listed_and_forgotten(warehouse: str, tmp_
     assert _invoke("export", "remove", "orders", *at)[0] == 0
     assert json.loads(_invoke("export", "list", "--json", *at)[1]) == []
     assert "there is no export" in _invoke("export", "remove", "orders", *at)[1]
+    assert _invoke("export", "remove", "orders", "--forget", *at)[0] == 0, "its progress was still there"
+    assert _invoke("export", "remove", "orders", "--forget", *at)[0] == 1
 
 
 def test_spark_10_a_replay_and_a_reset_are_scheduled_listed_and_forgotten(warehouse: str) -> None:
