@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.setup.jars import DELTA, PROJECT_FOLDER, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
+from jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
 from jobs.setup.java import JavaMissing, find_java, java_path
 
 __all__ = [
+    "AVRO",
     "DELTA",
     "PROJECT_FOLDER",
     "S3A",

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TextIO
 
 from jobs.setup.jars import (
+    AVRO,
     DELTA,
     PROJECT_FOLDER,
     S3A,
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--s3", action="store_true", help="also fetch what Spark needs for a warehouse on S3")
     parser.add_argument("--jars", action="store_true", help="only print the paths of the jars, for spark-submit")
     options = parser.parse_args(arguments)
-    asked = [DELTA, S3A] if options.s3 else [DELTA]
+    asked = [DELTA, AVRO, S3A] if options.s3 else [DELTA, AVRO]
     try:
         if options.jars:
             return print_jars(asked)
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
-def set_up(jars: Sequence[JarSet] = (DELTA,)) -> int:
+def set_up(jars: Sequence[JarSet] = (DELTA, AVRO)) -> int:
     """Do every step whose result does not exist yet."""
     started = time.monotonic()
     _check_python()
@@ -81,7 +82,7 @@ def set_up(jars: Sequence[JarSet] = (DELTA,)) -> int:
     return 0
 
 
-def check(jars: Sequence[JarSet] = (DELTA,)) -> int:
+def check(jars: Sequence[JarSet] = (DELTA, AVRO)) -> int:
     """Print one line for each requirement and whether it is met; return 0 if all are."""
     needs: list[tuple[str, Callable[[], str]]] = [
         ("python", _check_python),

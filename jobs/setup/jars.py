@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DELTA", "S3A", "JarSet", "JarsUnusable", "fetch_jars", "jars_folder", "pinned_jars", "wrong_jars"]
+__all__ = ["AVRO", "DELTA", "S3A", "JarSet", "JarsUnusable", "fetch_jars", "jars_folder", "pinned_jars", "wrong_jars"]
 
 PROJECT_FOLDER = Path(__file__).resolve().parents[2]
 FETCH_TIMEOUT_S = 900
@@ -54,6 +54,13 @@ DELTA = JarSet(
         "io.unitycatalog:*",
         "io.delta:delta-kernel*",
     ),
+    remedy="make setup",
+)
+#: What `from_avro` needs: Spark documents it as built in, and does not ship it. Sessions without it do all but that.
+AVRO = JarSet(
+    pins=Path(__file__).with_name("avro.sha256"),
+    coordinates=("org.apache.spark:spark-avro_2.13:4.2.0",),
+    excluded=("org.apache.avro:*", "org.scala-lang*:*", "org.slf4j:*", "org.tukaani:*", "com.*:*"),
     remedy="make setup",
 )
 #: Hadoop's file system for S3. Its declared dependency is one jar of 686 MB with the whole SDK; these parts of the same

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Final
 
-from jobs.setup.jars import DELTA, PROJECT_FOLDER, S3A, JarSet
+from jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A, JarSet
 
 __all__ = ["document", "locked", "shipped"]
 
@@ -131,7 +131,7 @@ def main() -> int:
     """Write the document into `dist/`."""
     project = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lock = (PROJECT_FOLDER / "requirements.lock").read_text(encoding="utf-8")
-    made = document(project, lock, (DELTA, S3A), _required_by)
+    made = document(project, lock, (DELTA, AVRO, S3A), _required_by)
     target = PROJECT_FOLDER / "dist" / f"{project['name']}-{project['version']}.cdx.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

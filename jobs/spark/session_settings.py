@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
 
-from jobs.setup import DELTA, S3A, JarSet, JarsUnusable, find_java, jars_folder, pinned_jars, wrong_jars
+from jobs.setup import AVRO, DELTA, S3A, JarSet, JarsUnusable, find_java, jars_folder, pinned_jars, wrong_jars
 from jobs.spark.masters import is_local
 from jobs.spark.s3a import is_s3, s3a_settings, task_environment
 from tables.config import Config
@@ -133,12 +133,14 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
 
 
 def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
-    """Return the setting that adds Delta, and S3A if needed, unless the caller or Spark itself brings them."""
+    """Return the setting that adds Delta, Avro if it is there, and S3A if needed; not what others bring."""
     if _JAR_SETTINGS & asked.keys():
         return {}
     needed = [] if _spark_has(_DELTA_JAR) else [DELTA]
     if is_s3(warehouse) and not _spark_has("hadoop-aws-*.jar"):
         needed.append(S3A)
+    if not _spark_has("spark-avro_*.jar") and not wrong_jars(jars_folder(), AVRO):
+        needed.append(AVRO)
     paths = [str(path) for jars in needed for path in _checked(jars)]
     return {"spark.jars": ",".join(paths)} if paths else {}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.avro.functions import from_avro, to_avro
 
 from jobs.setup import java_path
 from jobs.spark.class_archive import archive_path
@@ -84,8 +85,15 @@ def test_what_cannot_change_any_more_is_refused_by_name(spark: SparkSession) -> 
 
 def test_jars_are_given_by_path_so_that_a_start_needs_no_network(tmp_path: Path) -> None:
     conf = session_settings(load(environ={}), str(tmp_path))
-    assert [Path(path).is_file() for path in str(conf["spark.jars"]).split(",")] == [True, True]
+    assert [Path(path).is_file() for path in str(conf["spark.jars"]).split(",")] == [True, True, True]
     assert "spark.jars.packages" not in conf
+
+
+def test_bodies_in_avro_are_read(spark: SparkSession) -> None:
+    schema = '{"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}'
+    order = functions.struct(functions.lit(7).alias("amount"))
+    read = spark.range(1).select(to_avro(order, schema).alias("body")).select(from_avro("body", schema).alias("order"))
+    assert read.first()["order"]["amount"] == 7
 
 
 def test_a_caller_who_brings_delta_gets_no_jars_of_ours(tmp_path: Path) -> None:

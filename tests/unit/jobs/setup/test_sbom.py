@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.setup import DELTA, PROJECT_FOLDER, S3A
+from jobs.setup import AVRO, DELTA, PROJECT_FOLDER, S3A
 from jobs.setup.sbom import _required_by, document, locked, shipped
 
 PROJECT = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -15,7 +15,7 @@ LOCK = (PROJECT_FOLDER / "requirements.lock").read_text(encoding="utf-8")
 
 
 def made() -> Any:
-    return document(PROJECT, LOCK, (DELTA, S3A), _required_by)
+    return document(PROJECT, LOCK, (DELTA, AVRO, S3A), _required_by)
 
 
 def test_sec_39_every_locked_package_is_a_component_with_its_hashes() -> None:
@@ -37,7 +37,7 @@ def test_sec_39_packages_for_tests_are_told_from_those_that_run() -> None:
 
 def test_sec_39_jars_are_components_with_their_hashes() -> None:
     jars = [one for one in made()["components"] if one["bom-ref"].startswith("jar:")]
-    pins = DELTA.pins.read_text() + S3A.pins.read_text()
+    pins = DELTA.pins.read_text() + AVRO.pins.read_text() + S3A.pins.read_text()
     assert {one["hashes"][0]["content"] for one in jars} == {line.split()[0] for line in pins.splitlines() if line}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.setup import __main__ as setup
-from jobs.setup.jars import pinned_jars
+from jobs.setup.jars import AVRO, DELTA, pinned_jars
 
 
 def test_a_project_that_is_set_up_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +23,7 @@ def test_a_project_that_is_set_up_needs_nothing(capsys: pytest.CaptureFixture[st
 def test_spark_submit_is_told_the_paths_of_the_jars(capsys: pytest.CaptureFixture[str]) -> None:
     assert setup.main(["--jars"]) == 0
     paths = [Path(path) for path in capsys.readouterr().out.strip().split(",")]
-    assert sorted(path.name for path in paths) == sorted(pinned_jars())
+    assert sorted(path.name for path in paths) == sorted({**pinned_jars(DELTA), **pinned_jars(AVRO)})
     assert all(path.is_file() for path in paths)
 
 
