@@ -26,6 +26,8 @@ from tables.config import Config
 
 __all__ = ["is_submitted", "session_settings", "submitted_settings"]
 
+#: What Spark's Python workers find on their path.
+WORKERS: Final = Path(__file__).with_name("workers")
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAR_SETTINGS: Final = frozenset(("spark.jars", "spark.jars.packages"))
 _CLASS_SETTINGS: Final = (*sorted(_JAR_SETTINGS), "spark.driver.extraClassPath")
@@ -121,6 +123,8 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
         # Over TCP the end of a task's answer waits 40 ms for an acknowledgement (Nagle's algorithm). Not on a cluster:
         # the sockets lie in the JVM's temporary folder, and a container's path to it may be too long for a socket.
         "spark.python.unix.domain.socket.enabled": True,
+        # a stream's Python process has ten seconds to connect, and imports for longer on a busy machine
+        "spark.executorEnv.PYTHONPATH": str(WORKERS),
     }
     if urlsplit(warehouse).scheme in ("", "file"):
         made["spark.sql.warehouse.dir"] = str(Path(urlsplit(warehouse).path) / "spark")

@@ -26,6 +26,7 @@ def test_spark_06_what_is_of_this_machine_alone_does_not_reach_a_cluster(tmp_pat
         "spark.driver.host",
         "spark.driver.bindAddress",
         "spark.python.unix.domain.socket.enabled",
+        "spark.executorEnv.PYTHONPATH",
         "spark.sql.warehouse.dir",
         "spark.sql.streaming.checkpointFileManagerClass",
     }
