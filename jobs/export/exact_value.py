@@ -414,6 +414,8 @@ def _shown(value: Any) -> str:
 
 def _is_text(value: str) -> bool:
     """Return whether a string is one of Unicode: it has no half of a surrogate pair."""
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:
