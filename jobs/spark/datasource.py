@@ -19,7 +19,7 @@ in `jobs.stream`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-__all__ = ["MessageSource", "RangePartition", "read_range", "register", "session_warehouse"]
+__all__ = ["MessageSource", "RangePartition", "read_range", "register", "register_sources", "session_warehouse"]
 
 #: The warehouse of each session that has the format, by the session's id. No setting of Spark's: some sessions take
 #: none, those of declarative pipelines for one.
@@ -63,7 +63,30 @@ def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None)
         Part of the names of the queue's own logs, where streams record their progress; by default the profile's.
     """
     _warehouses[_id(spark)] = warehouse
-    spark.dataSource.register(_bound(warehouse, cluster or load().warehouse.cluster))
+    register_sources(spark, _bound(warehouse, cluster or load().warehouse.cluster))
+
+
+def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
+    """Register sources with a session, whichever session of the application is active in this thread.
+
+    Spark looks in the active one, and refuses a source that another session has as one that exists.
+    """
+    if is_connect(spark):
+        for one in sources:
+            spark.dataSource.register(one)
+        return
+    given: Any = spark
+    sessions = given._jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(given._jsparkSession)
+    try:
+        for one in sources:
+            spark.dataSource.register(one)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def session_warehouse(spark: SparkSession) -> str | None:

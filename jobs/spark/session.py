@@ -114,13 +114,7 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     if is_connect(spark):
         return cloned_session(spark)
     made: Any = spark.newSession()
-    # register looks in the thread's active session; in the first one, the source would count as registered already
-    sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
-    sessions.setActiveSession(made._jsparkSession)
-    try:
-        register(made, warehouse=absolute(warehouse))
-    finally:
-        sessions.setActiveSession(spark._jsparkSession)
+    register(made, warehouse=absolute(warehouse))
     return cast(SparkSession, made)
 
 

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.spark import register_sources
 from jobs.sql.jobs_source import JobsSource
 from jobs.tasks import agreed_rows, current_query, keep_imports, storage
 from mq.errors import Refused
@@ -75,9 +76,7 @@ _REF: Final = pa.schema([PARTITION_ROW.field(name) for name in ("space", "topic"
 
 def register_queue_sources(spark: SparkSession) -> None:
     """Register these formats and `mq_jobs` with a session."""
-    spark.dataSource.register(PartitionsSource)
-    spark.dataSource.register(SpaceSource)
-    spark.dataSource.register(JobsSource)
+    register_sources(spark, PartitionsSource, SpaceSource, JobsSource)
 
 
 @dataclass

@@ -67,6 +67,7 @@ def test_spark_06_a_task_of_databricks_uses_the_session_that_the_platform_has(
 
 
 def test_spark_15_registering_the_format_changes_no_setting(spark: SparkSession, tmp_path: Path) -> None:
+    register_queue_sources(spark)  # one session has the sources, and another one gets them, too
     other = another_session(spark, str(tmp_path))
     before = {row["key"]: row["value"] for row in other.sql("SET").collect()}
     register(other, warehouse=str(tmp_path))
