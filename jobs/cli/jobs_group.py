@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import time
 from types import FrameType
 from typing import Final
 
@@ -34,6 +35,8 @@ __all__ = ["jobs_command"]
 
 #: What a warehouse has from its first moments on, one of them at least.
 _FOLDERS: Final = frozenset(("sys", "topics", "jobs"))
+#: Seconds between two looks for a warehouse that is awaited.
+_LOOK_S: Final = 0.1
 _MASTER: Final = re.compile(
     r"local|local\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\]|local-cluster\[.+\]|spark://.+|yarn|k8s://.+|sc://.+"
 )
@@ -74,6 +77,14 @@ jobs_command.add_command(scheduled_group)
 )
 @click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero if a job failed.")
 @click.option("--every", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Instead of each job's schedule.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait this long for a service that is about to make the warehouse (0).",
+)
 @click.option("--no-wait", is_flag=True, help="Fail if another application has a shard, instead of standing by.")
 @with_place
 def run_command(
@@ -82,6 +93,7 @@ def run_command(
     master: str | None,
     once: bool,
     every: float | None,
+    wait_s: float,
     no_wait: bool,
     warehouse: str | None,
     profile: str | None,
@@ -99,6 +111,7 @@ def run_command(
         conf = conf_of(profile, warehouse, engine=engine, master=master)
         jobs = jobs_named(names)
         ending.callback(close_warehouses)
+        _await_warehouse(conf, wait_s)
         _run(jobs, conf, ending, once=once, every_s=every, wait=not no_wait)
 
 
@@ -182,6 +195,20 @@ def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
         ending.callback(close_warehouses)
         (job,) = jobs_named((name,))
         click.echo(as_text(job_state(job, conf, _found(conf), utc_now()), long=True))
+
+
+def _await_warehouse(conf: Config, wait_s: float) -> None:
+    """Return once there is a warehouse; raise `NotFound` after `wait_s`."""
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            _found(conf)
+        except NotFound:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_LOOK_S)
+        else:
+            return
 
 
 def _found(conf: Config) -> Store:

@@ -148,6 +148,7 @@ class Run:
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
         read = [sys.executable, "-m", "jobs.flights.reader.reading", plan.warehouse, str(plan.folder)]
         jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
+        jobs += ["--wait", str(plan.wait_s)]  # the service makes it at the same time
         # Spark's own files go to the folder of the logs, and are removed with it.
         environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
         self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)

@@ -121,7 +121,7 @@ def test_the_readmes_first_commands_are_targets_of_make() -> None:
 def test_every_option_of_make_run_that_is_documented_is_one() -> None:
     options = re.findall(r"^\| `([A-Z]+)=\S+` \|", FLIGHTS, re.MULTILINE)
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nrun:")[2].partition("\n\n")[0]
-    assert options == ["ONCE", "PORT", "EVENTS", "RATE", "WAREHOUSE"]
+    assert options == ["ONCE", "PORT", "EVENTS", "RATE", "WAIT", "WAREHOUSE"]
     assert [name for name in options if f"$({name})" not in recipe] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -74,6 +75,15 @@ def test_retry_7_jobs_make_no_warehouse(tmp_path: Path, command: tuple[str, ...]
     assert code == 1
     assert output.startswith(f"Error: there is no warehouse at {tmp_path}") and len(output.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_retry_7_a_warehouse_that_a_service_is_about_to_make_can_be_awaited(tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    threading.Timer(0.2, lambda: (folder / "topics").mkdir(parents=True)).start()
+    code, output = _invoke("run", "retain", "--once", "--engine", "local", "--warehouse", str(folder), "--wait", "60")
+    assert code == 0, output
+    code, output = _invoke("run", "retain", "--once", "--warehouse", str(tmp_path / "never"), "--wait", "0.01")
+    assert code == 1 and "there is no warehouse" in output
 
 
 def test_retry_7_jobs_take_the_warehouse_of_a_service(tmp_path: Path, stub: StubService) -> None:
