@@ -26,7 +26,7 @@ def test_pop_13_the_in_memory_match() -> None:
 
 
 def test_retry_2_attempts() -> None:
-    assert limits.MAX_ATTEMPTS_DEFAULT == 16
+    assert limits.MAX_ATTEMPTS_DEFAULT == 17
 
 
 def test_every_limit_is_a_positive_final_number_and_relations_are_asserted() -> None:
