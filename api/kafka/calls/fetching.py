@@ -95,6 +95,10 @@ class _Round:
         return min(-(-(bytes_min - self.size) * messages // self.size), FETCH_MESSAGES_MAX) if messages else 1
 
 
+#: Epochs of a fetch that belongs to no session: it is the first of one, or ends one.
+_WHOLE_EPOCHS: Final = (0, -1)
+
+
 class Fetching:
     """The readers' calls; used on the event loop."""
 
@@ -129,7 +133,8 @@ class Fetching:
 
     async def fetch(self, request: FetchRequest, ticket: Ticket, asker: Asker) -> FetchResponse:
         """Return what the partitions have from the given offsets on; the bytes of rows are reserved in `ticket`."""
-        if request.session_id:
+        # With the epoch 0 or -1 a fetch is whole, whatever session it ends or asks for; there are no sessions here.
+        if request.session_id and request.session_epoch not in _WHOLE_EPOCHS:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=[])
         deadline = self._loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         bytes_max = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
@@ -156,7 +161,7 @@ class Fetching:
                     is_cut = left < wanted.partition_max_bytes and asked.next_offset < asked.end_offset
                     found.is_final = found.is_final or is_cut
                 except DeltaMQError as error:
-                    one = FetchedPartition(wanted.partition, _code_of(error), records=None)
+                    one = FetchedPartition(wanted.partition, _code_of(error))
                 found.is_final = found.is_final or one.error_code != ErrorCode.NONE
                 found.size += len(one.records or b"")
                 answers.append(one)

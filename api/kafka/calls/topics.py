@@ -55,7 +55,7 @@ class TopicCalls:
         try:
             name = check_client_topic(asked.name)
             asker.check(CreateTopicsRequest, topic=name)
-            wanted = _wanted(asked)
+            wanted = self._wanted_new(name, asked)
             if validate_only:
                 await self._topics.refresh()
                 is_new = self._topics.find(name) is None
@@ -75,6 +75,14 @@ class TopicCalls:
         found = self._topics.find(name)
         count = asked.num_partitions if found is None else self._places.count(found.topic)
         return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1, configs=[])
+
+    def _wanted_new(self, name: str, asked: CreateTopic) -> TopicRequest:
+        """Return the settings; of a topic that is there, Kafka says that and nothing about settings that are wrong."""
+        try:
+            return _wanted(asked)
+        except DeltaMQError:
+            _check_new(name, self._topics.find(name) is None)
+            raise
 
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""

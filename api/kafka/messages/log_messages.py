@@ -137,6 +137,7 @@ class FetchedPartition(Message):
     log_start_offset: Annotated[Int64, At(5)] = -1
     aborted: list[AbortedTransaction] | None = None
     preferred_read_replica: Annotated[Int32, At(11)] = -1
+    #: Never null: librdkafka takes null for a broken answer, and asks again at once.
     records: NullableBytes = b""
 
 

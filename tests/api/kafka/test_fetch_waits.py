@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.kafka.messages import FetchedPartition, FetchPartition, FetchRequest
+from api.kafka.messages import ErrorCode, FetchedPartition, FetchPartition, FetchRequest
 from api.kafka.messages.log_messages import FetchTopic
 from api.kafka.records import batches_of, decode_batches
 from api.reading import PartitionReader
@@ -133,3 +133,26 @@ def test_rely_08_the_fetches_of_one_connection_wait_one_after_the_other_and_take
         found = [_values(client.receive(frame).topics[0].partitions[0]) for frame in frames]
     assert found == [["one", "two", "x" * 2 * KIB]] * 5
     until(lambda: not answers.requests)
+
+
+@pytest.mark.parametrize(("session", "epoch"), [(0, -1), (0, 0), (-1, -1), (77, -1), (77, 0)])
+def test_kafka_14_a_fetch_of_no_session_is_whole_whatever_its_id(kafka, filled, session, epoch) -> None:
+    request = _request(filled, wait_ms=0)
+    request.session_id, request.session_epoch = session, epoch
+    with RawClient(kafka.port) as client:
+        assert _values(client.ask(request).topics[0].partitions[0]) == ["one", "two"]
+        request.session_id, request.session_epoch = 77, 3
+        assert client.ask(request).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there are no sessions to go on"
+
+
+def test_kafka_14_a_partition_with_an_error_has_no_records_and_not_none(kafka, filled) -> None:
+    request = _request(filled, wait_ms=0)
+    request.topics[0].partitions[0].fetch_offset = 99
+    request.topics.append(FetchTopic("nowhere", [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=KIB)]))
+    with RawClient(kafka.port) as client:
+        found = [one.partitions[0] for one in client.ask(request).topics]
+    assert [(one.error_code, bytes(one.records or b"?")) for one in found] == [
+        (ErrorCode.OFFSET_OUT_OF_RANGE, b"?"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, b"?"),
+    ]
+    assert None not in [one.records for one in found]
