@@ -177,6 +177,7 @@ def test_spark_07_drivers_of_the_spark_engine_killed_at_random_moments_deliver_e
 
 @pytest.mark.promise("JOB-12")
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("tables")
 def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, runs: JobRuns, by: signal.Signals) -> None:
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive", "delay")
@@ -193,6 +194,7 @@ def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, run
 
 
 @pytest.mark.promise("JOB-13")
+@pytest.mark.usefixtures("tables")
 def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) -> None:
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive", "delay")
@@ -216,6 +218,7 @@ def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) 
 
 
 @pytest.mark.promise("JOB-12")
+@pytest.mark.usefixtures("tables")
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive")
