@@ -9,17 +9,15 @@
     other headers                                   headers: those that fit; header `mq-headers`: all of them, as JSON
     time                                            born_time
 
-The row stays what it is: readers of every other kind see plain columns. Reserved headers are read back here alone.
+The row stays what it is: readers of every other kind see plain columns. `tables.kafka_row` reads reserved headers back.
 Columns are converted as columns; only rows that need a reserved header are looked at one by one.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
-import json
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +28,19 @@ from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from tables.column_ends import ends_of
 from tables.compiled import library_path
+from tables.kafka_row import (
+    ALL_HEADERS,
+    BASE64,
+    KEY_FORM,
+    NULL_BODY,
+    RESERVED,
+    TRUE,
+    header_list,
+    kafka_headers,
+    kafka_key,
+    kafka_time_ms,
+    kafka_value,
+)
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
 
@@ -38,18 +49,11 @@ __all__ = ["RECORD_COLUMNS", "native_decoder", "native_encoder", "records_of", "
 #: The columns of MESSAGE_SCHEMA that records are made of, and their offset.
 RECORD_COLUMNS: Final = ("offset", "key", "headers", "body", "born_time")
 
-NULL_BODY: Final = "mq-null-body"
-KEY_FORM: Final = "mq-key"
-ALL_HEADERS: Final = "mq-headers"
-_RESERVED: Final = (NULL_BODY, KEY_FORM, ALL_HEADERS)
-_TRUE: Final = "true"
-_BASE64: Final = "base64"
 _US: Final = 1_000
 _LEAST_MS: Final = TIME_US_MIN // _US
 _GREATEST_MS: Final = TIME_US_MAX // _US
 #: What a client gives that has no time.
 _NO_TIME: Final = -1
-_BINARY_HEADERS: Final = pa.map_(pa.binary(), pa.binary())
 
 _Pairs: TypeAlias = list[tuple[bytes, bytes | None]]
 _Row: TypeAlias = dict[str, str]
@@ -96,7 +100,7 @@ def _rows_of(records: Records) -> pa.RecordBatch:
     value = records.value
     extra: dict[int, _Row] = {}
     if value.null_count:
-        extra = {at: {NULL_BODY: _TRUE} for at in np.flatnonzero(np.asarray(value.is_null())).tolist()}
+        extra = {at: {NULL_BODY: TRUE} for at in np.flatnonzero(np.asarray(value.is_null())).tolist()}
         value = pc.fill_null(value, b"")
     _check_lengths("body", value, MESSAGE_BYTES_MAX)
     columns: dict[str, pa.Array] = {"body": value}
@@ -134,7 +138,7 @@ def _keys(keys: pa.BinaryArray, extra: dict[int, _Row]) -> pa.StringArray:
                 if len(raw) > KEY_BYTES_MAX * 3 // 4:
                     raise _invalid(f"key: binary keys have at most {KEY_BYTES_MAX * 3 // 4} bytes") from None
                 text = base64.b64encode(raw).decode("ascii")
-                extra.setdefault(at, {})[KEY_FORM] = _BASE64
+                extra.setdefault(at, {})[KEY_FORM] = BASE64
             found.append(text)
         return pa.array(found, pa.string())
 
@@ -189,7 +193,7 @@ def _plain(headers: pa.MapArray) -> pa.MapArray | None:
         names, values = headers.keys.cast(pa.string()), headers.items.cast(pa.string())
     except pa.ArrowInvalid:
         return None
-    if pc.any(pc.is_in(names, pa.array(_RESERVED))).as_py():
+    if pc.any(pc.is_in(names, pa.array(RESERVED))).as_py():
         return None
     offsets = np.asarray(headers.offsets).astype(np.int64)
     encoded = names.dictionary_encode()
@@ -207,14 +211,11 @@ def _row_headers(pairs: _Pairs, extra: _Row | None) -> _Row | None:
     texts = [(_name(name), None if value is None else _text(value)) for name, value in pairs]
     fitting: _Row = {}
     for name, text in texts:
-        if text is not None and name not in _RESERVED:
+        if text is not None and name not in RESERVED:
             fitting.setdefault(name, text)
     if len(fitting) < len(pairs):
-        listed = [
-            [name, None if value is None else base64.b64encode(value).decode("ascii")]
-            for (name, _), (_, value) in zip(texts, pairs, strict=True)
-        ]
-        fitting[ALL_HEADERS] = json.dumps(listed, ensure_ascii=False, separators=(",", ":"))
+        listed = [(name, value) for (name, _), (_, value) in zip(texts, pairs, strict=True)]
+        fitting[ALL_HEADERS] = header_list(listed)
     return {**fitting, **(extra or {})}
 
 
@@ -230,67 +231,18 @@ def _name(raw: bytes) -> str:
 
 def records_of(rows: pa.Table) -> Records:
     """Return message rows, of which RECORD_COLUMNS are enough, as records."""
-    key: pa.Array = _column(rows, "key").cast(pa.binary())
-    value: pa.Array = _column(rows, "body")
-    headers = _column(rows, "headers")
-    times = np.asarray(_column(rows, "born_time").cast(pa.int64()).fill_null(0)) // _US
+    key, body, headers = _column(rows, "key"), _column(rows, "body"), _column(rows, "headers")
+    times = kafka_time_ms(_column(rows, "born_time"))
     if headers.null_count == len(headers):
-        return Records(key=key, value=value, headers=None, time_ms=times)
-    names = headers.keys
-    if not pc.any(pc.is_in(names, pa.array(_RESERVED))).as_py():
-        return Records(key=key, value=value, headers=_flat(headers), time_ms=times)
-    return _restored(key, value, headers, times)
+        return Records(key=key.cast(pa.binary()), value=body, headers=None, time_ms=times)
+    return Records(
+        key=kafka_key(key, headers),
+        value=kafka_value(body, headers),
+        headers=kafka_headers(headers, key, body),
+        time_ms=times,
+    )
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array:
     column = rows.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _flat(headers: pa.MapArray) -> pa.MapArray:
-    """Return headers as binary pairs, without nulls between."""
-    listed = headers.cast(_BINARY_HEADERS)
-    if not listed.null_count:
-        return listed
-    return pc.coalesce(listed, pa.scalar([], _BINARY_HEADERS))
-
-
-def _restored(keys: pa.Array, values: pa.Array, headers: pa.MapArray, times: Any) -> Records:
-    key_list, value_list, header_lists = keys.to_pylist(), values.to_pylist(), []
-    for at, pairs in enumerate(headers.to_pylist()):
-        found = dict(pairs or ())
-        if found.get(NULL_BODY) == _TRUE and not value_list[at]:
-            value_list[at] = None
-            del found[NULL_BODY]
-        if found.get(KEY_FORM) == _BASE64:
-            raw = _unbase64(key_list[at])
-            if raw is not None:
-                key_list[at] = raw
-                del found[KEY_FORM]
-        header_lists.append(_listed(found))
-    return Records(
-        key=pa.array(key_list, pa.binary()),
-        value=pa.array(value_list, pa.binary()),
-        headers=pa.array(header_lists, _BINARY_HEADERS),
-        time_ms=times,
-    )
-
-
-def _unbase64(text: bytes | str | None) -> bytes | None:
-    try:
-        return None if text is None else base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _listed(found: dict[str, str | None]) -> _Pairs:
-    """Return all headers of one row; what another writer put into a reserved header is shown as it is."""
-    whole = found.get(ALL_HEADERS)
-    if whole is not None:
-        try:
-            return [
-                (name.encode(), None if value is None else base64.b64decode(value)) for name, value in json.loads(whole)
-            ]
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            pass
-    return [(name.encode(), None if value is None else value.encode()) for name, value in found.items()]

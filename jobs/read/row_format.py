@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from jobs.read.identifiers import literal, quoted
 from jobs.read.options import ReadOptions, RowFormat
 from mq.errors import Refused
+from tables.kafka_row import kafka_headers, kafka_key, kafka_sql, kafka_time_ms, kafka_value
 from tables.schema import MESSAGE_SCHEMA, TIME
 
 __all__ = ["arrow_columns", "schema_of", "source_columns", "sql_columns"]
@@ -35,13 +36,15 @@ KAFKA_ROW: Final = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-#: Kafka's number for "the timestamp is the time of the append"; offsets are found by that time as well.
-LOG_APPEND_TIME: Final = 1
-#: The column of the message row that each Kafka column is made of.
-_KAFKA_SOURCES: Final = {"value": "body", "timestamp": "append_time"}
-_BINARY_HEADERS: Final = (
-    "transform(map_entries(`headers`), e -> named_struct('key', e.key, 'value', CAST(e.value AS BINARY)))"
-)
+#: Kafka's number for "the timestamp is the producer's time".
+CREATE_TIME: Final = 0
+#: The columns of the message row that each Kafka column is made of.
+_KAFKA_SOURCES: Final = {
+    "key": ("key", "headers"),
+    "value": ("body", "headers"),
+    "timestamp": ("born_time",),
+    "headers": ("headers", "key", "body"),
+}
 
 
 def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
@@ -73,14 +76,7 @@ def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int
     if delta:
         made["offset"] = f"`offset` + {delta}"
     if options.row_format is RowFormat.KAFKA:
-        made |= {
-            "key": "CAST(`key` AS BINARY)",
-            "value": "`body`",
-            "partition": str(number),
-            "timestamp": "`append_time`",
-            "timestampType": str(LOG_APPEND_TIME),
-            "headers": _BINARY_HEADERS,
-        }
+        made |= {**kafka_sql(), "partition": str(number), "timestampType": str(CREATE_TIME)}
     return ", ".join(f"{made.get(name, quoted(name))} AS {quoted(name)}" for name in schema_of(options).names)
 
 
@@ -89,7 +85,8 @@ def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
     made_of_none = {"topic", "partition", "timestampType"}
     if row_format is RowFormat.MESSAGE:
         return [name for name in names if name not in made_of_none]
-    return [_KAFKA_SOURCES.get(name, name) for name in names if name not in made_of_none]
+    sources = (_KAFKA_SOURCES.get(name, (name,)) for name in names if name not in made_of_none)
+    return list(dict.fromkeys(column for columns in sources for column in columns))
 
 
 def arrow_columns(
@@ -107,11 +104,11 @@ def arrow_columns(
     if kafka:
         makers |= {
             "partition": lambda rows: pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
-            "key": lambda rows: rows.column("key").cast(pa.binary()),
-            "value": lambda rows: rows.column("body"),
-            "timestamp": lambda rows: rows.column("append_time"),
-            "timestampType": lambda rows: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows.num_rows),
-            "headers": lambda rows: _kafka_headers(rows.column("headers")),
+            "key": lambda rows: kafka_key(rows.column("key"), rows.column("headers")),
+            "value": lambda rows: kafka_value(rows.column("body"), rows.column("headers")),
+            "timestamp": lambda rows: pa.array(kafka_time_ms(rows.column("born_time")) * 1_000, TIME),
+            "timestampType": lambda rows: pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), rows.num_rows),
+            "headers": lambda rows: _listed_headers(rows),
         }
     if delta:
         makers["offset"] = lambda rows: pc.add(rows.column("offset"), delta)
@@ -123,13 +120,15 @@ def _column(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
     return lambda rows: rows.column(name)
 
 
-def _kafka_headers(headers: pa.MapArray) -> pa.Array:
-    """Return a map of texts as a list of (key, value as bytes), null where the map is null."""
-    if headers.null_count == len(headers):
-        return pa.nulls(len(headers), _HEADERS)
+def _listed_headers(rows: pa.RecordBatch) -> pa.Array:
+    """Return the headers as lists of (key, value), null where a record has none."""
+    headers = kafka_headers(rows.column("headers"), rows.column("key"), rows.column("body"))
+    if headers is None:
+        return pa.nulls(rows.num_rows, _HEADERS)
     offsets, count = headers.offsets, len(headers)
     # a null offset makes a null list
-    starts = pc.if_else(headers.is_valid(), offsets.slice(0, count), pa.scalar(None, pa.int32()))
-    values = [headers.keys, headers.items.cast(pa.binary())]
+    some = pc.not_equal(offsets.slice(0, count), offsets.slice(1))
+    starts = pc.if_else(some, offsets.slice(0, count), pa.scalar(None, pa.int32()))
+    values = [headers.keys.cast(pa.string()), headers.items]
     entries = pa.StructArray.from_arrays(values, fields=list(_HEADERS.value_type))
     return pa.ListArray.from_arrays(pa.concat_arrays([starts, offsets.slice(count)]), entries, type=_HEADERS)
