@@ -6,6 +6,7 @@ import zlib
 from typing import Final, NamedTuple
 
 from api.host import HostedMeta, HostedTopic, Hosting, Topics
+from api.kafka.topic_ids import TopicIds
 from mq.errors import Conflict, NotFound
 from mq.meta import Topic
 from mq.names import broker_of
@@ -40,6 +41,8 @@ class Places:
         self._meta = meta
         self.here = address_of(here)
         self.cluster = cluster
+        #: The names of topics that clients call by their ids.
+        self.ids = TopicIds(topics)
 
     def nodes(self) -> list[Node]:
         """Return the processes that Kafka's clients can reach, this one first."""

@@ -35,6 +35,7 @@ __all__ = [
     "NullableString",
     "Reader",
     "String",
+    "Uuid",
     "malformed",
     "read_message",
     "write_message",
@@ -76,6 +77,13 @@ class _Run:
     nullable: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """Bytes of a fixed size."""
+
+    size: int
+
+
 Bool: TypeAlias = Annotated[bool, _Number(">?")]
 Int8: TypeAlias = Annotated[int, _Number(">b")]
 Int16: TypeAlias = Annotated[int, _Number(">h")]
@@ -85,6 +93,7 @@ String: TypeAlias = Annotated[str, _Run(text=True)]
 NullableString: TypeAlias = Annotated[str | None, _Run(text=True, nullable=True)]
 Bytes: TypeAlias = Annotated[bytes | memoryview, _Run(text=False)]
 NullableBytes: TypeAlias = Annotated[bytes | memoryview | None, _Run(text=False, nullable=True)]
+Uuid: TypeAlias = Annotated[bytes, _Raw(16)]
 
 
 class Message(msgspec.Struct):
@@ -185,8 +194,8 @@ def _reader_of(kind: type[Message], version: int, flexible: bool) -> _Read:
     return read
 
 
-def _form_of(hint: Any) -> _Number | _Run | None:
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, _Number | _Run)), None)
+def _form_of(hint: Any) -> _Number | _Run | _Raw | None:
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, _Number | _Run | _Raw)), None)
 
 
 def _unwrapped(hint: Any) -> Any:
@@ -208,6 +217,9 @@ def _read(hint: Any, version: int, flexible: bool) -> _Read:
     if isinstance(form, _Number):
         number = struct.Struct(form.form)
         return lambda reader: reader.number(number)
+    if isinstance(form, _Raw):
+        size = form.size
+        return lambda reader: bytes(reader.take(size))
     if form is not None:
         return _read_run(form, flexible)
     array = _array_of(hint)
@@ -265,6 +277,8 @@ def _write(hint: Any, version: int, flexible: bool) -> _Write:
     if isinstance(form, _Number):
         number = struct.Struct(form.form)
         return lambda parts, value: parts.append(number.pack(value))
+    if isinstance(form, _Raw):
+        return lambda parts, value: parts.append(value)
     if form is not None:
         return _write_run(form, flexible)
     array = _array_of(hint)

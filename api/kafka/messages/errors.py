@@ -71,6 +71,7 @@ class ErrorCode(enum.IntEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
+    UNKNOWN_TOPIC_ID = 100
 
 
 _BY_CODE: Final = {
@@ -83,6 +84,7 @@ _BY_CODE: Final = {
     "invalid_topic_name": ErrorCode.INVALID_TOPIC,
     "system_name": ErrorCode.INVALID_TOPIC,
     "topic_name_case": ErrorCode.INVALID_TOPIC,
+    "topic_id_unknown": ErrorCode.UNKNOWN_TOPIC_ID,
     "strict_topic": ErrorCode.POLICY_VIOLATION,
     "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,
     "illegal_generation": ErrorCode.ILLEGAL_GENERATION,

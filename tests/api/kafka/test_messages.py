@@ -20,7 +20,7 @@ from api.kafka.messages import (
     unknown_version,
 )
 from api.kafka.messages.apis import API_VERSIONS, APIS, Frame
-from api.kafka.messages.codec import ELEMENTS_MAX, At, Reader, read_message, write_message
+from api.kafka.messages.codec import ELEMENTS_MAX, At, Reader, Uuid, read_message, write_message
 from mq.errors import DeltaMQError
 from tests.api.kafka.responses import RESPONSES
 
@@ -56,6 +56,8 @@ def _has(hint, version: int) -> bool:
 
 def _value(name: str, hint, version: int):
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if hint is Uuid:
+        return bytes(range(16))
     options = [one for one in get_args(plain) if one is not type(None)]
     if get_origin(plain) is list:
         return [_value(name, get_args(plain)[0], version) for _ in range(2)]
