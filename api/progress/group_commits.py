@@ -38,8 +38,8 @@ class GroupCommits:
         *,
         metadata: str = "",
         headers: Collection[Header] = (),
-    ) -> None:
-        """Commit an offset of a partition; durable when this returns.
+    ) -> int:
+        """Commit an offset of a partition, and return the group's, which may be greater; durable when this returns.
 
         `headers` are those of the client's request. Raises what `LaneCommits.anywhere` raises.
         """
@@ -49,6 +49,7 @@ class GroupCommits:
             topic.name, lane, offset, meant=None, attempts=0, headers=headers, metadata=metadata
         )
         self._statistics.committed(group.name, topic, partition, broker_of(partition), done.offset)
+        return done.offset
 
     async def in_queue(
         self,
@@ -59,8 +60,9 @@ class GroupCommits:
         *,
         metadata: str = "",
         headers: Collection[Header] = (),
-    ) -> None:
+    ) -> int:
         """Commit a logical offset of a queue of a static topic; as `in_partition` (SPEC STATIC-16)."""
         await begin(self._meta, topic, group)
         done = await self._queues.store(topic, group, queue, offset, metadata=metadata, headers=headers)
         self._statistics.committed(group.name, topic, queue.name, queue.leader.broker, done.offset)
+        return done.offset

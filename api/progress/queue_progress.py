@@ -217,6 +217,11 @@ class QueueProgress:
         }
         return lanes, offset
 
+    async def lanes_at(self, topic: Topic, group: str, queue: LogicalQueue, offset: int) -> dict[LaneKey, int]:
+        """Return the offset of each lane when the group is put at an offset that may be beyond the queue's end."""
+        offset = max(offset, (await self.bounds(topic, queue)).min_offset)
+        return {lane_of(topic, group, segment): at for segment, at in reset_steps(queue, offset)}
+
     async def _segment_bounds(self, topic: Topic, segment: Segment) -> Bounds:
         return await bounds_at(self._lanes.logs.run, await self._log(topic, segment), None)
 

@@ -277,9 +277,9 @@ def decide_commit(
     Raises
     ------
     Unprocessable
-        `offset_out_of_range` for an offset behind the end of the partition.
+        `offset_out_of_range` for an offset behind the end of the partition, unless the group has it already.
     """
-    if not 0 <= offset <= bounds.end_offset:
+    if not 0 <= offset <= max(bounds.end_offset, present.offset):
         raise Unprocessable(
             f"offset {offset} is not between 0 and the end offset {bounds.end_offset}",
             code="offset_out_of_range",

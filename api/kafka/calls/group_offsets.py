@@ -4,12 +4,17 @@ A commit is in the tables before its answer. That of a member never moves back. 
 group has no members means a reset, as Kafka's tools do (`kafka-consumer-groups --reset-offsets`), and gets one: a new
 epoch, in which commits that are still on their way count for nothing (SPEC POP-18).
 
+An offset beyond the partition's end, for instance one of the topic's earlier life, is stored in the same way, because
+nothing there was consumed: what the group commits next puts it where it really is, even if that is earlier (SPEC
+KAFKA-16).
+
 The text of a commit is stored with it, and stays until the group commits again or goes on (SPEC KAFKA-13).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from api.audit import Audit
 from api.host import Call, Groups, HostedTopic, Owners
@@ -31,12 +36,15 @@ from api.kafka.messages import (
     group_code_of,
 )
 from api.progress import GroupCommits, QueueProgress
-from mq.errors import DeltaMQError, NotFound
+from mq.errors import DeltaMQError, NotFound, Unprocessable
 from mq.meta import NO_OFFSET, Group
 from mq.names import broker_of, check_group
-from mq.queue import Bounds, LaneKey, check_metadata, is_storable_metadata, reset_position
+from mq.queue import LaneKey, check_metadata, is_storable_metadata
 
 __all__ = ["OffsetChanges"]
+
+#: Most partitions of groups of which it is remembered that an offset beyond the end was committed.
+_BEYOND_MAX: Final = 10_000
 
 
 class OffsetChanges:
@@ -61,6 +69,8 @@ class OffsetChanges:
         self._progress = progress
         self._owners = owners
         self._audit = audit
+        #: Offsets that were beyond the end when they were committed, the oldest first.
+        self._beyond: dict[tuple[str, str, int], int] = {}
 
     async def commit(self, request: OffsetCommitRequest, asker: Asker) -> OffsetCommitResponse:
         """Store offsets of a member, or of anybody while the group has no members."""
@@ -87,15 +97,28 @@ class OffsetChanges:
     async def _stored(
         self, group: Group | DeltaMQError, name: str, asked: CommitPartition, asker: Asker
     ) -> CommittedOffset:
-        index, text = asked.index, asked.metadata or ""
+        index = asked.index
         if isinstance(group, DeltaMQError):
             return CommittedOffset(index, group_code_of(group))
-        at = max(asked.offset, 0)
         try:
             asker.check(OffsetCommitRequest, topic=name)
             topic = await self._places.topic(name)
-            queue = self._places.queue(topic, index)
-            check_metadata(str(index), text)
+            check_metadata(str(index), asked.metadata or "")
+            if not await self._is_stored(group, topic, asked, asker):
+                lanes = await self._lanes_at(group, topic, asked)
+                await self._reset(group.name, topic, lanes, asker)
+                if asked.metadata:
+                    await self._is_stored(group, topic, asked, asker)
+        except DeltaMQError as error:
+            return CommittedOffset(index, group_code_of(error))
+        return CommittedOffset(index, ErrorCode.NONE)
+
+    async def _is_stored(self, group: Group, topic: HostedTopic, asked: CommitPartition, asker: Asker) -> bool:
+        """Commit an offset; return False if it, or a greater one that the group has, is beyond the partition's end."""
+        index, at, text = asked.index, max(asked.offset, 0), asked.metadata or ""
+        place = topic.topic.id, group.name, index
+        queue = self._places.queue(topic, index)
+        try:
             if queue is not None:
                 store = self._commits.in_queue(topic.topic, group, queue, at, metadata=text, headers=asker.headers)
             else:
@@ -103,10 +126,28 @@ class OffsetChanges:
                 store = self._commits.in_partition(
                     topic.topic, group, partition, at, metadata=text, headers=asker.headers
                 )
-            await store
-        except DeltaMQError as error:
-            return CommittedOffset(index, group_code_of(error))
-        return CommittedOffset(index, ErrorCode.NONE)
+            reached = await store
+        except Unprocessable as error:
+            if error.code != "offset_out_of_range":
+                raise
+            self._beyond[place] = at
+            if len(self._beyond) > _BEYOND_MAX:
+                del self._beyond[next(iter(self._beyond))]
+            return False
+        if reached > at and (self._beyond.get(place) == reached or reached > await self._end(topic, index)):
+            # It was never consumed up to there. The end may have passed that offset since.
+            self._beyond.pop(place, None)
+            return False
+        if reached != self._beyond.get(place):
+            self._beyond.pop(place, None)
+        return True
+
+    async def _end(self, topic: HostedTopic, index: int) -> int:
+        queue = self._places.queue(topic, index)
+        if queue is not None:
+            return await self._progress.end(topic.topic, queue)
+        log = await topic.partition(self._places.partition(topic, index)).look()
+        return 0 if log is None else log.end_offset
 
     async def _put_back(
         self, group: Group | DeltaMQError, asked: CommitTopic, asker: Asker
@@ -124,7 +165,7 @@ class OffsetChanges:
                     continue  # it is refused, and nothing of it may be stored
                 if max(one.offset, 0) < (await self._committed.of(group.name, topic, one.index)).offset:
                     done.append(one.index)
-                    lanes |= await self._earlier(group, topic, one)
+                    lanes |= await self._lanes_at(group, topic, one)
             if lanes:
                 asker.require("group", group.name, "reset")
                 await self._reset(group.name, topic, lanes, asker)
@@ -141,15 +182,16 @@ class OffsetChanges:
         brokers = {broker_of(lane.partition) for lane in lanes}
         await self._owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
 
-    async def _earlier(self, group: Group, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
-        """Return the new offset of each lane of a partition that is reset."""
+    async def _lanes_at(self, group: Group, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
+        """Return the offset of each lane of a partition in which the group is put at an offset, which may be any."""
         queue, offset = self._places.queue(topic, asked.index), max(asked.offset, 0)
         if queue is not None:
-            return (await self._progress.reset_lanes(topic.topic, group.name, queue, offset, "offset"))[0]
+            return await self._progress.lanes_at(topic.topic, group.name, queue, offset)
         partition = self._places.partition(topic, asked.index)
         log = await topic.partition(partition).look()
-        bounds = Bounds(0, offset) if log is None else Bounds(log.min_offset, log.end_offset)
-        return {LaneKey(topic.topic.id, group.name, False, partition): reset_position(offset, bounds)}
+        return {
+            LaneKey(topic.topic.id, group.name, False, partition): max(offset, 0 if log is None else log.min_offset)
+        }
 
     async def delete(self, request: OffsetDeleteRequest, asker: Asker) -> OffsetDeleteResponse:
         """Delete a group's offsets in topics that none of its members reads: it begins there as if it were new."""

@@ -5,7 +5,8 @@
 
 Batches that wait for the same commit are decoded together, whichever requests brought them (`api/kafka/records`).
 
-The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` there is no answer.
+The acknowledgement is the Delta commit, whatever `acks` says; with `acks=0` there is no answer. What cannot be stored
+closes the connection then: a client that waits for no answer learns of it in no other way.
 """
 
 from __future__ import annotations
@@ -131,13 +132,21 @@ class _Waiting:
         if not self._lines:
             self._answer()
 
+    @property
+    def _is_refused(self) -> bool:
+        """Whether a batch was not stored."""
+        return any(isinstance(part, ProducedPartition) for _, parts in self._topics for part in parts) or any(
+            isinstance(line.outcome, DeltaMQError) for line in self._lines
+        )
+
     def _settled(self) -> None:
         self._left -= 1
         if self._left == 0:
             self._answer()
 
     def _answer(self) -> None:
-        if any(isinstance(line.outcome, GONE) for line in self._lines):
+        is_gone = any(isinstance(line.outcome, GONE) for line in self._lines)
+        if is_gone or (not self._request.acks and self._is_refused):
             self._reply.later(partial(self._producing.answer, self._request, self._topics))
         else:
             self._reply.ready(self._producing.answer_at_once(self._request, self._topics))
@@ -271,12 +280,23 @@ class Producing:
         return _Queued(hosted, index, partition, rows.count, rows.nbytes, placed)
 
     async def answer(self, request: ProduceRequest, topics: _Topics) -> ProduceResponse | None:
-        """Return the answer when all batches have their outcome; None for `acks=0`."""
+        """Return the answer when all batches have their outcome; None for `acks=0`.
+
+        Raises
+        ------
+        Refused
+            `not_stored`: the client waits for no answer, and a batch was not stored.
+        """
         made = []
         for name, parts in topics:
             done = [await self._stored(one) if isinstance(one, _Queued) else one for one in parts]
             made.append(ProducedTopic(name, done))
-        return ProduceResponse(made) if request.acks else None
+        if request.acks:
+            return ProduceResponse(made)
+        for name, part in ((topic.name, part) for topic in made for part in topic.partitions if part.error_code):
+            detail = f"acks=0: topic {name}, partition {part.index}: {part.error_message}"
+            raise Refused(detail, code="not_stored")
+        return None
 
     async def _stored(self, queued: _Queued) -> ProducedPartition:
         placed = queued.placed

@@ -432,22 +432,22 @@ class Connection(asyncio.Protocol):
 
     async def wait(self, begun: _Begun, ask: Ask) -> None:
         """Answer a request when its answer is there."""
+        answer: Message | None = None
         try:
-            found = await ask()
-        except Exception as error:
+            answer = await ask()
+        except BaseException as error:
             # No answer says that nobody knows; the client connects again and repeats the request.
-            log.error(
-                "event=kafka_call_failed call=%d kind=%s", begun.frame.api.key, type(error).__name__, exc_info=error
-            )
-            self._abort()
-            begun.ready(None)
-        except asyncio.CancelledError:
+            call = begun.frame.api.key
+            if isinstance(error, Refused):  # not stored, and the client waits for no answer
+                log.info("event=kafka_call_refused call=%d code=%s detail=%r", call, error.code, error.detail)
+            elif isinstance(error, Exception):
+                log.error("event=kafka_call_failed call=%d kind=%s", call, type(error).__name__, exc_info=error)
             if not self._is_lost:
                 self._abort()
-            begun.ready(None)
-            raise
-        else:
-            begun.ready(found)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            begun.ready(answer)
 
     def answered(self) -> None:
         """Write the answers whose turn has come."""

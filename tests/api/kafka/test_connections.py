@@ -264,6 +264,27 @@ def test_kafka_03_all_that_a_producer_without_acknowledgements_sent_before_it_we
     assert kafka.api.bodies(topic) == {f"{topic}@broker-a": [str(number) for number in range(SENT)]}
 
 
+@pytest.mark.parametrize("size", [1, INLINE_BYTES + 1])
+@pytest.mark.parametrize("fault", ["topic", "partition", "checksum", "producer"])
+def test_kafka_16_what_a_producer_without_acknowledgements_sent_in_vain_closes_its_connection(
+    kafka, topic, fault, size
+) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    wanted = _append("nowhere" if fault == "topic" else topic, b"x" * size, acks=0)
+    wanted.transactional_id = "one" if fault == "producer" else None
+    part = wanted.topics[0].partitions[0]
+    part.index = 7 if fault == "partition" else 0
+    if fault == "checksum":
+        part.records = bytes(part.records)[:-2] + b"zz"
+    with RawClient(kafka.port) as client, RawClient(kafka.port) as good:
+        client.send(_append(topic, b"before", acks=0))
+        client.send(wanted)
+        assert client.is_closed(within_s=30)
+        good.send(_append(topic, b"x", acks=0))
+        assert not good.is_closed(within_s=0.2)
+    until(lambda: sorted(kafka.api.bodies(topic)[f"{topic}@broker-a"]) == ["before", "x"])
+
+
 def test_kafka_03_what_waits_for_room_when_its_producer_goes_is_stored(tmp_path, topic) -> None:
     with kafka_running(tmp_path, queue_requests_max=PLACES) as kafka:
         kafka.api.put_topic(topic, partitions=1)

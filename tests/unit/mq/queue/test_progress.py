@@ -145,6 +145,16 @@ def test_cons_4_a_clients_commit_moves_forward_only() -> None:
     assert decide_commit(present, 9, bounds) == Committed(3, 9)
     assert decide_commit(present, 2, bounds) == present
     assert decide_commit(present, 10, bounds).offset == 10
+    with pytest.raises(Unprocessable):
+        decide_commit(present, 11, bounds)
+
+
+def test_kafka_16_the_offset_that_a_group_has_beyond_the_end_may_be_committed_again() -> None:
+    beyond, bounds = Committed(3, 99), Bounds(0, 10)
+    assert decide_commit(beyond, 99, bounds, metadata="a").metadata == "a"
+    assert decide_commit(beyond, 50, bounds) == beyond
+    with pytest.raises(Unprocessable):
+        decide_commit(beyond, 100, bounds)
 
 
 def test_kafka_13_a_text_belongs_to_its_offset_and_the_last_one_counts() -> None:
