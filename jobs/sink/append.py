@@ -64,7 +64,6 @@ def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None
     Unavailable
         A partition is being taken over, or the disk is full: repeating the call is safe, here and everywhere below.
     """
-    place.refresh()
     by_target: dict[tuple[str, str, bool], list[SinkRequest]] = {}
     for request in manifest.requests:
         by_target.setdefault((request.topic, request.partition, request.waits), []).append(request)

@@ -6,6 +6,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -14,17 +15,18 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from jobs.sink.append import append_manifest
 from jobs.sink.columns import SinkColumns, pieces
-from jobs.sink.manifest import Manifests, planned
+from jobs.sink.contents import check_done, check_lives, check_same, in_lives_of, made_anew
+from jobs.sink.manifest import Manifests, name_in_life, planned
 from jobs.sink.place import SinkPlace
 from jobs.sink.routing import route_rows
 from jobs.sink.staging import StagedMessage, StagedRows, Stager
 from jobs.tasks import keep_imports
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Unavailable
 from mq.limits import MIB
 from tables.log import PartitionLog
 from tables.settings import Flush
 
-__all__ = ["commit_staged", "decoded", "stage_rows"]
+__all__ = ["commit_staged", "decoded", "name_of", "stage_rows"]
 
 _log: Final = logging.getLogger("deltamq.jobs")
 #: Bytes of rows that a task converts and routes at once: Spark's batches are small, and splitting each costs time.
@@ -44,6 +46,7 @@ def stage_rows(
     name: str,
     batch: int,
     task: int,
+    by_life: bool = True,
     piece_bytes_max: int = _PIECE_BYTES_MAX,
 ) -> StagedMessage:
     """Stage the rows of one task; nothing is appended to a topic.
@@ -54,6 +57,8 @@ def stage_rows(
         The topic of all rows; None if a column names it.
     name, batch, task
         The name of the query or write, the number of the batch, and the number of the task.
+    by_life
+        Whether the name is one of each life of the topic (SPEC SPARK-16), if all rows go to one.
     piece_bytes_max
         Bytes of rows that are staged at a time.
 
@@ -65,14 +70,38 @@ def stage_rows(
     keep_imports()
     place.refresh()
     store = place.warehouse.store
+    rows = pieces(batches, piece_bytes_max)
+    first = next(rows, None)
+    if first is not None and topic is not None and by_life:
+        name = name_in_life(name, place.topic(topic).id)
     stager = Stager(store, Manifests(store, name).folder, name, batch, task)
     now_ms = place.now_ms()
     # all tasks of a small batch put rows without a key into the same partition, so that one commit is enough
     draw = zlib.crc32(f"{name}#{batch}".encode())
-    for number, piece in enumerate(pieces(batches, piece_bytes_max)):
+    for number, piece in enumerate(() if first is None else chain((first,), rows)):
         at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
         stager.add(route_rows(columns.rows(piece, now_ms), topic, place.routed, draw=at, now_ms=now_ms))
     return stager.finish()
+
+
+def name_of(staged: Sequence[StagedRows], name: str, place: SinkPlace, topic: str | None) -> str:
+    """Return the name that the tasks have staged by; without rows, that of the topic's present life.
+
+    Raises
+    ------
+    Unavailable
+        The topic was deleted and made again while the batch was staged.
+    """
+    names = {one.name for one in staged if one.sections}
+    if len(names) > 1:
+        raise Unavailable(
+            f"topic {topic} was deleted and made again while this batch was staged: run it again",
+            code="topic_made_again",
+        )
+    if names:
+        return names.pop()
+    found = None if topic is None else place.refresh().topics.topics.get(topic)
+    return name if found is None else name_in_life(name, found.id)
 
 
 def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
@@ -81,25 +110,62 @@ def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
 
 
 def commit_staged(
-    place: SinkPlace, name: str, batch: int, staged: Sequence[StagedRows], *, flush: Flush | None = None
+    place: SinkPlace,
+    name: str,
+    batch: int,
+    staged: Sequence[StagedRows],
+    *,
+    flush: Flush | None = None,
+    ignores_repeats: bool = False,
 ) -> None:
     """Append a batch once: the staged rows, or those of the manifest that an earlier run of the batch has put.
 
+    Parameters
+    ----------
+    name
+        The name of the query or write, in the life of its topic if all rows go to one.
+    ignores_repeats
+        Whether other rows than those of an earlier run are ignored; else they are refused.
+
     Raises
     ------
+    Conflict
+        `producer_sequence_reused`: an earlier run of the batch brought other rows (SPEC SPARK-17).
     Unavailable
         A partition is being taken over, or the disk is full: the same call continues where this one stopped.
     """
     manifests = Manifests(place.warehouse.store, name)
-    if manifests.last_done() >= batch:
-        return
+    what = f"batch {batch} of {name}"
     plan = planned(name, batch, place.now_ms(), staged)
+    contents = plan.contents
+    last = manifests.last_done()
+    if last >= batch:
+        done = manifests.done(batch)
+        if not ignores_repeats:
+            check_done(what, last, done, contents)
+        for topic in made_anew(done or {}, contents):
+            _commit_anew(place, name, batch, staged, topic, flush)
+        return
     if not plan.requests and manifests.read(batch) is None:
         return  # a batch without rows
+    check_lives(contents, {name: topic.id for name, topic in place.refresh().topics.topics.items()})
     manifest, is_new = manifests.put(plan)
+    if not (is_new or ignores_repeats):
+        check_same(what, manifest.contents, contents)
     touched = append_manifest(place, manifest, flush=flush, again=not is_new)
-    manifests.finish(batch)
+    manifests.finish(batch, in_lives_of(manifest.contents, contents))
     _tend(touched)
+
+
+def _commit_anew(
+    place: SinkPlace, name: str, batch: int, staged: Sequence[StagedRows], topic: str, flush: Flush | None
+) -> None:
+    """Append the rows of a topic that was made again after the batch was done: they are not in this life of it."""
+    of_topic = [
+        msgspec.structs.replace(one, sections=[each for each in one.sections if each.topic == topic]) for one in staged
+    ]
+    (_, content), *_ = (section.content for one in of_topic for section in one.sections)
+    commit_staged(place, name_in_life(name, content.life), batch, of_topic, flush=flush)
 
 
 def _tend(logs: list[PartitionLog]) -> None:

@@ -1,14 +1,17 @@
 """The manifest of a batch: the staged rows that make up the batch, and the requests that append them.
 
     <warehouse>/jobs/sink/<name>/00000000000000000007.manifest      put if absent: later runs use the one that exists
-    <warehouse>/jobs/sink/<name>/00000000000000000007.done          the whole batch is appended
+    <warehouse>/jobs/sink/<name>/00000000000000000007.done          the whole batch is appended: what it brought
     <warehouse>/jobs/sink/<name>/00000000000000000007-<task>-<uuid>-0.arrow   staged rows
 
 A batch that runs again may have its rows in another order, or in other tasks, because a shuffle without an order
 distributes them differently each time. Its requests must not be made of those rows: some of the first run's may be
 stored. So the first manifest of a batch is final. The same rows then make the same requests, which partitions recognize
-as duplicates. `done` is kept as well, because partitions forget producers after a day. Files of batches before the last
-one are swept.
+as duplicates. `done` is kept as well, because partitions forget producers after a day. A repeat is compared with the
+manifest, or with `done`, which is kept of 128 batches; other files of batches before the last one are swept.
+
+An identity belongs to one life of a topic (SPEC SPARK-16): the name of a write to one topic ends with a part of the
+topic's id, and `done` of a batch for several topics has the id of each.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from jobs.sink.contents import Contents, joined
 from jobs.sink.staging import STAGED_SUFFIX, Section, StagedFile, StagedRows
 from mq.errors import Corrupt, Unknown
 from mq.limits import MIB
@@ -25,7 +29,7 @@ from mq.names import encode_path
 from tables.failpoints import failpoint
 from tables.store import FileMissing, Store
 
-__all__ = ["FOLDER", "Manifest", "Manifests", "SinkRequest", "planned", "sweep_writes"]
+__all__ = ["FOLDER", "Manifest", "Manifests", "SinkRequest", "name_in_life", "planned", "sweep_writes"]
 
 FOLDER: Final = "jobs/sink"
 #: Bytes of one request, which a thread holds in memory; far below a commit's limit.
@@ -36,6 +40,15 @@ REQUEST_ROWS_MAX: Final = 500_000
 _FORGOTTEN_MS: Final = 30 * 24 * 3600 * 1000
 _WRITES: Final = ("write-", "key-", "id-")
 _FORMAT: Final = 1
+#: Batches whose content is known: Spark itself keeps the plans of a hundred, so older backups plan the batches anew.
+_DONE_KEPT: Final = 128
+#: Hexadecimal digits of a topic's id that tell its lives apart; a producer's id has room for no more.
+_LIFE_DIGITS: Final = 16
+
+
+def name_in_life(name: str, topic_id: str) -> str:
+    """Return the name that a query or write has in one life of its topic."""
+    return f"{name}@{topic_id.replace('-', '')[:_LIFE_DIGITS]}"
 
 
 class SinkRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -69,12 +82,18 @@ class Manifest(msgspec.Struct, frozen=True):
     requests: list[SinkRequest]
     format: int = _FORMAT
 
+    @property
+    def contents(self) -> Contents:
+        """What the batch brings to each topic."""
+        return joined(section.content for request in self.requests for section in request.sections)
+
     def producer_id(self, request: SinkRequest) -> str:
         """Return the id of a request's producer; the sequence number is the batch."""
         return f"sink/{self.name}/{request.number}"
 
 
 _decode: Final = msgspec.msgpack.Decoder(Manifest)
+_decode_done: Final = msgspec.msgpack.Decoder(Contents)
 
 
 def planned(name: str, batch: int, created_ms: int, staged: Sequence[StagedRows]) -> Manifest:
@@ -119,6 +138,22 @@ class Manifests:
         done = [name for name in self._store.names(self.folder) if name.endswith(".done")]
         return max((int(name[:20]) for name in done), default=-1)
 
+    def done(self, batch: int) -> Contents | None:
+        """Return what a completely appended batch brought; None if it is not done, or forgotten.
+
+        Raises
+        ------
+        Corrupt
+            The mark is damaged.
+        """
+        key = self._key(batch, "done")
+        try:
+            return _decode_done.decode(bytes(self._store.read(key)))
+        except FileMissing:
+            return None
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"{key} is damaged: {error}", code="manifest_corrupt") from error
+
     def read(self, batch: int) -> Manifest | None:
         """Return the manifest of a batch; None if it has none.
 
@@ -162,16 +197,17 @@ class Manifests:
             raise Unknown(f"the manifest of batch {manifest.batch} may or may not be stored: run the query again")
         return found, False
 
-    def finish(self, batch: int) -> None:
+    def finish(self, batch: int, contents: Contents) -> None:
         """Mark the batch as appended, and sweep files that are no longer needed."""
         failpoint("sink.before_done")
         mine = f"{batch:020d}."
         names = [name for name in self._store.names(self.folder) if name[:20].isdigit() and int(name[:20]) <= batch]
-        unneeded = [name for name in names if not name.startswith(mine)]
+        kept = {f"{one:020d}.done" for one in range(max(0, batch - _DONE_KEPT + 1), batch)}
+        unneeded = [name for name in names if not name.startswith(mine) and name not in kept]
         # A power cut may take the mark: then the partitions' memory of producers, later their rows, tell the same. But
         # it must not take the mark and leave staged rows deleted: appends in `async` mode may be lost with it.
         has_staged = any(name.endswith(STAGED_SUFFIX) for name in unneeded)
-        self._store.put(self._key(batch, "done"), b"", durable=has_staged)
+        self._store.put(self._key(batch, "done"), msgspec.msgpack.encode(contents), durable=has_staged)
         failpoint("sink.after_done")
         for name in unneeded:
             self._store.delete(f"{self.folder}/{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from tables.settings import Flush
 
 __all__ = ["SinkOptions", "parse_sink_options"]
 
-OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey", "flush")
+OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey", "repeats", "flush")
 #: Options that Spark itself adds to a query's, and options that only concern a Kafka client.
 _IGNORED: Final = re.compile(r"kafka\..*|checkpointlocation|path|queryname|includeheaders|__.*")
 #: A producer's id has this name and the number of a request.
@@ -27,13 +27,15 @@ _NAME: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
 class SinkOptions:
     """The checked options of a write.
 
-    `name` and `batch` identify a batch write that may be repeated; without an identity, `name` is None.
+    `name` and `batch` identify a batch write that may be repeated; without an identity, `name` is None. A repeat with
+    other rows is refused, unless its rows shall be ignored.
     """
 
     warehouse: str
     topic: str | None = None
     name: str | None = None
     batch: int = 0
+    ignores_repeats: bool = False
     flush: Flush | None = None
 
 
@@ -54,7 +56,16 @@ def parse_sink_options(given: Mapping[str, str], *, warehouse: str | None, strea
     if topic is not None:
         check_client_topic(topic)
     name, batch = _identity(options, streaming=streaming)
-    return SinkOptions(warehouse=where, topic=topic, name=name, batch=batch, flush=_flush(options))
+    ignores = _one_of(options, "repeats", ("refuse", "ignore")) == "ignore"
+    flush = _one_of(options, "flush", [one.value for one in Flush])
+    return SinkOptions(
+        warehouse=where,
+        topic=topic,
+        name=name,
+        batch=batch,
+        ignores_repeats=ignores,
+        flush=None if flush is None else Flush(flush),
+    )
 
 
 def _check_known(given: Mapping[str, str]) -> None:
@@ -91,14 +102,11 @@ def _named(option: str, name: str) -> str:
     return name
 
 
-def _flush(options: Mapping[str, str]) -> Flush | None:
-    text = options.get("flush")
-    if text is None:
-        return None
-    found = next((flush for flush in Flush if flush.value == text.strip().lower()), None)
-    if found is None:
-        raise _wrong("flush", f"must be sync or async, not {text!r}")
-    return found
+def _one_of(options: Mapping[str, str], name: str, known: Sequence[str]) -> str | None:
+    text = options.get(name)
+    if text is not None and text.strip().lower() not in known:
+        raise _wrong(name, f"must be {' or '.join(known)}, not {text!r}")
+    return None if text is None else text.strip().lower()
 
 
 def _wrong(option: str, what: str) -> Refused:

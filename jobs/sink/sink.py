@@ -13,7 +13,8 @@ partitions at once.
 What a kill leaves: of a task, files that no manifest names; of the driver before the manifest, a batch that runs again;
 after the manifest, requests that may or may not be stored, which `commit` of the restarted query finds out; after
 `done`, nothing. A query is identified by its checkpoint's id; a batch write gets an identity of its own unless
-`producerId` and `batchId`, or `idempotencyKey`, name it.
+`producerId` and `batchId`, or `idempotencyKey`, name it. Each is one for each life of a topic (SPARK-16), and a repeat
+that brings other rows is refused (SPARK-17).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jobs.sink.batch import commit_staged, decoded, stage_rows
+from jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
 from jobs.sink.columns import SinkColumns, check_schema
 from jobs.sink.manifest import Manifests, sweep_writes
 from jobs.sink.options import SinkOptions, parse_sink_options
@@ -81,9 +82,11 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the batch unless it has been appended."""
-        staged = decoded(messages)
+        staged, options, place = decoded(messages), self._options, place_of(self._settings)
         if staged:
-            commit_staged(place_of(self._settings), staged[0].name, batchId, staged, flush=self._options.flush)
+            name = name_of(staged, staged[0].name, place, options.topic)
+            ignores = options.ignores_repeats
+            commit_staged(place, name, batchId, staged, flush=options.flush, ignores_repeats=ignores)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the staged rows: a manifest may name them, and the next batch that is done sweeps them."""
@@ -101,16 +104,19 @@ class BatchSink(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
         place, options = place_of(self._settings), self._options
-        name, batch, task = self._name, options.batch, _task()
-        return stage_rows(place, self._columns, options.topic, iterator, name=name, batch=batch, task=task)
+        name, batch, task, named = self._name, options.batch, _task(), options.name is not None
+        return stage_rows(
+            place, self._columns, options.topic, iterator, name=name, batch=batch, task=task, by_life=named
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows, unless the write is named and has been done before."""
-        staged = decoded(messages)
+        staged, options, place = decoded(messages), self._options, place_of(self._settings)
         if staged:
-            options = self._options
-            commit_staged(place_of(self._settings), self._name, options.batch, staged, flush=options.flush)
-        place = place_of(self._settings)
+            named = options.name is not None
+            name = name_of(staged, self._name, place, options.topic) if named else self._name
+            ignores = options.ignores_repeats
+            commit_staged(place, name, options.batch, staged, flush=options.flush, ignores_repeats=ignores)
         if self._options.name is None:
             place.warehouse.store.delete_tree(Manifests(place.warehouse.store, self._name).folder)
         sweep_writes(place.warehouse.store, place.now_ms())

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from jobs.sink.contents import Content, content_sum
 from jobs.sink.routing import RoutedPart
 from mq.errors import Corrupt
 from mq.limits import KIB, MIB
@@ -58,8 +59,15 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
     partition: str
     token: str
     waits: bool
-    #: The logical queue that the partition led; empty in a plain topic, and before static topics existed.
-    queue: str = ""
+    #: The logical queue that the partition led; empty in a plain topic.
+    queue: str
+    #: The sum over its rows, `content_sum`.
+    total: int
+
+    @property
+    def content(self) -> tuple[str, Content]:
+        """The topic and what this section brings to it; a token begins with the topic's id."""
+        return self.topic, Content(self.token.partition(":")[0], self.rows, self.total)
 
 
 class StagedRows(msgspec.Struct, frozen=True):
@@ -122,7 +130,7 @@ class Stager:
                 stream = _stream(rows)
                 crc = zlib.crc32(stream)
                 place = (len(self._files), size, stream.size, crc, rows.num_rows)
-                self._sections.append(Section(*place, topic, partition, token, waits, queue))
+                self._sections.append(Section(*place, topic, partition, token, waits, queue, content_sum(rows)))
                 streams += [stream, bytes(-stream.size % _ALIGNMENT)]
                 size += stream.size + -stream.size % _ALIGNMENT
         self._held, self._held_bytes = {}, 0

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from jobs.sink.batch import commit_staged, decoded, stage_rows
+from jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
 from jobs.sink.columns import SinkColumns, check_schema
+from jobs.sink.manifest import Manifests, name_in_life
 from jobs.sink.place import SinkPlace, SinkSettings
 from jobs.sink.staging import StagedMessage
 from mq.meta import AnyEvent, Meta
@@ -90,9 +91,11 @@ class Sink:
             for task, rows in enumerate(tasks)
         ]
 
-    def commit(self, batch: int, messages: list[StagedMessage]) -> None:
+    def commit(self, batch: int, messages: list[StagedMessage], *, ignores_repeats: bool = False) -> None:
         """Do what Spark's commit does."""
-        commit_staged(self.place, self.name, batch, decoded(messages))
+        staged = decoded(messages)
+        name = name_of(staged, self.name, self.place, self.topic)
+        commit_staged(self.place, name, batch, staged, ignores_repeats=ignores_repeats)
 
     def write(self, batch: int, *tasks: pa.RecordBatch) -> None:
         """Write one batch."""
@@ -115,4 +118,15 @@ class Sink:
 
     def files(self) -> list[str]:
         """Return the names in the sink's folder."""
-        return self.store.names(f"jobs/sink/{self.name}")
+        return self.store.names(self.folder)
+
+    @property
+    def folder(self) -> str:
+        """The folder of the query in the present life of its topic."""
+        return self.manifests.folder
+
+    @property
+    def manifests(self) -> Manifests:
+        """The manifests of the query in the present life of its topic."""
+        life = None if self.topic is None else self.opened().meta.state.topics.get(self.topic)
+        return Manifests(self.store, self.name if life is None else name_in_life(self.name, life.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +14,12 @@ from api.wire.rows import ArrowRows
 from jobs.sink.batch import stage_rows
 from jobs.sink.manifest import Manifests, planned, sweep_writes
 from jobs.sink.staging import INLINE_BYTES_MAX
-from mq.errors import Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
+from mq.errors import Conflict, Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
 from mq.meta.brokers import Host, HostRegistered, RoleTaken
 from mq.meta.topics import decide_delete_topic
 from tables.failpoints import FailpointHit, arm
 from tables.log.fences import BROKER_FENCE
+from tables.log.paging import pages
 from tables.store.local import LocalStore
 from tables.store.store import MemoryStore
 from tests.faults.crash_disk import CrashDisk, DiskStore, outcomes
@@ -73,10 +75,10 @@ def test_spark_03_a_batch_that_was_done_is_not_done_again() -> None:
     for batch in range(3):
         sink.write(batch, keyed(_names(batch * 10, batch * 10 + 10)))
     sink.restart()
-    sink.write(2, keyed(_names(500, 510)))
-    sink.write(1, keyed(_names(600, 610)))
+    sink.write(2, keyed(_names(20, 30)))
+    sink.write(1, keyed(reversed(_names(10, 20))))
     assert sink.bodies() == _names(0, 30)
-    assert [name for name in sink.files() if not name.startswith(f"{2:020d}.")] == []
+    assert sink.files() == [*(f"{batch:020d}.done" for batch in range(3)), f"{2:020d}.manifest"]
 
 
 @pytest.mark.promise("PIPE-5")
@@ -102,7 +104,7 @@ def test_spark_03_a_driver_that_fails_anywhere_leaves_a_batch_that_is_stored_onc
     assert sink.bodies() == _names(0, 310)
 
 
-def test_spark_03_the_first_manifest_of_a_batch_stands_though_its_rows_are_others_the_second_time() -> None:
+def test_spark_17_the_first_manifest_of_a_batch_stands_though_its_rows_are_others_the_second_time() -> None:
     sink = Sink()
     sink.put_topic()
     messages = sink.stage(0, keyed(_names(0, 50)))
@@ -113,7 +115,12 @@ def test_spark_03_the_first_manifest_of_a_batch_stands_though_its_rows_are_other
     finally:
         arm("")
     sink.restart()
-    sink.write(0, keyed(_names(900, 1000)))
+    other = sink.stage(0, keyed(_names(900, 1000)))
+    with pytest.raises(Conflict, match="100 rows instead of 50 for topic orders"):
+        sink.commit(0, other)
+    sink.commit(0, other, ignores_repeats=True)
+    assert sink.bodies() == _names(0, 50)
+    sink.write(0, keyed(_names(0, 50)))
     assert sink.bodies() == _names(0, 50)
 
 
@@ -142,7 +149,7 @@ def test_spark_03_a_power_cut_that_takes_the_mark_of_a_batch_leaves_all_of_its_s
     for key in staged:
         store.put(key, b"rows", durable=True)
     disk.forget_moments()
-    manifests.finish(0)
+    manifests.finish(0, {})
     found = outcomes(disk)
     done = [f"{manifests.folder}/{0:020d}.done" in one.image for one in found]
     assert any(done) and len(found) > 8
@@ -156,7 +163,7 @@ def test_spark_03_a_batch_whose_mark_and_staged_rows_are_gone_is_found_stored() 
     sink.put_topic()
     big = [name + "x" * 1000 for name in _names(0, 200)]
     sink.write(0, keyed(big))
-    sink.store.delete(f"jobs/sink/query-1/{0:020d}.done")
+    sink.store.delete(f"{sink.folder}/{0:020d}.done")
     assert sink.files() == [f"{0:020d}.manifest"]
     sink.restart()
     sink.write(0, keyed(big))
@@ -191,9 +198,9 @@ def test_spark_03_staged_rows_that_are_damaged_are_not_appended() -> None:
     sink.put_topic(partitions=1)
     messages = sink.stage(0, keyed([name + "x" * 1000 for name in _names(0, 200)]))
     [file] = [name for name in sink.files() if name.endswith(".arrow")]
-    data = bytearray(store.read(f"jobs/sink/query-1/{file}").to_pybytes())
+    data = bytearray(store.read(f"{sink.folder}/{file}").to_pybytes())
     data[5000] ^= 1
-    store.put(f"jobs/sink/query-1/{file}", bytes(data), durable=True)
+    store.put(f"{sink.folder}/{file}", bytes(data), durable=True)
     with pytest.raises(Corrupt, match="damaged"):
         sink.commit(0, messages)
     assert sink.bodies() == []
@@ -346,8 +353,71 @@ def test_spark_03_a_topic_that_was_made_again_gets_the_batch_in_its_new_life() -
     messages = sink.stage(1, keyed(_names(10, 30)))
     sink.place.meta.submit(lambda state: decide_delete_topic(state, "orders"))
     sink.put_topic(partitions=3)
-    sink.commit(1, messages)
+    with pytest.raises(Unavailable, match="made again"):
+        sink.commit(1, messages)
+    sink.write(1, keyed(_names(10, 30)))
+    sink.restart()
+    sink.write(1, keyed(_names(10, 30)))
     assert sink.bodies() == _names(10, 30)
+
+
+def test_spark_16_a_batch_that_was_done_before_its_topic_was_made_again_is_stored_in_the_new_one() -> None:
+    sink = Sink()
+    sink.put_topic()
+    sink.write(0, keyed(_names(0, 10)))
+    sink.place.meta.submit(lambda state: decide_delete_topic(state, "orders"))
+    sink.put_topic()
+    sink.write(0, keyed(_names(10, 30)))
+    sink.write(0, keyed(_names(10, 30)))
+    assert sink.bodies() == _names(10, 30)
+
+
+def test_spark_16_one_identity_stores_in_each_topic_delayed_rows_too() -> None:
+    """The delay partition of a broker is one for all topics: producers' ids tell them apart."""
+    store = MemoryStore()
+    rows = _placed_in(("value", "delay_ms"), [("a", None), ("b", 3_600_000)])
+    schema = T.StructType([T.StructField("value", T.StringType()), T.StructField("delay_ms", T.LongType())])
+    one = Sink(store, name="key-day", topic="one", schema=schema)
+    two = Sink(store, name="key-day", topic="two", schema=schema)
+    for sink in (one, two):
+        sink.put_topic(sink.topic, partitions=1)
+        for _ in range(2):
+            sink.write(0, rows)
+        assert sink.bodies(sink.topic) == ["a"]
+    delayed = one.opened().delay_log("one@broker-a")
+    assert sum(page.rows.num_rows for page in pages(delayed, 0)) == 2
+
+
+@pytest.mark.parametrize("bodies", [_names(0, 11), _names(0, 9), [*_names(0, 9), "x"], []])
+def test_spark_17_a_repeat_with_other_rows_is_refused_and_stores_nothing(bodies: list[str]) -> None:
+    sink = Sink()
+    sink.put_topic()
+    sink.write(0, keyed(_names(0, 10)))
+    sink.write(1, keyed(_names(20, 30)))
+    sink.restart()
+    messages = sink.stage(0, keyed(bodies))
+    with pytest.raises(Conflict) as refused:
+        sink.commit(0, messages)
+    assert refused.value.code == "producer_sequence_reused"
+    sink.commit(0, messages, ignores_repeats=True)
+    assert sink.bodies() == [*_names(0, 10), *_names(20, 30)]
+
+
+def test_spark_17_what_is_forgotten_is_refused_too() -> None:
+    sink = Sink()
+    sink.put_topic(partitions=1)
+    sink.write(5, keyed(["a"]))
+    with pytest.raises(Conflict, match="comes after batch 5, and what it brought is not known"):
+        sink.write(4, keyed(["b"]))
+    sink.write(4)
+    contents = sink.manifests.done(5)
+    assert contents is not None
+    sink.manifests.finish(5 + 127, contents)
+    sink.write(5, keyed(["a"]))
+    sink.manifests.finish(5 + 128, contents)
+    with pytest.raises(Conflict, match="not known"):
+        sink.write(5, keyed(["a"]))
+    assert sink.bodies() == ["a"]
 
 
 # Columns that say where and when ------------------------------------------------------------------------------
@@ -363,11 +433,17 @@ _PLACED = T.StructType(
 )
 
 
+def _placed_in(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    kinds = {"delay_ms": pa.int64()}
+    arrays = [
+        pa.array(column, kinds.get(name, pa.string()))
+        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
 def _placed(*rows: tuple[str, str | None, str | None, str, int | None]) -> pa.RecordBatch:
-    names = ("topic", "partition", "key", "value", "delay_ms")
-    kinds = (pa.string(), pa.string(), pa.string(), pa.string(), pa.int64())
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(c, k) for c, k in zip(columns, kinds, strict=True)], names=names)
+    return _placed_in(("topic", "partition", "key", "value", "delay_ms"), rows)
 
 
 def test_spark_03_rows_name_their_topic_and_their_partition_by_name_or_number() -> None:
@@ -425,9 +501,25 @@ def test_retry_04_rows_with_a_time_wait_in_the_delay_partition_of_their_target_o
 def test_spark_03_what_batch_writes_left_is_swept_after_a_month_and_a_query_keeps_its_own(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for name in ("write-1", "key-a", "query-1"):
-        Manifests(store, name).finish(0)
+        Manifests(store, name).finish(0, {})
     now_ms = max(entry.modified_ms for entry in store.entries("jobs/sink/query-1"))
     sweep_writes(store, now_ms + 29 * 24 * 3600 * 1000)
     assert store.folders("jobs/sink") == ["key-a", "query-1", "write-1"]
     sweep_writes(store, now_ms + 31 * 24 * 3600 * 1000)
     assert store.folders("jobs/sink") == ["query-1"]
+
+
+def test_spark_16_of_several_topics_only_the_one_that_was_made_again_gets_its_rows_again() -> None:
+    sink = Sink(topic=None, schema=_PLACED)
+    for topic in ("kept", "anew"):
+        sink.put_topic(topic, partitions=1)
+    rows = _placed(*((topic, None, None, f"{topic}{n}", None) for topic in ("kept", "anew") for n in range(3)))
+    sink.write(0, rows)
+    sink.place.meta.submit(lambda state: decide_delete_topic(state, "anew"))
+    sink.put_topic("anew", partitions=1)
+    for _ in range(2):
+        sink.write(0, rows)
+        assert sink.bodies("kept") == ["kept0", "kept1", "kept2"]
+        assert sink.bodies("anew") == ["anew0", "anew1", "anew2"]
+    with pytest.raises(Conflict, match="for topic anew"):
+        sink.write(0, rows.slice(0, 5))
