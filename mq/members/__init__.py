@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mq.members.classic_group import ClassicGroup, Joining, MemberError, Phase
+from mq.members.classic_group import ClassicGroup, Joined, Joining, MemberError, Phase
 
-__all__ = ["ClassicGroup", "Joining", "MemberError", "Phase"]
+__all__ = ["ClassicGroup", "Joined", "Joining", "MemberError", "Phase"]

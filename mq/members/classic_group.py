@@ -57,6 +57,8 @@ class Joining(NamedTuple):
     session_ms: int
     rebalance_ms: int
     instance_id: str | None = None
+    #: Whether it understands, as a leader that comes back, that there is nothing to plan (KIP-814).
+    may_skip: bool = False
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Member:
     syncs: bool = False
     #: What it is told who leads, if it has come back as the leader: it must not plan, since the others would not join.
     told_leader: str = ""
+    #: Whether it is told that it leads and has nothing to plan.
+    skips: bool = False
 
     @property
     def is_answered_later(self) -> bool:
@@ -82,7 +86,10 @@ class Member:
 
 
 class Joined(NamedTuple):
-    """The answer to a join; only the leader gets `members`: id, instance and data of each."""
+    """The answer to a join; only the leader gets `members`: id, instance and data of each.
+
+    With `skips`, the leader has nothing to plan: the others go on by the plan that there is.
+    """
 
     generation: int
     protocol_type: str
@@ -90,6 +97,7 @@ class Joined(NamedTuple):
     leader: str
     member: str
     members: tuple[tuple[str, str | None, bytes], ...]
+    skips: bool
 
 
 class Synced(NamedTuple):
@@ -134,15 +142,9 @@ class ClassicGroup:
             `invalid_session_timeout`, or `group_full`.
         """
         said = said._replace(rebalance_ms=min(said.rebalance_ms, REBALANCE_MS_MAX))
-        holder = None if said.instance_id is None else self.id_of_instance(said.instance_id)
-        if member and said.instance_id is not None:
-            self._check_instance(member, said.instance_id)
-        self._check_joining(member or holder or "", said)
+        holder = self.admit(now_ms, member, new_id, said, needs_id=needs_id)
         if not member and holder is not None:
             return self._come_back(now_ms, self.members[holder], new_id, said)
-        if not member and needs_id and said.instance_id is None:
-            self._given[new_id] = now_ms + said.session_ms
-            raise MemberError(f"join as member {new_id}", code="member_id_required")
         found = self.members.get(member)
         if found is None:
             self._given.pop(member, None)
@@ -157,6 +159,20 @@ class ClassicGroup:
         self.tick(now_ms)
         return found.id
 
+    def admit(self, now_ms: int, member: str, new_id: str, said: Joining, *, needs_id: bool = False) -> str | None:
+        """Return if a member may join; the group keeps nothing of it but an id that it gives to a new member.
+
+        Returns the member that has the instance id. Raises what `join` does.
+        """
+        holder = None if said.instance_id is None else self.id_of_instance(said.instance_id)
+        if member and said.instance_id is not None:
+            self._check_instance(member, said.instance_id)
+        self._check_joining(member or holder or "", said)
+        if not member and needs_id and said.instance_id is None:
+            self._given[new_id] = now_ms + said.session_ms
+            raise MemberError(f"join as member {new_id}", code="member_id_required")
+        return holder
+
     def _check_joining(self, member: str, said: Joining) -> None:
         if not SESSION_MS_MIN <= said.session_ms <= SESSION_MS_MAX:
             detail = f"session timeout must be from {SESSION_MS_MIN} to {SESSION_MS_MAX} ms, not {said.session_ms}"
@@ -167,7 +183,8 @@ class ClassicGroup:
             raise Refused(f"the group has {MEMBERS_MAX} members", code="group_full")
         others = [one for one in self.members.values() if one.id != member]
         common = self._common([one.said.protocols for one in others] + [said.protocols])
-        if not said.protocols or not common or (others and said.protocol_type != self.protocol_type):
+        is_other = said.protocol_type != self.protocol_type if others else not said.protocol_type
+        if not said.protocols or not common or is_other:
             raise MemberError("the group's members plan in other ways", code="inconsistent_protocol")
 
     def _come_back(self, now_ms: int, former: Member, new_id: str, said: Joining) -> str:
@@ -182,7 +199,8 @@ class ClassicGroup:
         self._synced += [former.id] * former.syncs
         if self.leader == former.id:
             self.leader = new_id
-            found.told_leader = former.id
+            found.skips = said.may_skip
+            found.told_leader = "" if said.may_skip else former.id
         if goes_on:
             self._joined.append(new_id)
             return new_id
@@ -207,17 +225,29 @@ class ClassicGroup:
         return self.phase is Phase.SYNCING or (self.phase is Phase.STABLE and member.id != self.leader)
 
     def sync(
-        self, now_ms: int, member: str, generation: int, plan: Mapping[str, bytes], instance: str | None = None
+        self,
+        now_ms: int,
+        member: str,
+        generation: int,
+        plan: Mapping[str, bytes],
+        instance: str | None = None,
+        *,
+        by: tuple[str | None, str | None] = (None, None),
     ) -> None:
         """Let a member ask for its part, the leader with the plan; the answer is in `take_synced`.
+
+        `by` are the type and the name of the protocol by which it plans, as far as it says them.
 
         Raises
         ------
         MemberError
-            `unknown_member`, `fenced_instance`, `illegal_generation`, `rebalance_in_progress`.
+            `unknown_member`, `fenced_instance`, `illegal_generation`, `rebalance_in_progress`;
+            `inconsistent_protocol`: it plans in another way than the group.
         """
         self._check_instance(member, instance)
         found = self._member(member, generation)
+        if any(said not in (None, own) for said, own in zip(by, (self.protocol_type, self.protocol), strict=True)):
+            raise MemberError("the group plans in another way", code="inconsistent_protocol")
         found.heard_ms = now_ms
         if self.phase is Phase.JOINING:
             raise _rebalancing()
@@ -328,10 +358,11 @@ class ClassicGroup:
 
     def joined(self, member: str) -> Joined:
         """Return the answer to a member's join; raise `MemberError` if it is not a member any more."""
-        leader = self._member(member, self.generation).told_leader or self.leader
+        found = self._member(member, self.generation)
+        leader = found.told_leader or self.leader
         listed: Sequence[Member] = list(self.members.values()) if member == leader else []
         told = tuple((one.id, one.said.instance_id, one.data_of(self.protocol)) for one in listed)
-        return Joined(self.generation, self.protocol_type, self.protocol, leader, member, told)
+        return Joined(self.generation, self.protocol_type, self.protocol, leader, member, told, found.skips)
 
     def synced(self, member: str) -> Synced:
         """Return the answer to a member's sync; raise `MemberError` if there is a new generation to join."""
@@ -372,7 +403,8 @@ class ClassicGroup:
         self.protocol = self._chosen()
         self.leader = self.leader if self.leader in self.members else next(iter(self.members))
         for member in self.members.values():
-            member.joins, member.heard_ms, member.assignment, member.told_leader = False, now_ms, b"", ""
+            member.joins, member.heard_ms, member.assignment = False, now_ms, b""
+            member.told_leader, member.skips = "", False
             self._joined.append(member.id)
 
     def _end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from api.kafka.access.needs import Asker
+from api.kafka.access.operations import operations
 from api.kafka.access.session import Session
 
-__all__ = ["Asker", "Session"]
+__all__ = ["Asker", "Session", "operations"]

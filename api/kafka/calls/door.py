@@ -13,6 +13,7 @@ from api.kafka.calls.cluster import Cluster
 from api.kafka.calls.committed import OffsetFetches
 from api.kafka.calls.configs import TopicConfigs
 from api.kafka.calls.fetching import Fetching
+from api.kafka.calls.group_lists import GroupLists
 from api.kafka.calls.group_offsets import OffsetChanges
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
@@ -72,7 +73,8 @@ class Door:
         self._cluster = Cluster(places, topics, auto_create=service.settings.auto_create_topics)
         self._topics = TopicCalls(places, topics, service.delete_topic, audit)
         self._configs = TopicConfigs(places, topics, audit)
-        self._members = Members(groups, service.hosting, audit)
+        self._members = Members(groups, service.hosting)
+        self._lists = GroupLists(self._members, groups, service.hosting, audit)
         self._committed = OffsetFetches(
             places, topics, service.meta, groups, service.lanes, service.moved, service.progress
         )
@@ -142,15 +144,15 @@ class Door:
     async def _of_member(self, frame: Frame, host: str, asker: Asker) -> Message | None:
         match frame.request:
             case FindCoordinatorRequest() as request:
-                return self._members.coordinator(request, asker)
+                return self._members.coordinator(request, frame.version, asker)
             case JoinGroupRequest() as request:
                 return await self._members.join(request, frame, host, asker)
             case SyncGroupRequest() as request:
-                return await self._members.sync(request, asker)
+                return await self._members.sync(request, frame.version, asker)
             case HeartbeatRequest() as request:
                 return self._members.heartbeat(request, asker)
             case LeaveGroupRequest() as request:
-                return self._members.leave(request, asker)
+                return self._members.leave(request, frame.version, asker)
         return None
 
     async def _of_group(self, frame: Frame, asker: Asker) -> Message | None:
@@ -161,12 +163,12 @@ class Door:
                 return await self._committed.fetch(request, asker)
             case OffsetDeleteRequest() as request:
                 return await self._offsets.delete(request, asker)
-            case ListGroupsRequest():
-                return self._members.listed(asker)
+            case ListGroupsRequest() as request:
+                return self._lists.listed(request, asker)
             case DescribeGroupsRequest() as request:
-                return self._members.described(request, asker)
+                return self._lists.described(request, frame.version, asker)
             case DeleteGroupsRequest() as request:
-                return await self._members.delete(request, asker)
+                return await self._lists.delete(request, asker)
         return None
 
     async def _administered(self, frame: Frame, asker: Asker) -> Message:

@@ -1,4 +1,4 @@
-"""The members of groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what administrators see.
+"""The members of groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
 The process that has the meta role knows the members of all groups, in memory. When it dies or loses the role, another
 one knows none: members are told so, and join again. What groups have committed is stored elsewhere and stays.
@@ -11,22 +11,14 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
-from api.audit import Audit
 from api.host import Groups, Hosting
 from api.kafka.access import Asker
-from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import address_of
 from api.kafka.messages import (
-    DeletedGroup,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
     ErrorCode,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    FoundCoordinator,
     Frame,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -35,28 +27,34 @@ from api.kafka.messages import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    LeavingMember,
     LeftMember,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
     error_code_of,
     group_code_of,
     subscription_of,
 )
-from mq.errors import Conflict, DeltaMQError, Forbidden, Unavailable
-from mq.members import ClassicGroup, Joining, MemberError, Phase
-from mq.meta import META_ROLE
+from mq.errors import Conflict, DeltaMQError, Forbidden, Refused, Unavailable
+from mq.members import ClassicGroup, Joined, Joining, MemberError, Phase
+from mq.meta import META_ROLE, Group
 from mq.names import check_group
 
 __all__ = ["Members"]
 
 _GROUP: Final = 0
+_TRANSACTION: Final = 1
 _CLIENT_ID_MAX: Final = 64
-#: The version of JoinGroup from which on new members are given an id first.
+#: The version of FindCoordinator from which on it asks for several, and that of LeaveGroup.
+_FINDS_SEVERAL: Final = 4
+_SEVERAL_LEAVE: Final = 3
+#: The versions of JoinGroup from which on new members are given an id first, there may be no protocol, and a leader
+#: that comes back may have nothing to plan.
 _GIVES_IDS: Final = 4
-#: What groups without members are shown as.
+_PROTOCOL_IS_NULLABLE: Final = 7
+_MAY_SKIP: Final = 9
+#: The version of SyncGroup from which on members say by which protocol they plan.
+_SAYS_PROTOCOL: Final = 5
 _CONSUMER: Final = "consumer"
 
 Waiters = dict[str, asyncio.Future[None]]
@@ -75,10 +73,9 @@ class _Hosted:
 class Members:
     """The members of all groups; used on the event loop."""
 
-    def __init__(self, groups: Groups, hosting: Hosting, audit: Audit | None) -> None:
+    def __init__(self, groups: Groups, hosting: Hosting) -> None:
         self._groups = groups
         self._hosting = hosting
-        self._audit = audit
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, _Hosted] = {}
         #: The epoch of the meta role since which the members are known.
@@ -86,22 +83,31 @@ class Members:
 
     # Whose members.
 
-    def coordinator(self, request: FindCoordinatorRequest, asker: Asker) -> FindCoordinatorResponse:
-        """Return the process that knows the members of groups; there is none for transactions."""
-        if request.key_type != _GROUP:
-            return FindCoordinatorResponse(
-                error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                error_message="transactions are not supported: set no transactional.id",
-            )
+    def coordinator(self, request: FindCoordinatorRequest, version: int, asker: Asker) -> FindCoordinatorResponse:
+        """Return the process that knows the members of groups; there is none for transactions and share groups."""
+        if version >= _FINDS_SEVERAL:
+            found = [self._coordinator(key, request.key_type, asker) for key in request.keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = self._coordinator(request.key, request.key_type, asker)
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _coordinator(self, key: str, kind: int, asker: Asker) -> FoundCoordinator:
         try:
-            asker.check(FindCoordinatorRequest, group=request.key)
-        except Forbidden as error:
-            return FindCoordinatorResponse(error_code=error_code_of(error), error_message=error.detail)
+            _check_kind(kind)
+            asker.check(FindCoordinatorRequest, group=key)
+        except DeltaMQError as error:
+            return FoundCoordinator(key=key, error_code=error_code_of(error), error_message=error.detail)
         owner = self._hosting.owner(META_ROLE)
         if owner is None or not owner.kafka:
-            return FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return FoundCoordinator(key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         node = address_of(owner.kafka)
-        return FindCoordinatorResponse(error_code=ErrorCode.NONE, node_id=node.id, host=node.host, port=node.port)
+        return FoundCoordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_code=ErrorCode.NONE)
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
@@ -127,6 +133,17 @@ class Members:
                 if not waiter.done():
                     waiter.set_exception(error)
         self._hosted.clear()
+
+    def group(self, name: str) -> ClassicGroup | None:
+        """Return a group that has members, None if it has none; raise `Unavailable` if another process knows them."""
+        self._check_here()
+        hosted = self._hosted.get(name)
+        return hosted.group if hosted is not None and hosted.group.members else None
+
+    def _entered(self, name: str) -> _Hosted:
+        """Return a group, with or without members."""
+        self._check_here()
+        return self._hosted.setdefault(name, _Hosted())
 
     def _of(self, name: str) -> _Hosted:
         """Return a group that has members; raise `MemberError` (`unknown_member`) if it has none."""
@@ -179,50 +196,31 @@ class Members:
         new_id = f"{(frame.client_id or '')[:_CLIENT_ID_MAX]}-{uuid.uuid4()}"
         try:
             asker.check(JoinGroupRequest, group=request.group_id)
-            return await self._joined(request, frame, host, new_id)
+            found = await self._joined(request, frame, host, new_id)
         except DeltaMQError as error:
             code = group_code_of(error)
             member = new_id if code is ErrorCode.MEMBER_ID_REQUIRED else request.member_id
-            return JoinGroupResponse(error_code=code, member_id=member)
+            none = None if frame.version >= _PROTOCOL_IS_NULLABLE else ""
+            return JoinGroupResponse(error_code=code, member_id=member, protocol_name=none)
+        return _answer(found)
 
-    async def _joined(self, request: JoinGroupRequest, frame: Frame, host: str, new_id: str) -> JoinGroupResponse:
-        name = check_group(request.group_id)
-        settings = (await self._groups.for_use(name)).settings
-        if settings.consume_strategy != "shared":
-            detail = (
-                f"group {name} is {settings.consume_strategy}: Kafka consumers can be members of shared groups only"
-            )
-            raise Conflict(detail, code="group_not_shared")
-        self._check_here()
-        hosted = self._hosted.setdefault(name, _Hosted())
-        rebalance_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
-        said = Joining(
-            (frame.client_id or "")[:_CLIENT_ID_MAX],
-            host,
-            request.protocol_type,
-            tuple((one.name, bytes(one.metadata)) for one in request.protocols),
-            request.session_timeout_ms,
-            rebalance_ms,
-            request.group_instance_id,
-        )
-        try:
-            needs_id = frame.version >= _GIVES_IDS
-            member = hosted.group.join(self._now_ms(), request.member_id, new_id, said, needs_id=needs_id)
-            await self._join_decided(name, hosted, member)
+    async def _joined(self, request: JoinGroupRequest, frame: Frame, host: str, new_id: str) -> Joined:
+        name, member = check_group(request.group_id), request.member_id
+        said, needs_id = _said(request, frame, host), frame.version >= _GIVES_IDS
+        _check_shared(self._groups.find(name))
+        hosted = self._entered(name)
+        try:  # a member that is refused leaves no group behind
+            hosted.group.admit(self._now_ms(), member, new_id, said, needs_id=needs_id)
         finally:
             self._settle(name, hosted)
-        found = hosted.group.joined(member)
-        return JoinGroupResponse(
-            error_code=ErrorCode.NONE,
-            generation_id=found.generation,
-            protocol_name=found.protocol,
-            leader=found.leader,
-            member_id=member,
-            members=[
-                JoinedMember(member_id=one, group_instance_id=instance, metadata=data)
-                for one, instance, data in found.members
-            ],
-        )
+        _check_shared(await self._groups.for_use(name))
+        hosted = self._entered(name)
+        try:
+            joined = hosted.group.join(self._now_ms(), member, new_id, said, needs_id=needs_id)
+            await self._join_decided(name, hosted, joined)
+        finally:
+            self._settle(name, hosted)
+        return hosted.group.joined(joined)
 
     async def _join_decided(self, name: str, hosted: _Hosted, member: str) -> None:
         """Wait for the answer to a join; a member whose connection ends meanwhile will join as another one.
@@ -237,19 +235,27 @@ class Members:
                 hosted.group.leave(self._now_ms(), member)
             raise
 
-    async def sync(self, request: SyncGroupRequest, asker: Asker) -> SyncGroupResponse:
+    async def sync(self, request: SyncGroupRequest, version: int, asker: Asker) -> SyncGroupResponse:
         """Take the leader's plan, or wait for it, and return the member's part."""
         try:
             asker.check(SyncGroupRequest, group=request.group_id)
+            by = request.protocol_type, request.protocol_name
+            if version >= _SAYS_PROTOCOL and None in by:
+                raise MemberError("type and name of the protocol are missing", code="inconsistent_protocol")
             hosted = self._of(request.group_id)
             plan = {one.member_id: bytes(one.assignment) for one in request.assignments}
             now_ms, instance = self._now_ms(), request.group_instance_id
-            hosted.group.sync(now_ms, request.member_id, request.generation_id, plan, instance)
+            hosted.group.sync(now_ms, request.member_id, request.generation_id, plan, instance, by=by)
             await self._decided(hosted.syncs, request.group_id, hosted, request.member_id)
             found = hosted.group.synced(request.member_id)
         except DeltaMQError as error:
             return SyncGroupResponse(error_code=group_code_of(error))
-        return SyncGroupResponse(error_code=ErrorCode.NONE, assignment=found.assignment)
+        return SyncGroupResponse(
+            error_code=ErrorCode.NONE,
+            protocol_type=found.protocol_type,
+            protocol_name=found.protocol,
+            assignment=found.assignment,
+        )
 
     def heartbeat(self, request: HeartbeatRequest, asker: Asker) -> HeartbeatResponse:
         """Note that a member lives, and tell it if it must join again."""
@@ -263,28 +269,25 @@ class Members:
             return HeartbeatResponse(error_code=group_code_of(error))
         return HeartbeatResponse(error_code=ErrorCode.NONE)
 
-    def leave(self, request: LeaveGroupRequest, asker: Asker) -> LeaveGroupResponse:
-        """Remove members."""
+    def leave(self, request: LeaveGroupRequest, version: int, asker: Asker) -> LeaveGroupResponse:
+        """Remove members; each has its own outcome."""
         try:
             asker.check(LeaveGroupRequest, group=request.group_id)
-        except Forbidden as error:
-            return LeaveGroupResponse(error_code=error_code_of(error))
-        if not request.members:
-            return LeaveGroupResponse(error_code=self._left(request.group_id, request.member_id, None))
+            self._check_here()
+        except DeltaMQError as error:
+            return LeaveGroupResponse(error_code=group_code_of(error))
+        if version < _SEVERAL_LEAVE:
+            return LeaveGroupResponse(error_code=self._left(request.group_id, LeavingMember(request.member_id, None)))
         left = [
-            LeftMember(
-                one.member_id,
-                one.group_instance_id,
-                self._left(request.group_id, one.member_id, one.group_instance_id),
-            )
+            LeftMember(one.member_id, one.group_instance_id, self._left(request.group_id, one))
             for one in request.members
         ]
         return LeaveGroupResponse(error_code=ErrorCode.NONE, members=left)
 
-    def _left(self, name: str, member: str, instance: str | None) -> ErrorCode:
+    def _left(self, name: str, leaving: LeavingMember) -> ErrorCode:
         try:
             hosted = self._of(name)
-            hosted.group.leave(self._now_ms(), member, instance)
+            hosted.group.leave(self._now_ms(), leaving.member_id, leaving.group_instance_id)
             self._settle(name, hosted)
         except DeltaMQError as error:
             return group_code_of(error)
@@ -304,78 +307,56 @@ class Members:
         Unavailable
             `not_coordinator`: another process knows the members.
         """
-        self._check_here()
-        hosted = self._hosted.get(name)
-        if hosted is None:
+        group = self.group(name)
+        if group is None:
             return set()
-        group = hosted.group
         if group.protocol_type != _CONSUMER:
             return None
         found = [subscription_of(data) for one in group.members.values() for _, data in one.said.protocols]
         return None if None in found else {topic for topics in found for topic in topics or ()}
 
-    # What administrators see.
 
-    def listed(self, asker: Asker) -> ListGroupsResponse:
-        """Return all groups that the caller may see, also those that Kafka's consumers never used."""
-        try:
-            asker.check(ListGroupsRequest)
-        except Forbidden as error:
-            return ListGroupsResponse(error_code=error_code_of(error), groups=[])
-        is_shown = asker.shown("group")
-        groups = [ListedGroup(name, _CONSUMER) for name in self._groups.state.groups if is_shown(name)]
-        return ListGroupsResponse(error_code=ErrorCode.NONE, groups=groups)
+def _check_kind(kind: int) -> None:
+    """Return if a coordinator is one of groups."""
+    if kind == _TRANSACTION:
+        detail = "transactions are not supported: set no transactional.id"
+        raise Forbidden(detail, code="transactions_unsupported")
+    if kind != _GROUP:
+        raise Refused(f"there are coordinators of groups (0) alone, not of kind {kind}", code="invalid_coordinator")
 
-    def described(self, request: DescribeGroupsRequest, asker: Asker) -> DescribeGroupsResponse:
-        """Return the members of groups."""
-        return DescribeGroupsResponse(groups=[self._described(name, asker) for name in request.groups])
 
-    def _described(self, name: str, asker: Asker) -> DescribedGroup:
-        try:
-            asker.check(DescribeGroupsRequest, group=name)
-            self._check_here()
-        except DeltaMQError as error:
-            return DescribedGroup(error_code=error_code_of(error), group_id=name)
-        hosted = self._hosted.get(name)
-        if hosted is None:
-            exists = self._groups.find(name) is not None
-            state = Phase.EMPTY.value if exists else "Dead"
-            kind = _CONSUMER if exists else ""
-            return DescribedGroup(error_code=ErrorCode.NONE, group_id=name, state=state, protocol_type=kind)
-        group = hosted.group
-        return DescribedGroup(
-            error_code=ErrorCode.NONE,
-            group_id=name,
-            state=group.phase.value,
-            protocol_type=group.protocol_type,
-            protocol=group.protocol,
-            members=[
-                DescribedMember(
-                    member_id=one.id,
-                    group_instance_id=one.said.instance_id,
-                    client_id=one.said.client_id,
-                    client_host=one.said.client_host,
-                    metadata=one.data_of(group.protocol),
-                    assignment=one.assignment,
-                )
-                for one in group.members.values()
-            ],
-        )
+def _check_shared(group: Group | None) -> None:
+    """Return if Kafka's consumers can be members of a group, or make it."""
+    if group is not None and group.settings.consume_strategy != "shared":
+        strategy = group.settings.consume_strategy
+        detail = f"group {group.name} is {strategy}: Kafka consumers can be members of shared groups only"
+        raise Conflict(detail, code="group_not_shared")
 
-    async def delete(self, request: DeleteGroupsRequest, asker: Asker) -> DeleteGroupsResponse:
-        """Delete groups that have no members, with all that they have committed."""
-        done = [DeletedGroup(name, await self._deleted(name, asker)) for name in request.names]
-        return DeleteGroupsResponse(results=done)
 
-    async def _deleted(self, name: str, asker: Asker) -> ErrorCode:
-        try:
-            asker.check(DeleteGroupsRequest, group=name)
-            self._check_here()
-            if name in self._hosted:
-                return ErrorCode.NON_EMPTY_GROUP
-            async with recorded(self._audit, asker, "group", check_group(name), {}):
-                await self._groups.delete(name)
-        except DeltaMQError as error:
-            code = error_code_of(error)
-            return ErrorCode.GROUP_ID_NOT_FOUND if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else code
-        return ErrorCode.NONE
+def _said(request: JoinGroupRequest, frame: Frame, host: str) -> Joining:
+    return Joining(
+        (frame.client_id or "")[:_CLIENT_ID_MAX],
+        host,
+        request.protocol_type,
+        tuple((one.name, bytes(one.metadata)) for one in request.protocols),
+        request.session_timeout_ms,
+        request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms,
+        request.group_instance_id,
+        frame.version >= _MAY_SKIP,
+    )
+
+
+def _answer(found: Joined) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=ErrorCode.NONE,
+        generation_id=found.generation,
+        protocol_type=found.protocol_type,
+        protocol_name=found.protocol,
+        leader=found.leader,
+        skip_assignment=found.skips,
+        member_id=found.member,
+        members=[
+            JoinedMember(member_id=one, group_instance_id=instance, metadata=data)
+            for one, instance, data in found.members
+        ],
+    )

@@ -97,6 +97,7 @@ _BY_CODE: Final = {
     "fenced_instance": ErrorCode.FENCED_INSTANCE_ID,
     "group_subscribed": ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     "group_full": ErrorCode.GROUP_MAX_SIZE_REACHED,
+    "group_not_found": ErrorCode.GROUP_ID_NOT_FOUND,
     "group_not_shared": ErrorCode.INVALID_GROUP_ID,
     "invalid_group_name": ErrorCode.INVALID_GROUP_ID,
     "not_coordinator": ErrorCode.NOT_COORDINATOR,

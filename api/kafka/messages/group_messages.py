@@ -20,10 +20,12 @@ __all__ = [
     "DescribeGroupsResponse",
     "DescribedGroup",
     "DescribedMember",
+    "FetchedGroup",
     "FetchedOffset",
     "FetchedOffsets",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
+    "FoundCoordinator",
     "HeartbeatRequest",
     "HeartbeatResponse",
     "JoinGroupRequest",
@@ -31,6 +33,7 @@ __all__ = [
     "JoinedMember",
     "LeaveGroupRequest",
     "LeaveGroupResponse",
+    "LeavingMember",
     "LeftMember",
     "ListGroupsRequest",
     "ListGroupsResponse",
@@ -39,6 +42,7 @@ __all__ = [
     "OffsetCommitResponse",
     "OffsetDeleteRequest",
     "OffsetDeleteResponse",
+    "OffsetFetchGroup",
     "OffsetFetchRequest",
     "OffsetFetchResponse",
     "SyncGroupRequest",
@@ -47,17 +51,28 @@ __all__ = [
 
 
 class FindCoordinatorRequest(Message):
-    key: String
+    key: Annotated[String, At(0, 3)] = ""
     key_type: Annotated[Int8, At(1)] = 0
+    keys: Annotated[list[String], At(4)] = field(default_factory=list)
+
+
+class FoundCoordinator(Message, kw_only=True):
+    key: String
+    node_id: Int32 = -1
+    host: String = ""
+    port: Int32 = -1
+    error_code: Int16
+    error_message: NullableString = None
 
 
 class FindCoordinatorResponse(Message, kw_only=True):
     throttle_ms: Annotated[Int32, At(1)] = 0
-    error_code: Int16
-    error_message: Annotated[NullableString, At(1)] = None
-    node_id: Int32 = -1
-    host: String = ""
-    port: Int32 = -1
+    error_code: Annotated[Int16, At(0, 3)] = 0
+    error_message: Annotated[NullableString, At(1, 3)] = None
+    node_id: Annotated[Int32, At(0, 3)] = -1
+    host: Annotated[String, At(0, 3)] = ""
+    port: Annotated[Int32, At(0, 3)] = -1
+    coordinators: Annotated[list[FoundCoordinator], At(4)] = field(default_factory=list)
 
 
 class GroupProtocol(Message):
@@ -73,6 +88,7 @@ class JoinGroupRequest(Message, kw_only=True):
     group_instance_id: Annotated[NullableString, At(5)] = None
     protocol_type: String
     protocols: list[GroupProtocol]
+    reason: Annotated[NullableString, At(8)] = None
 
 
 class JoinedMember(Message, kw_only=True):
@@ -85,8 +101,11 @@ class JoinGroupResponse(Message, kw_only=True):
     throttle_ms: Annotated[Int32, At(2)] = 0
     error_code: Int16
     generation_id: Int32 = -1
-    protocol_name: String = ""
+    protocol_type: Annotated[NullableString, At(7)] = None
+    #: Null where there is none; versions below 7 have an empty one.
+    protocol_name: NullableString = ""
     leader: String = ""
+    skip_assignment: Annotated[Bool, At(9)] = False
     member_id: String = ""
     members: list[JoinedMember] = field(default_factory=list)
 
@@ -101,12 +120,16 @@ class SyncGroupRequest(Message, kw_only=True):
     generation_id: Int32
     member_id: String
     group_instance_id: Annotated[NullableString, At(3)] = None
+    protocol_type: Annotated[NullableString, At(5)] = None
+    protocol_name: Annotated[NullableString, At(5)] = None
     assignments: list[PlannedAssignment]
 
 
 class SyncGroupResponse(Message, kw_only=True):
     throttle_ms: Annotated[Int32, At(1)] = 0
     error_code: Int16
+    protocol_type: Annotated[NullableString, At(5)] = None
+    protocol_name: Annotated[NullableString, At(5)] = None
     assignment: Bytes = b""
 
 
@@ -125,6 +148,7 @@ class HeartbeatResponse(Message, kw_only=True):
 class LeavingMember(Message):
     member_id: String
     group_instance_id: NullableString
+    reason: Annotated[NullableString, At(5)] = None
 
 
 class LeaveGroupRequest(Message):
@@ -202,9 +226,18 @@ class OffsetFetchTopic(Message):
     partitions: list[Int32]
 
 
-class OffsetFetchRequest(Message):
+class OffsetFetchGroup(Message, kw_only=True):
     group_id: String
+    member_id: Annotated[NullableString, At(9)] = None
+    member_epoch: Annotated[Int32, At(9)] = -1
     topics: list[OffsetFetchTopic] | None
+
+
+class OffsetFetchRequest(Message):
+    group_id: Annotated[String, At(0, 7)] = ""
+    topics: Annotated[list[OffsetFetchTopic] | None, At(0, 7)] = None
+    groups: Annotated[list[OffsetFetchGroup], At(8)] = field(default_factory=list)
+    require_stable: Annotated[Bool, At(7)] = False
 
 
 class FetchedOffset(Message):
@@ -220,19 +253,29 @@ class FetchedOffsets(Message):
     partitions: list[FetchedOffset]
 
 
+class FetchedGroup(Message, kw_only=True):
+    group_id: String
+    topics: list[FetchedOffsets] = field(default_factory=list)
+    error_code: Int16 = 0
+
+
 class OffsetFetchResponse(Message, kw_only=True):
     throttle_ms: Annotated[Int32, At(3)] = 0
-    topics: list[FetchedOffsets]
-    error_code: Annotated[Int16, At(2)] = 0
+    topics: Annotated[list[FetchedOffsets], At(0, 7)] = field(default_factory=list)
+    error_code: Annotated[Int16, At(2, 7)] = 0
+    groups: Annotated[list[FetchedGroup], At(8)] = field(default_factory=list)
 
 
 class ListGroupsRequest(Message):
-    pass
+    states: Annotated[list[String], At(4)] = field(default_factory=list)
+    types: Annotated[list[String], At(5)] = field(default_factory=list)
 
 
 class ListedGroup(Message):
     group_id: String
     protocol_type: String
+    state: Annotated[String, At(4)] = ""
+    type: Annotated[String, At(5)] = ""
 
 
 class ListGroupsResponse(Message, kw_only=True):
@@ -257,6 +300,7 @@ class DescribedMember(Message, kw_only=True):
 
 class DescribedGroup(Message, kw_only=True):
     error_code: Int16
+    error_message: Annotated[NullableString, At(6)] = None
     group_id: String
     state: String = ""
     protocol_type: String = ""

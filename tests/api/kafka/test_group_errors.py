@@ -81,9 +81,12 @@ def test_kafka_09_calls_of_a_group_say_that_they_may_be_tried_again(kafka, topic
             _fails(monkeypatch, MovedProgress, "committed", 1)
             for wanted in (ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE):
                 assert client.ask(fetch).topics[0].partitions[0].error_code == wanted
+        given = client.ask(join)
+        assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        join.member_id = given.member_id
         _fails(monkeypatch, Groups, "for_use", 1)
-        assert client.ask(join).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert client.ask(join).error_code == ErrorCode.MEMBER_ID_REQUIRED
+        for wanted in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE):
+            assert client.ask(join).error_code == wanted
 
 
 def test_kafka_09_a_consumer_commits_and_goes_on_when_its_broker_is_back(kafka, topic, monkeypatch) -> None:

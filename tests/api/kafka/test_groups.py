@@ -296,6 +296,8 @@ def test_kafka_09_the_former_self_of_a_static_member_is_fenced(kafka, group) -> 
             generation_id=first.generation_id,
             member_id=first.member_id,
             group_instance_id="one",
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=[PlannedAssignment(first.member_id, b"all")],
         )
         assert client.ask(sync).assignment == b"all"

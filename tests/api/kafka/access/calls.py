@@ -23,6 +23,7 @@ from api.kafka.messages import (
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    LeavingMember,
     ListGroupsRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -78,7 +79,7 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     OffsetForLeaderEpochRequest: lambda name: OffsetForLeaderEpochRequest(
         topics=[WantedEpochs(name, [WantedEpoch(index=0, leader_epoch=0)])]
     ),
-    FindCoordinatorRequest: lambda name: FindCoordinatorRequest(name),
+    FindCoordinatorRequest: lambda name: FindCoordinatorRequest(keys=[name]),
     JoinGroupRequest: lambda name: JoinGroupRequest(
         group_id=name,
         session_timeout_ms=6_000,
@@ -87,9 +88,16 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
         protocol_type="consumer",
         protocols=[GroupProtocol("range", b"")],
     ),
-    SyncGroupRequest: lambda name: SyncGroupRequest(group_id=name, generation_id=1, member_id="m", assignments=[]),
+    SyncGroupRequest: lambda name: SyncGroupRequest(
+        group_id=name,
+        generation_id=1,
+        member_id="m",
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    ),
     HeartbeatRequest: lambda name: HeartbeatRequest(name, 1, "m"),
-    LeaveGroupRequest: lambda name: LeaveGroupRequest(name, "m"),
+    LeaveGroupRequest: lambda name: LeaveGroupRequest(name, members=[LeavingMember("m", None)]),
     OffsetCommitRequest: lambda name: OffsetCommitRequest(
         group_id=name,
         generation_id=-1,
