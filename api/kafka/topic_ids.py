@@ -6,16 +6,13 @@ A topic that is deleted and made again has another id, so a client that names th
 from __future__ import annotations
 
 import uuid
-from typing import Final
 
 from api.host import Topics
+from api.kafka.messages import NO_TOPIC_ID
 from mq.errors import NotFound
 from mq.meta import MetaState, Topic
 
-__all__ = ["NO_TOPIC_ID", "TopicIds", "topic_id_of"]
-
-#: What stands in place of an id where there is none.
-NO_TOPIC_ID: Final = bytes(16)
+__all__ = ["TopicIds", "topic_id_of"]
 
 
 def topic_id_of(topic: Topic) -> bytes:

@@ -7,6 +7,8 @@ from api.host import Topics
 from api.kafka.access import Asker
 from api.kafka.calls.places import Node, Places
 from api.kafka.messages import (
+    BROKERS,
+    NO_TOPIC_ID,
     BrokerNode,
     ClusterNode,
     DescribeClusterRequest,
@@ -14,11 +16,13 @@ from api.kafka.messages import (
     ErrorCode,
     MetadataPartition,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
     error_code_of,
 )
-from mq.errors import DeltaMQError, Forbidden
+from api.kafka.topic_ids import topic_id_of
+from mq.errors import DeltaMQError, Unprocessable
 from mq.meta import Topic
 from mq.names import check_client_topic, is_system
 
@@ -40,7 +44,7 @@ class Cluster:
             topics = [self._shown(one) for one in known if self._places.served(one) and is_shown(one.name)]
         else:
             create = self._create and request.allow_auto_topic_creation
-            topics = [await self._named(topic.name, create, asker) for topic in request.topics]
+            topics = [await self._called(topic, create, asker) for topic in request.topics]
         return MetadataResponse(
             brokers=[BrokerNode(*node) for node in self._places.nodes()],
             cluster_id=self._places.cluster,
@@ -48,28 +52,41 @@ class Cluster:
             topics=topics,
         )
 
-    async def _named(self, name: str, create: bool, asker: Asker) -> MetadataTopic:
+    async def _called(self, wanted: MetadataRequestTopic, create: bool, asker: Asker) -> MetadataTopic:
+        """Return a topic by its name, or by its id: then it is not made, and an error does not say its name."""
+        name, is_named = wanted.name, wanted.topic_id == NO_TOPIC_ID
         try:
+            if name is None or not is_named:
+                name = await self._places.ids.name(wanted.topic_id)
             check_client_topic(name)
             asker.check(MetadataRequest, topic=name)
-            if create:
+            if create and is_named:
                 await self._topics.for_produce(name, lambda _: None, permit_put(asker.caller, name))
             return self._shown((await self._places.topic(name)).topic)
         except DeltaMQError as error:
-            return MetadataTopic(error_code_of(error), name)
+            return MetadataTopic(error_code_of(error), name if is_named else None, wanted.topic_id)
 
     def _shown(self, topic: Topic) -> MetadataTopic:
         partitions = [_partition(index, leader) for index, leader in enumerate(self._places.shown(topic))]
-        return MetadataTopic(ErrorCode.NONE, topic.name, is_system(topic.name), partitions)
+        return MetadataTopic(ErrorCode.NONE, topic.name, topic_id_of(topic), is_system(topic.name), partitions)
 
     def describe(self, request: DescribeClusterRequest, asker: Asker) -> DescribeClusterResponse:
         """Return the nodes of the cluster."""
+        kind = request.endpoint_type
         try:
             asker.check(DescribeClusterRequest)
-        except Forbidden as error:
+            if kind != BROKERS:
+                detail = f"endpoint type {kind}: there are brokers alone (type {BROKERS}), which do what controllers do"
+                raise Unprocessable(detail, code="endpoint_type")
+        except DeltaMQError as error:
             refused = error_code_of(error), error.detail
             return DescribeClusterResponse(
-                error_code=refused[0], error_message=refused[1], cluster_id="", controller_id=-1, brokers=[]
+                error_code=refused[0],
+                error_message=refused[1],
+                endpoint_type=kind,
+                cluster_id="",
+                controller_id=-1,
+                brokers=[],
             )
         return DescribeClusterResponse(
             cluster_id=self._places.cluster,

@@ -154,7 +154,8 @@ class Fetching:
             answers = []
             for wanted in topic.partitions:
                 try:
-                    asked = await self._asked(topic.name, wanted, asker)
+                    name = topic.name or await self._places.ids.name(topic.topic_id)
+                    asked = await self._asked(name, wanted, asker)
                     left = bytes_max - found.size
                     one = await self._read(asked, left, found.size, ticket)
                     found.read.append(asked)
@@ -165,7 +166,7 @@ class Fetching:
                 found.is_final = found.is_final or one.error_code != ErrorCode.NONE
                 found.size += len(one.records or b"")
                 answers.append(one)
-            found.topics.append(FetchedTopic(topic.name, answers))
+            found.topics.append(FetchedTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
         return found
 
     def _note(self, read: list[_Asked]) -> None:

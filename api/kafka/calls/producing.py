@@ -33,6 +33,7 @@ from api.kafka.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     error_code_of,
 )
 from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
@@ -99,8 +100,8 @@ class _Room:
             self._ticket.grow(batch.expanded)
 
 
-#: The batches of a request by topic: what waits for its outcome, or was refused.
-_Topics: TypeAlias = list[tuple[str, list[_Queued | ProducedPartition]]]
+#: The batches of a request by topic as the client calls it: what waits for its outcome, or was refused.
+_Topics: TypeAlias = list[tuple[ProduceTopic, list[_Queued | ProducedPartition]]]
 
 
 class Reply(Protocol):
@@ -181,23 +182,24 @@ class Producing:
         """Queue all batches, if they are small and their topics plain and known; else queue none, and return False."""
         known = []
         for topic in request.topics:
-            hosted = self._topics.find(topic.name)
+            name = topic.name or self._places.ids.find(topic.topic_id)
+            hosted = None if name is None else self._topics.find(name)
             if hosted is None or hosted.topic.static is not None or not self._places.served(hosted.topic):
                 return False
             if any(part.records is not None and len(part.records) > INLINE_BYTES for part in topic.partitions):
                 return False
-            known.append((hosted, topic.partitions))
+            known.append((topic, hosted))
         checked, expanded = [], 0
-        for hosted, parts in known:
-            batches = [_checked_at_once(hosted, part) for part in parts]
+        for topic, hosted in known:
+            batches = [_checked_at_once(hosted, part) for part in topic.partitions]
             expanded += sum(batch.expanded for batch in batches if isinstance(batch, _Batch))
             if expanded > _EXPANDED_AT_ONCE or any(isinstance(batch, TooLarge) for batch in batches):
                 return False
-            checked.append((hosted, zip(parts, batches, strict=True)))
+            checked.append((topic, hosted, zip(topic.partitions, batches, strict=True)))
         room = _Room(ticket)
         topics = [
-            (hosted.name, [self._begun_at_once(request, hosted, part, batch, asker, room) for part, batch in pairs])
-            for hosted, pairs in checked
+            (topic, [self._begun_at_once(request, hosted, part, batch, asker, room) for part, batch in pairs])
+            for topic, hosted, pairs in checked
         ]
         _Waiting(self, request, topics, reply)
         return True
@@ -227,17 +229,18 @@ class Producing:
         """Queue all batches, and return what waits for their commits and makes the answer; None for `acks=0`."""
         waiting, room = [], _Room(ticket)
         for topic in request.topics:
-            parts = [await self._begun(request, topic.name, part, asker, room) for part in topic.partitions]
-            waiting.append((topic.name, parts))
+            parts = [await self._begun(request, topic, part, asker, room) for part in topic.partitions]
+            waiting.append((topic, parts))
         return self.answer(request, waiting)
 
     async def _begun(
-        self, request: ProduceRequest, topic: str, part: ProducePartition, asker: Asker, room: _Room
+        self, request: ProduceRequest, topic: ProduceTopic, part: ProducePartition, asker: Asker, room: _Room
     ) -> _Queued | ProducedPartition:
         try:
             _check(request)
-            asker.check(ProduceRequest, topic=topic)
-            return await self._queued(topic, part, request.timeout_ms, room)
+            name = topic.name or await self._places.ids.name(topic.topic_id)
+            asker.check(ProduceRequest, topic=name)
+            return await self._queued(name, part, request.timeout_ms, room)
         except DeltaMQError as error:
             return _refused(part.index, error)
 
@@ -288,12 +291,13 @@ class Producing:
             `not_stored`: the client waits for no answer, and a batch was not stored.
         """
         made = []
-        for name, parts in topics:
+        for topic, parts in topics:
             done = [await self._stored(one) if isinstance(one, _Queued) else one for one in parts]
-            made.append(ProducedTopic(name, done))
+            made.append(ProducedTopic(name=topic.name, topic_id=topic.topic_id, partitions=done))
         if request.acks:
             return ProduceResponse(made)
-        for name, part in ((topic.name, part) for topic in made for part in topic.partitions if part.error_code):
+        for called, part in ((one, part) for one in made for part in one.partitions if part.error_code):
+            name = called.name or called.topic_id.hex()
             detail = f"acks=0: topic {name}, partition {part.index}: {part.error_message}"
             raise Refused(detail, code="not_stored")
         return None
@@ -310,10 +314,10 @@ class Producing:
 
     def answer_at_once(self, request: ProduceRequest, topics: _Topics) -> ProduceResponse | None:
         """Return the answer to a request whose batches all have their outcome; None for `acks=0`."""
-        made = [
-            ProducedTopic(name, [self._settled(one) if isinstance(one, _Queued) else one for one in parts])
-            for name, parts in topics
-        ]
+        made = []
+        for topic, parts in topics:
+            done = [self._settled(one) if isinstance(one, _Queued) else one for one in parts]
+            made.append(ProducedTopic(name=topic.name, topic_id=topic.topic_id, partitions=done))
         return ProduceResponse(made) if request.acks else None
 
     def _settled(self, queued: _Queued) -> ProducedPartition:

@@ -13,6 +13,7 @@ from api.kafka.calls.acts import recorded
 from api.kafka.calls.configs import settings_of
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
+    NO_TOPIC_ID,
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -23,10 +24,12 @@ from api.kafka.messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DeletingTopic,
     ErrorCode,
     NewPartitions,
     error_code_of,
 )
+from api.kafka.topic_ids import topic_id_of
 from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
 from mq.meta import TopicRequest, check_may_grow
 from mq.names import check_client_topic
@@ -71,10 +74,16 @@ class TopicCalls:
                     _check_new(name, is_new)
             _check_new(name, is_new)
         except DeltaMQError as error:
-            return CreatedTopic(asked.name, error_code_of(error), error.detail)
+            return CreatedTopic(name=asked.name, error_code=error_code_of(error), error_message=error.detail)
         found = self._topics.find(name)
-        count = asked.num_partitions if found is None else self._places.count(found.topic)
-        return CreatedTopic(name, ErrorCode.NONE, num_partitions=count, replication_factor=1, configs=[])
+        return CreatedTopic(
+            name=name,
+            topic_id=NO_TOPIC_ID if found is None else topic_id_of(found.topic),
+            error_code=ErrorCode.NONE,
+            num_partitions=asked.num_partitions if found is None else self._places.count(found.topic),
+            replication_factor=1,
+            configs=[],
+        )
 
     def _wanted_new(self, name: str, asked: CreateTopic) -> TopicRequest:
         """Return the settings; of a topic that is there, Kafka says that and nothing about settings that are wrong."""
@@ -86,17 +95,24 @@ class TopicCalls:
 
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""
-        return DeleteTopicsResponse(topics=[await self._deleted(name, asker) for name in request.names])
+        called = request.topics or [DeletingTopic(name=name) for name in request.names]
+        return DeleteTopicsResponse(topics=[await self._deleted(one, asker) for one in called])
 
-    async def _deleted(self, name: str, asker: Asker) -> DeletedTopic:
+    async def _deleted(self, called: DeletingTopic, asker: Asker) -> DeletedTopic:
+        name, wanted = called.name, called.topic_id
         try:
+            if name is None:
+                name = await self._places.ids.name(wanted)
+            elif wanted != NO_TOPIC_ID:
+                raise Refused(f"topic {name}: give its name or its id, not both")
             asker.check(DeleteTopicsRequest, topic=name)
-            await self._places.topic(check_client_topic(name))
+            topic = (await self._places.topic(check_client_topic(name))).topic
             async with recorded(self._audit, asker, "topic", name, {}):
                 await self._delete(name)
         except DeltaMQError as error:
-            return DeletedTopic(name, error_code_of(error), error.detail)
-        return DeletedTopic(name, ErrorCode.NONE)
+            code, detail = error_code_of(error), error.detail
+            return DeletedTopic(name=called.name, topic_id=wanted, error_code=code, error_message=detail)
+        return DeletedTopic(name=name, topic_id=topic_id_of(topic), error_code=ErrorCode.NONE)
 
     async def grow(self, request: CreatePartitionsRequest, asker: Asker) -> CreatePartitionsResponse:
         """Add partitions to topics."""

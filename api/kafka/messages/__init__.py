@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api.kafka.messages.apis import Frame, answer_frame, offered, read_frame, unknown_version
 from api.kafka.messages.cluster_messages import (
+    BROKERS,
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -24,6 +25,7 @@ from api.kafka.messages.cluster_messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DeletingTopic,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -32,12 +34,13 @@ from api.kafka.messages.cluster_messages import (
     IncrementalAlterConfigsResponse,
     MetadataPartition,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
     NamedValue,
     NewPartitions,
 )
-from api.kafka.messages.codec import Message, Parts
+from api.kafka.messages.codec import NO_TOPIC_ID, Message, Parts
 from api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of, offset_code_of
 from api.kafka.messages.group_messages import (
     CommitPartition,
@@ -99,6 +102,7 @@ from api.kafka.messages.log_messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     WantedEpoch,
 )
 from api.kafka.messages.sasl_messages import (
@@ -110,6 +114,8 @@ from api.kafka.messages.sasl_messages import (
 from api.kafka.messages.subscription import subscription_of
 
 __all__ = [
+    "BROKERS",
+    "NO_TOPIC_ID",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
     "AlteredConfigs",
@@ -137,6 +143,7 @@ __all__ = [
     "DeleteTopicsResponse",
     "DeletedGroup",
     "DeletedTopic",
+    "DeletingTopic",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
@@ -181,6 +188,7 @@ __all__ = [
     "Message",
     "MetadataPartition",
     "MetadataRequest",
+    "MetadataRequestTopic",
     "MetadataResponse",
     "MetadataTopic",
     "NamedValue",
@@ -199,6 +207,7 @@ __all__ = [
     "ProducePartition",
     "ProduceRequest",
     "ProduceResponse",
+    "ProduceTopic",
     "ProducedPartition",
     "ProducedTopic",
     "SaslAuthenticateRequest",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import field
 
-from api.kafka.messages.codec import At, Bool, Int8, Int16, Int32, Message, NullableString, String
+from api.kafka.messages.codec import NO_TOPIC_ID, At, Bool, Int8, Int16, Int32, Message, NullableString, String, Uuid
 
 __all__ = [
+    "BROKERS",
+    "NO_OPERATIONS",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
     "AlteredConfigs",
@@ -31,6 +33,7 @@ __all__ = [
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
     "DeletedTopic",
+    "DeletingTopic",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
@@ -48,7 +51,9 @@ __all__ = [
 ]
 
 #: The answer to a question for permissions: not asked, or not known.
-NO_OPERATIONS = -(2**31)
+NO_OPERATIONS: Final = -(2**31)
+#: The kind of nodes that clients ask for; the other one is controllers, which there are none of.
+BROKERS: Final = 1
 
 
 class ApiVersionsRequest(Message):
@@ -68,14 +73,15 @@ class ApiVersionsResponse(Message):
     throttle_ms: Annotated[Int32, At(1)] = 0
 
 
-class MetadataRequestTopic(Message):
-    name: String
+class MetadataRequestTopic(Message, kw_only=True):
+    topic_id: Annotated[Uuid, At(10)] = NO_TOPIC_ID
+    name: NullableString
 
 
 class MetadataRequest(Message):
     topics: list[MetadataRequestTopic] | None
     allow_auto_topic_creation: Annotated[Bool, At(4)] = True
-    include_cluster_operations: Annotated[Bool, At(8)] = False
+    include_cluster_operations: Annotated[Bool, At(8, 10)] = False
     include_topic_operations: Annotated[Bool, At(8)] = False
 
 
@@ -98,7 +104,8 @@ class MetadataPartition(Message):
 
 class MetadataTopic(Message):
     error_code: Int16
-    name: String
+    name: NullableString
+    topic_id: Annotated[Uuid, At(10)] = NO_TOPIC_ID
     is_internal: Annotated[Bool, At(1)] = False
     partitions: list[MetadataPartition] = field(default_factory=list)
     operations: Annotated[Int32, At(8)] = NO_OPERATIONS
@@ -110,11 +117,14 @@ class MetadataResponse(Message, kw_only=True):
     cluster_id: Annotated[NullableString, At(2)] = None
     controller_id: Annotated[Int32, At(1)] = -1
     topics: list[MetadataTopic]
-    operations: Annotated[Int32, At(8)] = NO_OPERATIONS
+    operations: Annotated[Int32, At(8, 10)] = NO_OPERATIONS
+    error_code: Annotated[Int16, At(13)] = 0
 
 
 class DescribeClusterRequest(Message):
     include_operations: Bool = False
+    endpoint_type: Annotated[Int8, At(1)] = BROKERS
+    include_fenced_brokers: Annotated[Bool, At(2)] = False
 
 
 class ClusterNode(Message):
@@ -122,12 +132,14 @@ class ClusterNode(Message):
     host: String
     port: Int32
     rack: NullableString = None
+    is_fenced: Annotated[Bool, At(2)] = False
 
 
 class DescribeClusterResponse(Message, kw_only=True):
     throttle_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: NullableString = None
+    endpoint_type: Annotated[Int8, At(1)] = BROKERS
     cluster_id: String
     controller_id: Int32
     brokers: list[ClusterNode]
@@ -166,8 +178,9 @@ class CreatedConfig(Message):
     sensitive: Bool
 
 
-class CreatedTopic(Message):
+class CreatedTopic(Message, kw_only=True):
     name: String
+    topic_id: Annotated[Uuid, At(7)] = NO_TOPIC_ID
     error_code: Int16
     error_message: NullableString = None
     num_partitions: Annotated[Int32, At(5)] = -1
@@ -180,13 +193,20 @@ class CreateTopicsResponse(Message, kw_only=True):
     topics: list[CreatedTopic]
 
 
-class DeleteTopicsRequest(Message):
-    names: list[String]
+class DeletingTopic(Message, kw_only=True):
+    name: NullableString = None
+    topic_id: Uuid = NO_TOPIC_ID
+
+
+class DeleteTopicsRequest(Message, kw_only=True):
+    topics: Annotated[list[DeletingTopic], At(6)] = field(default_factory=list)
+    names: Annotated[list[String], At(0, 5)] = field(default_factory=list)
     timeout_ms: Int32
 
 
-class DeletedTopic(Message):
-    name: String
+class DeletedTopic(Message, kw_only=True):
+    name: NullableString
+    topic_id: Annotated[Uuid, At(6)] = NO_TOPIC_ID
     error_code: Int16
     error_message: Annotated[NullableString, At(5)] = None
 

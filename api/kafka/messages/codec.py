@@ -23,6 +23,7 @@ import msgspec
 from mq.errors import Refused
 
 __all__ = [
+    "NO_TOPIC_ID",
     "At",
     "Bool",
     "Bytes",
@@ -43,6 +44,8 @@ __all__ = [
 
 #: Most elements of all arrays of one frame, and tagged fields: each takes Python's time, or is an object of it.
 ELEMENTS_MAX: Final = 100_000
+#: What stands in place of a topic's id where there is none.
+NO_TOPIC_ID: Final = bytes(16)
 _VARINT_BYTES_MAX: Final = 5
 _VERSION_MAX: Final = 1 << 15
 _SHORT: Final = struct.Struct(">h")

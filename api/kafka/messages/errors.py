@@ -72,6 +72,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     UNKNOWN_TOPIC_ID = 100
+    MISMATCHED_ENDPOINT_TYPE = 114
 
 
 _BY_CODE: Final = {
@@ -85,6 +86,7 @@ _BY_CODE: Final = {
     "system_name": ErrorCode.INVALID_TOPIC,
     "topic_name_case": ErrorCode.INVALID_TOPIC,
     "topic_id_unknown": ErrorCode.UNKNOWN_TOPIC_ID,
+    "endpoint_type": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
     "strict_topic": ErrorCode.POLICY_VIOLATION,
     "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,
     "illegal_generation": ErrorCode.ILLEGAL_GENERATION,

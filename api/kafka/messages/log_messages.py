@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import field
 
 from api.kafka.messages.codec import (
+    NO_TOPIC_ID,
     At,
     Int8,
     Int16,
@@ -16,6 +17,7 @@ from api.kafka.messages.codec import (
     NullableBytes,
     NullableString,
     String,
+    Uuid,
 )
 
 __all__ = [
@@ -55,8 +57,9 @@ class ProducePartition(Message):
     records: NullableBytes
 
 
-class ProduceTopic(Message):
-    name: String
+class ProduceTopic(Message, kw_only=True):
+    name: Annotated[String, At(0, 12)] = ""
+    topic_id: Annotated[Uuid, At(13)] = NO_TOPIC_ID
     partitions: list[ProducePartition]
 
 
@@ -82,8 +85,9 @@ class ProducedPartition(Message):
     error_message: Annotated[NullableString, At(8)] = None
 
 
-class ProducedTopic(Message):
-    name: String
+class ProducedTopic(Message, kw_only=True):
+    name: Annotated[String, At(0, 12)] = ""
+    topic_id: Annotated[Uuid, At(13)] = NO_TOPIC_ID
     partitions: list[ProducedPartition]
 
 
@@ -101,18 +105,20 @@ class FetchPartition(Message, kw_only=True):
     partition_max_bytes: Int32
 
 
-class FetchTopic(Message):
-    name: String
+class FetchTopic(Message, kw_only=True):
+    name: Annotated[String, At(0, 12)] = ""
+    topic_id: Annotated[Uuid, At(13)] = NO_TOPIC_ID
     partitions: list[FetchPartition]
 
 
-class ForgottenTopic(Message):
-    name: String
+class ForgottenTopic(Message, kw_only=True):
+    name: Annotated[String, At(0, 12)] = ""
+    topic_id: Annotated[Uuid, At(13)] = NO_TOPIC_ID
     partitions: list[Int32]
 
 
 class FetchRequest(Message, kw_only=True):
-    replica_id: Int32 = -1
+    replica_id: Annotated[Int32, At(0, 14)] = -1
     max_wait_ms: Int32
     min_bytes: Int32
     max_bytes: Int32
@@ -141,8 +147,9 @@ class FetchedPartition(Message):
     records: NullableBytes = b""
 
 
-class FetchedTopic(Message):
-    name: String
+class FetchedTopic(Message, kw_only=True):
+    name: Annotated[String, At(0, 12)] = ""
+    topic_id: Annotated[Uuid, At(13)] = NO_TOPIC_ID
     partitions: list[FetchedPartition]
 
 
@@ -168,6 +175,7 @@ class ListOffsetsRequest(Message, kw_only=True):
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, At(2)] = 0
     topics: list[ListOffsetsTopic]
+    timeout_ms: Annotated[Int32, At(10)] = 0
 
 
 class ListedOffset(Message):

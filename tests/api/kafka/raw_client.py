@@ -18,6 +18,8 @@ from tests.api.kafka.responses import RESPONSES
 __all__ = ["RawClient", "framed"]
 
 _KEYS = {api.request: api.key for api in APIS.values()}
+#: The newest version of those calls whose later ones name topics by their ids alone.
+_BY_NAME = {0: 12, 1: 12, 20: 5}
 
 
 @functools.cache
@@ -26,9 +28,9 @@ def _context(ca: str) -> ssl.SSLContext:
 
 
 def framed(request: Message, version: int | None = None) -> tuple[Frame, bytes]:
-    """Return a call, by default in its newest version, as a frame and as the bytes that are sent."""
+    """Return a call, by default in the newest version that names topics, as a frame and as the bytes that are sent."""
     api = APIS[_KEYS[type(request)]]
-    frame = Frame(api, api.high if version is None else version, 7, None, request)
+    frame = Frame(api, _BY_NAME.get(api.key, api.high) if version is None else version, 7, None, request)
     flexible = api.is_flexible(frame.version)
     parts: Parts = [b"\x00" if flexible else b""]
     write_message(parts, request, frame.version, flexible=flexible)
@@ -52,7 +54,7 @@ class RawClient:
         self.socket.close()
 
     def send(self, request: Message, version: int | None = None) -> Frame:
-        """Send a call, by default in its newest version."""
+        """Send a call, by default in the newest version that names topics."""
         frame, data = framed(request, version)
         self.socket.sendall(data)
         return frame

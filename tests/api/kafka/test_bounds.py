@@ -119,7 +119,9 @@ def test_kafka_06_ten_thousand_idle_connections_leave_the_others_served(tmp_path
 
 def _fetch(topic: str) -> FetchRequest:
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=64 * MIB)
-    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=64 * MIB, topics=[FetchTopic(topic, [wanted])])
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=64 * MIB, topics=[FetchTopic(name=topic, partitions=[wanted])]
+    )
 
 
 @pytest.mark.long

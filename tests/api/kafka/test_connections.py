@@ -49,7 +49,7 @@ def _append(topic: str, *values: bytes, acks: int = 1) -> ProduceRequest:
     times = np.full(len(values), 1_700_000_000_000, np.int64)
     rows = Records(pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary()), None, times)
     batch = encode_records(rows, base_offset=0)
-    return ProduceRequest(None, acks, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    return ProduceRequest(None, acks, 20_000, [ProduceTopic(name=topic, partitions=[ProducePartition(0, batch)])])
 
 
 def _join(group: str) -> JoinGroupRequest:

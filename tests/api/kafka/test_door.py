@@ -238,7 +238,9 @@ def test_kafka_03_what_a_client_sent_before_it_went_is_stored(kafka, topic) -> N
     with RawClient(kafka.port) as client:
         for value in (b"x" * (INLINE_BYTES + 1), b"behind it"):
             batch = encode_records(_records([value]), base_offset=0)
-            client.send(ProduceRequest(None, 0, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])]))
+            client.send(
+                ProduceRequest(None, 0, 20_000, [ProduceTopic(name=topic, partitions=[ProducePartition(0, batch)])])
+            )
     until(lambda: list(kafka.api.stored(topic).values()) == [2])
     assert _read(kafka, topic, 2)[1].value() == b"behind it"
 
@@ -383,7 +385,7 @@ def test_kafka_03_repeats_are_answered_while_partitions_commit_at_once(kafka, to
             )
             for index in range(4)
         ]
-        request = ProduceRequest(None, -1, 1_000, [ProduceTopic(topic, parts)])
+        request = ProduceRequest(None, -1, 1_000, [ProduceTopic(name=topic, partitions=parts)])
         answers = [client.ask(request) for _ in range(20)]
     offsets = [[(one.error_code, one.base_offset) for one in answer.topics[0].partitions] for answer in answers]
     assert offsets == [[(ErrorCode.NONE, 0)] * 4] * 20
@@ -405,7 +407,9 @@ def test_kafka_03_batches_under_way_keep_their_order_at_a_fence(tmp_path, topic)
 
         def sent(number: int) -> Frame:
             batch = encode_records(_records([b"v%d" % number]), base_offset=0, producer=(producer, 0, number))
-            return client.send(ProduceRequest(None, -1, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])]))
+            return client.send(
+                ProduceRequest(None, -1, 20_000, [ProduceTopic(name=topic, partitions=[ProducePartition(0, batch)])])
+            )
 
         frames = [sent(0)]
         until(lambda: log.end_offset == 2)

@@ -35,9 +35,8 @@ def _batch(count: int, size: int) -> bytes:
 def _send(port: int, topic: str, *batches: bytes) -> list[ProducedPartition]:
     parts = [ProducePartition(number, batch) for number, batch in enumerate(batches)]
     with RawClient(port) as client:
-        found: list[ProducedPartition] = (
-            client.ask(ProduceRequest(None, -1, 30_000, [ProduceTopic(topic, parts)])).topics[0].partitions
-        )
+        request = ProduceRequest(None, -1, 30_000, [ProduceTopic(name=topic, partitions=parts)])
+        found: list[ProducedPartition] = client.ask(request).topics[0].partitions
     return found
 
 

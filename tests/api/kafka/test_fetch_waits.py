@@ -41,7 +41,10 @@ def _request(
 ) -> FetchRequest:
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=partition_max)
     return FetchRequest(
-        max_wait_ms=wait_ms, min_bytes=bytes_min, max_bytes=bytes_max, topics=[FetchTopic(topic, [wanted])]
+        max_wait_ms=wait_ms,
+        min_bytes=bytes_min,
+        max_bytes=bytes_max,
+        topics=[FetchTopic(name=topic, partitions=[wanted])],
     )
 
 
@@ -148,7 +151,9 @@ def test_kafka_14_a_fetch_of_no_session_is_whole_whatever_its_id(kafka, filled, 
 def test_kafka_14_a_partition_with_an_error_has_no_records_and_not_none(kafka, filled) -> None:
     request = _request(filled, wait_ms=0)
     request.topics[0].partitions[0].fetch_offset = 99
-    request.topics.append(FetchTopic("nowhere", [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=KIB)]))
+    request.topics.append(
+        FetchTopic(name="nowhere", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=KIB)])
+    )
     with RawClient(kafka.port) as client:
         found = [one.partitions[0] for one in client.ask(request).topics]
     assert [(one.error_code, bytes(one.records or b"?")) for one in found] == [

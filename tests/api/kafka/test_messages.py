@@ -56,7 +56,7 @@ def _has(hint, version: int) -> bool:
 
 def _value(name: str, hint, version: int):
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if hint is Uuid:
+    if Uuid.__metadata__[0] in getattr(hint, "__metadata__", ()):
         return bytes(range(16))
     options = [one for one in get_args(plain) if one is not type(None)]
     if get_origin(plain) is list:
@@ -174,7 +174,3 @@ def test_kafka_01_the_answer_to_api_versions_has_no_tags_in_its_header() -> None
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     _, size = entity_reader(load_response_schema(API_VERSIONS, 3))(data[8:], 0)
     assert size == len(data) - 8
-
-
-def test_kafka_01_no_version_names_topics_by_id() -> None:
-    assert APIS[3].high < 10 and APIS[1].high < 13 and APIS[0].high < 13 and APIS[20].high < 6

@@ -37,7 +37,9 @@ def _bodies(name: str, count: int) -> list[str]:
 
 def _fetch(client: RawClient, topic: str, offset: int, bytes_max: int = CHUNK) -> FetchedPartition:
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
-    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=MIB, topics=[FetchTopic(topic, [wanted])])
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=MIB, topics=[FetchTopic(name=topic, partitions=[wanted])]
+    )
     found: FetchedPartition = client.ask(request).topics[0].partitions[0]
     return found
 

@@ -185,7 +185,9 @@ def _batch(producer: int, base: int, *bodies: str) -> bytes:
 
 
 def _sent(client: RawClient, topic: str, batch: bytes, queue: int = 0, timeout_ms: int = 20_000) -> tuple[int, int]:
-    asked = ProduceRequest(None, -1, timeout_ms, [ProduceTopic(topic, [ProducePartition(queue, batch)])])
+    asked = ProduceRequest(
+        None, -1, timeout_ms, [ProduceTopic(name=topic, partitions=[ProducePartition(queue, batch)])]
+    )
     (one,) = client.ask(asked).topics[0].partitions
     return one.error_code, one.base_offset
 

@@ -55,21 +55,25 @@ from api.kafka.messages.group_messages import (
 from api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, ProduceTopic, WantedEpochs
 
 ANYTHING: dict[type[Message], Callable[[str], Message]] = {
-    ProduceRequest: lambda name: ProduceRequest(None, 1, 1_000, [ProduceTopic(name, [ProducePartition(0, b"")])]),
+    ProduceRequest: lambda name: ProduceRequest(
+        None, 1, 1_000, [ProduceTopic(name=name, partitions=[ProducePartition(0, b"")])]
+    ),
     FetchRequest: lambda name: FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=1_000,
-        topics=[FetchTopic(name, [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)])],
+        topics=[
+            FetchTopic(name=name, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)])
+        ],
     ),
     ListOffsetsRequest: lambda name: ListOffsetsRequest(
         topics=[ListOffsetsTopic(name, [ListOffsetsPartition(index=0, timestamp=-1)])]
     ),
-    MetadataRequest: lambda name: MetadataRequest([MetadataRequestTopic(name)], False),
+    MetadataRequest: lambda name: MetadataRequest([MetadataRequestTopic(name=name)], False),
     DescribeClusterRequest: lambda name: DescribeClusterRequest(),
     InitProducerIdRequest: lambda name: InitProducerIdRequest(None, 1_000),
     CreateTopicsRequest: lambda name: CreateTopicsRequest([CreateTopic(name, 1, 1, [], [])], 1_000, True),
-    DeleteTopicsRequest: lambda name: DeleteTopicsRequest([name], 1_000),
+    DeleteTopicsRequest: lambda name: DeleteTopicsRequest(names=[name], timeout_ms=1_000),
     CreatePartitionsRequest: lambda name: CreatePartitionsRequest([NewPartitions(name, 9, None)], 1_000, True),
     DescribeConfigsRequest: lambda name: DescribeConfigsRequest([ConfigResource(2, name, None)]),
     AlterConfigsRequest: lambda name: AlterConfigsRequest([AlteringConfigs(2, name, [])], True),
@@ -129,4 +133,6 @@ def errors_in(answer: object) -> set[int]:
 
 def waiting_fetch(name: str) -> Message:
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
-    return FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1_000, topics=[FetchTopic(name, [wanted])])
+    return FetchRequest(
+        max_wait_ms=30_000, min_bytes=1, max_bytes=1_000, topics=[FetchTopic(name=name, partitions=[wanted])]
+    )

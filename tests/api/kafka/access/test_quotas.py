@@ -40,7 +40,9 @@ def test_kafka_11_bytes_of_answers_count(door, topic) -> None:
     slow = door.caller(topic, ("topic", topic, "subscribe"))
     assert door.admin.call("PUT", f"/v1/auth/quotas/{topic}", {"bytes_out_per_s": 10_000}).status == 200
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100_000)
-    fetch = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=100_000, topics=[FetchTopic(topic, [wanted])])
+    fetch = FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=100_000, topics=[FetchTopic(name=topic, partitions=[wanted])]
+    )
     with slow.raw() as client:
         began = time.monotonic()
         first, second = client.ask(fetch), client.ask(fetch)

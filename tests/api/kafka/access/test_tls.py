@@ -42,7 +42,7 @@ def test_kafka_03_what_a_producer_sent_over_tls_before_it_went_is_stored(door, t
     door.admin.put_topic(topic, partitions=1)
     records = Records(pa.nulls(1, pa.binary()), pa.array([b"x"]), None, np.full(1, 1_700_000_000_000, np.int64))
     batch = encode_records(records, base_offset=0)
-    append = ProduceRequest(None, 0, 20_000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    append = ProduceRequest(None, 0, 20_000, [ProduceTopic(name=topic, partitions=[ProducePartition(0, batch)])])
     with door.caller(topic, *everything(topic)).raw() as client:
         client.socket.sendall(framed(append)[1] * 300)
         if farewell:
