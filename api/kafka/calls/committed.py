@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 from api.host import Groups, HostedMeta, HostedTopic, Topics
 from api.kafka.access import Asker
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
+    ErrorCode,
+    FetchedGroup,
     FetchedOffset,
     FetchedOffsets,
+    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetFetchTopic,
     group_code_of,
     offset_code_of,
 )
+from api.kafka.topic_ids import topic_id_of
 from api.progress import QueueProgress
 from api.queue import Lanes, MovedProgress
 from mq.errors import DeltaMQError
 from mq.names import check_group
 from mq.queue import LaneKey
 
-__all__ = ["OffsetFetches"]
+__all__ = ["BY_ID", "OffsetFetches"]
+
+#: The version of OffsetCommit and of OffsetFetch from which on topics are named by id.
+BY_ID: Final = 10
+#: The versions of OffsetFetch from which on a group has an error of its own, and several groups are asked for.
+_GROUP_ERROR: Final = 2
+_SEVERAL_GROUPS: Final = 8
 
 
 class OffsetFetches:
@@ -46,24 +58,34 @@ class OffsetFetches:
         self._moved = moved
         self._progress = progress
 
-    async def fetch(self, request: OffsetFetchRequest, asker: Asker) -> OffsetFetchResponse:
-        """Return committed offsets, -1 where the group has none; null asks for all topics of the group."""
-        try:
-            name = check_group(request.group_id)
-            asker.check(OffsetFetchRequest, group=name)
-            if self._groups.find(name) is None:
-                await self._meta.refresh()
-        except DeltaMQError as error:
-            return OffsetFetchResponse(topics=[], error_code=group_code_of(error))
-        if request.topics is None:
-            is_shown = asker.shown("topic")
-            topics = [await self._all_of(name, topic) for topic in self._topics_of(name) if is_shown(topic.name)]
-        else:
-            topics = [
-                FetchedOffsets(one.name, [await self._named(name, one.name, index, asker) for index in one.partitions])
-                for one in request.topics
-            ]
-        return OffsetFetchResponse(topics=topics)
+    async def fetch(self, request: OffsetFetchRequest, version: int, asker: Asker) -> OffsetFetchResponse:
+        """Return committed offsets, -1 where the group has none; null asks for all topics of a group."""
+        if version >= _SEVERAL_GROUPS:
+            return OffsetFetchResponse(groups=await self._of_groups(request.groups, version, asker))
+        one = OffsetFetchGroup(group_id=request.group_id, topics=request.topics)
+        (found,) = await self._of_groups([one], version, asker)
+        return OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
+
+    async def _of_groups(self, asked: list[OffsetFetchGroup], version: int, asker: Asker) -> list[FetchedGroup]:
+        found, is_newest = list[FetchedGroup](), False
+        for one in asked:
+            try:
+                name = check_group(one.group_id)
+                asker.check(OffsetFetchRequest, group=name)
+                if not is_newest and self._groups.find(name) is None:
+                    await self._meta.refresh()
+                    is_newest = True
+            except DeltaMQError as error:
+                found.append(_refused(one, group_code_of(error), version))
+            else:
+                found.append(FetchedGroup(group_id=name, topics=await self._of_group(one, version, asker)))
+        return found
+
+    async def _of_group(self, asked: OffsetFetchGroup, version: int, asker: Asker) -> list[FetchedOffsets]:
+        if asked.topics is not None:
+            return [await self._named(asked.group_id, topic, version, asker) for topic in asked.topics]
+        is_shown, name = asker.shown("topic"), asked.group_id
+        return [await self._all_of(name, topic) for topic in self._topics_of(name) if is_shown(topic.name)]
 
     def _topics_of(self, group: str) -> Iterable[HostedTopic]:
         began = {topic for name, topic in self._meta.now.groups.began if name == group}
@@ -75,15 +97,21 @@ class OffsetFetches:
 
     async def _all_of(self, group: str, topic: HostedTopic) -> FetchedOffsets:
         found = [await self._found(group, topic, index) for index in range(self._places.count(topic.topic))]
-        return FetchedOffsets(topic.name, [one for one in found if one.offset >= 0 or one.error_code])
+        known = [one for one in found if one.offset >= 0 or one.error_code]
+        return FetchedOffsets(name=topic.name, topic_id=topic_id_of(topic.topic), partitions=known)
 
-    async def _named(self, group: str, name: str, index: int, asker: Asker) -> FetchedOffset:
+    async def _named(self, group: str, asked: OffsetFetchTopic, version: int, asker: Asker) -> FetchedOffsets:
         try:
+            name = await self._places.ids.name(asked.topic_id) if version >= BY_ID else asked.name
             asker.check(OffsetFetchRequest, topic=name)
             topic = await self._places.topic(name)
         except DeltaMQError as error:
-            return FetchedOffset(index, error_code=offset_code_of(error))
-        return await self._found(group, topic, index)
+            # In a topic that does not exist nothing is committed.
+            code = ErrorCode.NONE if error.code == "topic_not_found" else offset_code_of(error)
+            found = [FetchedOffset(index, error_code=code) for index in asked.partitions]
+        else:
+            found = [await self._found(group, topic, index) for index in asked.partitions]
+        return FetchedOffsets(name=asked.name, topic_id=asked.topic_id, partitions=found)
 
     async def _found(self, group: str, topic: HostedTopic, index: int) -> FetchedOffset:
         try:
@@ -107,3 +135,14 @@ class OffsetFetches:
         if committed is None:
             return FetchedOffset(index)
         return FetchedOffset(index, committed.offset, metadata=committed.metadata)
+
+
+def _refused(asked: OffsetFetchGroup, code: ErrorCode, version: int) -> FetchedGroup:
+    """Return the answer for a group of which nothing is told; versions without an error of the group have topics'."""
+    if version >= _GROUP_ERROR:
+        return FetchedGroup(group_id=asked.group_id, error_code=code)
+    topics = [
+        FetchedOffsets(name=one.name, partitions=[FetchedOffset(index, error_code=code) for index in one.partitions])
+        for one in asked.topics or ()
+    ]
+    return FetchedGroup(group_id=asked.group_id, topics=topics)

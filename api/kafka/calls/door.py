@@ -158,9 +158,9 @@ class Door:
     async def _of_group(self, frame: Frame, asker: Asker) -> Message | None:
         match frame.request:
             case OffsetCommitRequest() as request:
-                return await self._offsets.commit(request, asker)
+                return await self._offsets.commit(request, frame.version, asker)
             case OffsetFetchRequest() as request:
-                return await self._committed.fetch(request, asker)
+                return await self._committed.fetch(request, frame.version, asker)
             case OffsetDeleteRequest() as request:
                 return await self._offsets.delete(request, asker)
             case ListGroupsRequest() as request:

@@ -20,7 +20,7 @@ from api.audit import Audit
 from api.host import Call, Groups, HostedTopic, Owners
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
-from api.kafka.calls.committed import OffsetFetches
+from api.kafka.calls.committed import BY_ID, OffsetFetches
 from api.kafka.calls.members import Members
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
@@ -72,7 +72,7 @@ class OffsetChanges:
         #: Offsets that were beyond the end when they were committed, the oldest first.
         self._beyond: dict[tuple[str, str, int], int] = {}
 
-    async def commit(self, request: OffsetCommitRequest, asker: Asker) -> OffsetCommitResponse:
+    async def commit(self, request: OffsetCommitRequest, version: int, asker: Asker) -> OffsetCommitResponse:
         """Store offsets of a member, or of anybody while the group has no members."""
         group: Group | DeltaMQError
         try:
@@ -83,16 +83,30 @@ class OffsetChanges:
             group = await self._groups.for_use(name)
         except DeltaMQError as error:
             group = error
-        topics = []
-        for topic in request.topics:
-            back = {} if request.member_id else await self._put_back(group, topic, asker)
-            # A reset has no text: that of the commit is stored in the new epoch.
-            texts = {one.index for one in topic.partitions if one.metadata}
-            over = {index: one for index, one in back.items() if one.error_code or index not in texts}
-            left = [one for one in topic.partitions if one.index not in over]
-            done = [*over.values(), *[await self._stored(group, topic.name, one, asker) for one in left]]
-            topics.append(CommittedTopic(topic.name, done))
+        topics = [
+            CommittedTopic(
+                name=one.name,
+                topic_id=one.topic_id,
+                partitions=await self._committed_in(group, one, version, asker, is_member=bool(request.member_id)),
+            )
+            for one in request.topics
+        ]
         return OffsetCommitResponse(topics=topics)
+
+    async def _committed_in(
+        self, group: Group | DeltaMQError, topic: CommitTopic, version: int, asker: Asker, *, is_member: bool
+    ) -> list[CommittedOffset]:
+        if version >= BY_ID:
+            try:
+                topic.name = await self._places.ids.name(topic.topic_id)
+            except DeltaMQError as error:
+                group = group if isinstance(group, DeltaMQError) else error
+        back = {} if is_member else await self._put_back(group, topic, asker)
+        # A reset has no text: that of the commit is stored in the new epoch.
+        texts = {one.index for one in topic.partitions if one.metadata}
+        over = {index: one for index, one in back.items() if one.error_code or index not in texts}
+        left = [one for one in topic.partitions if one.index not in over]
+        return [*over.values(), *[await self._stored(group, topic.name, one, asker) for one in left]]
 
     async def _stored(
         self, group: Group | DeltaMQError, name: str, asked: CommitPartition, asker: Asker
@@ -210,7 +224,7 @@ class OffsetChanges:
                 codes = dict.fromkeys(one.partitions, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 codes = await self._deleted(name, one.name, one.partitions, asker)
-            topics.append(CommittedTopic(one.name, [CommittedOffset(*pair) for pair in codes.items()]))
+            topics.append(CommittedTopic(name=one.name, partitions=[CommittedOffset(*pair) for pair in codes.items()]))
         return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
 
     async def _deleted(self, group: str, name: str, indexes: Iterable[int], asker: Asker) -> dict[int, ErrorCode]:

@@ -342,7 +342,9 @@ class Producing:
             asker.check(InitProducerIdRequest)
             if request.transactional_id is not None:
                 raise _no_transactions()
-        except Forbidden as error:
+            if (request.producer_id < 0) != (request.producer_epoch < 0):
+                raise Refused("a producer has both an id and an epoch, or neither")
+        except Refused as error:
             return InitProducerIdResponse(error_code=error_code_of(error))
         made = new_producer_id(self._now_ms(), secrets.randbits(RANDOM_BITS))
         return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=made, producer_epoch=0)

@@ -6,7 +6,20 @@ from typing import Annotated
 
 from msgspec import field
 
-from api.kafka.messages.codec import At, Bool, Bytes, Int8, Int16, Int32, Int64, Message, NullableString, String
+from api.kafka.messages.codec import (
+    NO_TOPIC_ID,
+    At,
+    Bool,
+    Bytes,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableString,
+    String,
+    Uuid,
+)
 
 __all__ = [
     "CommitPartition",
@@ -45,6 +58,7 @@ __all__ = [
     "OffsetFetchGroup",
     "OffsetFetchRequest",
     "OffsetFetchResponse",
+    "OffsetFetchTopic",
     "SyncGroupRequest",
     "SyncGroupResponse",
 ]
@@ -177,8 +191,9 @@ class CommitPartition(Message, kw_only=True):
 
 
 class CommitTopic(Message):
-    name: String
-    partitions: list[CommitPartition]
+    name: Annotated[String, At(0, 9)] = ""
+    topic_id: Annotated[Uuid, At(10)] = NO_TOPIC_ID
+    partitions: list[CommitPartition] = field(default_factory=list)
 
 
 class OffsetCommitRequest(Message, kw_only=True):
@@ -196,8 +211,9 @@ class CommittedOffset(Message):
 
 
 class CommittedTopic(Message):
-    name: String
-    partitions: list[CommittedOffset]
+    name: Annotated[String, At(0, 9)] = ""
+    topic_id: Annotated[Uuid, At(10)] = NO_TOPIC_ID
+    partitions: list[CommittedOffset] = field(default_factory=list)
 
 
 class OffsetCommitResponse(Message, kw_only=True):
@@ -222,8 +238,9 @@ class OffsetDeleteResponse(Message, kw_only=True):
 
 
 class OffsetFetchTopic(Message):
-    name: String
-    partitions: list[Int32]
+    name: Annotated[String, At(0, 9)] = ""
+    topic_id: Annotated[Uuid, At(10)] = NO_TOPIC_ID
+    partitions: list[Int32] = field(default_factory=list)
 
 
 class OffsetFetchGroup(Message, kw_only=True):
@@ -249,8 +266,9 @@ class FetchedOffset(Message):
 
 
 class FetchedOffsets(Message):
-    name: String
-    partitions: list[FetchedOffset]
+    name: Annotated[String, At(0, 9)] = ""
+    topic_id: Annotated[Uuid, At(10)] = NO_TOPIC_ID
+    partitions: list[FetchedOffset] = field(default_factory=list)
 
 
 class FetchedGroup(Message, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec import field
 from api.kafka.messages.codec import (
     NO_TOPIC_ID,
     At,
+    Bool,
     Int8,
     Int16,
     Int32,
@@ -234,6 +235,8 @@ class InitProducerIdRequest(Message):
     transaction_timeout_ms: Int32
     producer_id: Annotated[Int64, At(3)] = -1
     producer_epoch: Annotated[Int16, At(3)] = -1
+    enable_two_phases: Annotated[Bool, At(6)] = False
+    keep_prepared: Annotated[Bool, At(6)] = False
 
 
 class InitProducerIdResponse(Message, kw_only=True):
@@ -241,3 +244,5 @@ class InitProducerIdResponse(Message, kw_only=True):
     error_code: Int16
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
+    ongoing_producer_id: Annotated[Int64, At(6)] = -1
+    ongoing_producer_epoch: Annotated[Int16, At(6)] = -1

@@ -18,8 +18,8 @@ from tests.api.kafka.responses import RESPONSES
 __all__ = ["RawClient", "framed"]
 
 _KEYS = {api.request: api.key for api in APIS.values()}
-#: The newest version of those calls whose later ones name topics by their ids alone.
-_BY_NAME = {0: 12, 1: 12, 20: 5}
+#: The newest version of those calls whose later ones name topics by their ids alone, or several groups (OffsetFetch).
+_BY_NAME = {0: 12, 1: 12, 8: 9, 9: 7, 20: 5}
 
 
 @functools.cache

@@ -47,7 +47,7 @@ def _commit(raw: RawClient, group: str, topic: str, *asked: tuple[int, int, str 
 
 
 def _fetch(raw: RawClient, group: str, topic: str, version: int | None = None) -> list[tuple[int, str]]:
-    (found,) = raw.ask(OffsetFetchRequest(group, [OffsetFetchTopic(topic, [0, 1])]), version).topics
+    (found,) = raw.ask(OffsetFetchRequest(group, [OffsetFetchTopic(name=topic, partitions=[0, 1])]), version).topics
     return [(one.offset, one.metadata) for one in sorted(found.partitions, key=lambda one: one.index)]
 
 
@@ -73,7 +73,9 @@ def test_kafka_13_the_text_of_a_commit_comes_back_until_the_next_commit(kafka, t
 
 def _request(group: str, topic: str, *asked: tuple[int, int, str | None]) -> OffsetCommitRequest:
     partitions = [CommitPartition(index=index, offset=offset, metadata=text) for index, offset, text in asked]
-    return OffsetCommitRequest(group_id=group, generation_id=-1, member_id="", topics=[CommitTopic(topic, partitions)])
+    return OffsetCommitRequest(
+        group_id=group, generation_id=-1, member_id="", topics=[CommitTopic(name=topic, partitions=partitions)]
+    )
 
 
 @KINDS

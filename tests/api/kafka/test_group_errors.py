@@ -63,9 +63,12 @@ def test_kafka_09_what_passes_has_a_number_after_which_consumers_try_again(
 
 def test_kafka_09_calls_of_a_group_say_that_they_may_be_tried_again(kafka, topic, monkeypatch) -> None:
     kafka.api.put_topic(topic, partitions=1)
-    one = CommitTopic(topic, [CommitPartition(index=0, offset=0)])
+    one = CommitTopic(name=topic, partitions=[CommitPartition(index=0, offset=0)])
     commit = OffsetCommitRequest(group_id="group", generation_id=-1, member_id="", topics=[one])
-    fetches = [OffsetFetchRequest("group", topics=[OffsetFetchTopic(topic, [0])]), OffsetFetchRequest("group", None)]
+    fetches = [
+        OffsetFetchRequest("group", topics=[OffsetFetchTopic(name=topic, partitions=[0])]),
+        OffsetFetchRequest("group", None),
+    ]
     join = JoinGroupRequest(
         group_id="group",
         session_timeout_ms=10_000,

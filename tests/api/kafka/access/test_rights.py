@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from api.kafka.access.needs import NEEDS
 from api.kafka.messages import (
+    DescribeGroupsRequest,
     ErrorCode,
     OffsetCommitRequest,
     OffsetFetchRequest,
@@ -103,6 +104,17 @@ def test_kafka_11_a_topic_is_made_by_its_first_producer_if_that_may_make_it(door
     assert not door.admin.partitions(f"{topic}.b")
 
 
+def test_kafka_17_groups_say_what_the_caller_may_do(door, topic) -> None:
+    assert door.admin.call("PUT", f"/v1/groups/{topic}", {}).status == 201
+    read, delete, describe = 1 << 3, 1 << 6, 1 << 8
+    for verbs, bits in ((["describe"], describe), (["subscribe", "delete"], read | delete | describe)):
+        with door.caller(topic, *(("group", topic, verb) for verb in verbs)).raw() as raw:
+            (told,) = raw.ask(DescribeGroupsRequest([topic], include_operations=True)).groups
+            assert (told.error_code, told.operations) == (0, bits)
+            (untold,) = raw.ask(DescribeGroupsRequest([topic])).groups
+            assert untold.operations == -(2**31)
+
+
 def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> None:
     door.admin.put_topic(topic, partitions=1)
     door.admin.send(topic, "a", "b")
@@ -112,7 +124,7 @@ def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> N
         with caller.raw() as client:
             partition = CommitPartition(index=0, offset=offset)
             request = OffsetCommitRequest(
-                group_id=topic, generation_id=-1, member_id="", topics=[CommitTopic(topic, [partition])]
+                group_id=topic, generation_id=-1, member_id="", topics=[CommitTopic(name=topic, partitions=[partition])]
             )
             return errors_in(client.ask(request))
 
