@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.auth import permit_put
 from api.host import Topics
 from api.kafka.access import Asker
-from api.kafka.calls.places import Node, Places
+from api.kafka.calls.places import EPOCH, Node, Places
 from api.kafka.messages import (
     BROKERS,
     NO_TOPIC_ID,
@@ -99,4 +99,4 @@ def _partition(index: int, leader: Node | None) -> MetadataPartition:
     """Return a partition as Kafka's clients see it: the store keeps the copies, so the leader is the only replica."""
     if leader is None:
         return MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, index, -1)
-    return MetadataPartition(ErrorCode.NONE, index, leader.id, 0, [leader.id], [leader.id])
+    return MetadataPartition(ErrorCode.NONE, index, leader.id, EPOCH, [leader.id], [leader.id])

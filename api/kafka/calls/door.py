@@ -16,6 +16,7 @@ from api.kafka.calls.fetching import Fetching
 from api.kafka.calls.group_lists import GroupLists
 from api.kafka.calls.group_offsets import OffsetChanges
 from api.kafka.calls.members import Members
+from api.kafka.calls.offset_lists import OffsetLists
 from api.kafka.calls.places import Places
 from api.kafka.calls.producing import Producing, Reply
 from api.kafka.calls.topics import TopicCalls
@@ -70,6 +71,9 @@ class Door:
         )
         self._producing = _producing(service, places)
         self._fetching = _fetching(service, places)
+        self._offset_lists = OffsetLists(
+            places, topics, service.partitions, service.reader, service.queue_reader, service.progress
+        )
         self._cluster = Cluster(places, topics, auto_create=service.settings.auto_create_topics)
         self._topics = TopicCalls(places, topics, service.delete_topic, audit)
         self._configs = TopicConfigs(places, topics, audit)
@@ -127,9 +131,9 @@ class Door:
             case FetchRequest() as request:
                 return await self._fetching.fetch(request, ticket, asker)
             case ListOffsetsRequest() as request:
-                return await self._fetching.list_offsets(request, asker)
+                return await self._offset_lists.offsets(request, frame.version, asker)
             case OffsetForLeaderEpochRequest() as request:
-                return await self._fetching.ends_of_epochs(request, asker)
+                return await self._offset_lists.ends_of_epochs(request, asker)
             case MetadataRequest() as request:
                 return await self._cluster.metadata(request, frame.version, asker)
             case DescribeClusterRequest() as request:
@@ -209,7 +213,6 @@ def _fetching(service: Service, places: Places) -> Fetching:
         service.partitions,
         service.reader,
         service.queue_reader,
-        service.progress,
         service.metrics,
     )
 

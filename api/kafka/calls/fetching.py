@@ -1,12 +1,10 @@
-"""Fetch, ListOffsets and OffsetForLeaderEpoch: rows of partitions become record batches.
+"""Fetch: rows of partitions become record batches.
 
     read each partition once --> enough bytes, or an error? -- yes --> answer
               ^                            | no
               '--- about enough commits -- wait until max_wait_ms
 
 There are no fetch sessions: every answer says session 0, and clients then name all partitions each time (KIP-227).
-
-A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch, 0.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Final
 
 from api.host import GONE, HostedTopic, Topics
 from api.kafka.access import Asker
-from api.kafka.calls.places import Places
+from api.kafka.calls.places import Places, check_epoch
 from api.kafka.calls.read_ahead import Chunk, Place, ReadAhead
 from api.kafka.messages import (
     ErrorCode,
@@ -27,22 +25,11 @@ from api.kafka.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    ListedOffset,
-    ListedTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetOfEpoch,
-    OffsetsOfEpochs,
-    WantedEpoch,
     error_code_of,
 )
 from api.kafka.records import encode_records
 from api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
 from api.log import Gauge, Metrics, Partition, Partitions
-from api.progress import QueueProgress
 from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
 from api.wire import Ticket
@@ -53,12 +40,6 @@ from tables.log import Fetched, FetchStatus
 
 __all__ = ["Fetching"]
 
-_LATEST: Final = -1
-_EARLIEST: Final = -2
-_MAX_TIMESTAMP: Final = -3
-_US: Final = 1_000
-#: The leader epoch of every partition; clients ask for a negative one if they do not know it.
-_EPOCH: Final = 0
 #: Errors after which consumers should try again, but with these numbers would not.
 _TRY_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
 
@@ -109,7 +90,6 @@ class Fetching:
         partitions: Partitions,
         reader: PartitionReader,
         queues: QueueReader,
-        progress: QueueProgress,
         metrics: Metrics,
     ) -> None:
         """`metrics` shows how much was read ahead."""
@@ -118,7 +98,6 @@ class Fetching:
         self._partitions = partitions
         self._reader = reader
         self._queues = queues
-        self._progress = progress
         self._metrics = metrics
         self._ahead = ahead = ReadAhead()
         text = "Messages for Kafka's consumers that were read before they were asked for."
@@ -176,6 +155,7 @@ class Fetching:
 
     async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
         asker.check(FetchRequest, topic=name)
+        check_epoch(wanted.current_leader_epoch)
         topic = await self._places.topic(name)
         queue = self._places.queue(topic, wanted.partition)
         if queue is not None:
@@ -282,93 +262,6 @@ class Fetching:
         if queues is None or queues.find(queue.name) != queue:
             return FETCH_MESSAGES_MAX
         return 0 if newest.is_sealed else newest.logical(log.end_offset) - asked.end_offset
-
-    async def list_offsets(self, request: ListOffsetsRequest, asker: Asker) -> ListOffsetsResponse:
-        """Return offsets by time; the earliest and the next one have names of their own."""
-        topics = []
-        for topic in request.topics:
-            listed = [await self._listed(topic.name, wanted, asker) for wanted in topic.partitions]
-            topics.append(ListedTopic(topic.name, listed))
-        return ListOffsetsResponse(topics=topics)
-
-    async def _listed(self, name: str, wanted: ListOffsetsPartition, asker: Asker) -> ListedOffset:
-        try:
-            asker.check(ListOffsetsRequest, topic=name)
-            topic = await self._places.topic(name)
-            queue = self._places.queue(topic, wanted.index)
-            if queue is not None:
-                return await self._listed_in_queue(topic, queue, wanted)
-            partition = topic.partition(self._places.partition(topic, wanted.index))
-            await partition.opened()
-            await partition.refresh()
-            log = await partition.opened()
-        except DeltaMQError as error:
-            return ListedOffset(wanted.index, error_code_of(error))
-        if wanted.timestamp == _LATEST:
-            return ListedOffset(wanted.index, ErrorCode.NONE, -1, log.end_offset)
-        if wanted.timestamp == _EARLIEST:
-            return ListedOffset(wanted.index, ErrorCode.NONE, -1, log.min_offset)
-        if wanted.timestamp == _MAX_TIMESTAMP:
-            newest = log.end_offset - 1 if log.end_offset > log.min_offset else -1
-            return ListedOffset(wanted.index, ErrorCode.NONE, log.append_ms if newest >= 0 else -1, newest)
-        if wanted.timestamp < 0:
-            return ListedOffset(wanted.index, ErrorCode.INVALID_REQUEST)
-        try:
-            offset = await self._partitions.run(partial(log.offset_at, wanted.timestamp * _US))
-        except DeltaMQError as error:
-            return ListedOffset(wanted.index, error_code_of(error))
-        if offset >= log.end_offset:
-            return ListedOffset(wanted.index, ErrorCode.NONE, -1, -1)
-        return ListedOffset(wanted.index, ErrorCode.NONE, wanted.timestamp, offset)
-
-    async def ends_of_epochs(self, request: OffsetForLeaderEpochRequest, asker: Asker) -> OffsetForLeaderEpochResponse:
-        """Return where the leader epochs end that readers know, by which they would notice a log that was cut."""
-        topics = []
-        for topic in request.topics:
-            found = [await self._end_of_epoch(topic.name, wanted, asker) for wanted in topic.partitions]
-            topics.append(OffsetsOfEpochs(topic.name, found))
-        return OffsetForLeaderEpochResponse(topics=topics)
-
-    async def _end_of_epoch(self, name: str, wanted: WantedEpoch, asker: Asker) -> OffsetOfEpoch:
-        if wanted.current_leader_epoch > _EPOCH:
-            return OffsetOfEpoch(ErrorCode.UNKNOWN_LEADER_EPOCH, wanted.index)
-        try:
-            asker.check(OffsetForLeaderEpochRequest, topic=name)
-        except DeltaMQError as error:
-            return OffsetOfEpoch(error_code_of(error), wanted.index)
-        latest = await self._listed(name, ListOffsetsPartition(index=wanted.index, timestamp=_LATEST), asker)
-        if latest.error_code != ErrorCode.NONE or wanted.leader_epoch != _EPOCH:
-            return OffsetOfEpoch(latest.error_code, wanted.index)
-        return OffsetOfEpoch(ErrorCode.NONE, wanted.index, _EPOCH, latest.offset)
-
-    async def _listed_in_queue(
-        self, topic: HostedTopic, queue: LogicalQueue, wanted: ListOffsetsPartition
-    ) -> ListedOffset:
-        """Return a logical offset of a queue, by time or at one of its ends (SPEC STATIC-15)."""
-        await self._topics.refresh()  # a remapping of another process counts
-        queue = self._places.queue(topic, queue.index) or queue
-        bounds = await self._progress.bounds(topic.topic, queue)
-        if wanted.timestamp == _LATEST:
-            return ListedOffset(wanted.index, ErrorCode.NONE, -1, bounds.end_offset)
-        if wanted.timestamp == _EARLIEST:
-            return ListedOffset(wanted.index, ErrorCode.NONE, -1, bounds.min_offset)
-        if wanted.timestamp == _MAX_TIMESTAMP:
-            return await self._newest(topic, queue, wanted.index)
-        if wanted.timestamp < 0:
-            return ListedOffset(wanted.index, ErrorCode.INVALID_REQUEST)
-        offset = await self._progress.offset_at(topic.topic, queue, wanted.timestamp * _US)
-        if offset >= bounds.end_offset:
-            return ListedOffset(wanted.index, ErrorCode.NONE, -1, -1)
-        return ListedOffset(wanted.index, ErrorCode.NONE, wanted.timestamp, offset)
-
-    async def _newest(self, topic: HostedTopic, queue: LogicalQueue, index: int) -> ListedOffset:
-        """Return the place of a queue's newest message; -1 if it has none."""
-        for segment in reversed(queue.readable):
-            log = await topic.partition(segment.partition).opened()
-            end = segment.end_offset if segment.is_sealed else log.end_offset
-            if end > log.min_offset:
-                return ListedOffset(index, ErrorCode.NONE, log.append_ms, segment.logical(end - 1))
-        return ListedOffset(index, ErrorCode.NONE, -1, -1)
 
 
 def _code_of(error: DeltaMQError) -> ErrorCode:

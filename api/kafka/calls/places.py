@@ -12,8 +12,10 @@ from mq.meta import Topic
 from mq.names import broker_of
 from mq.static import LogicalQueue, queue_name
 
-__all__ = ["Node", "Places", "address_of"]
+__all__ = ["EPOCH", "Node", "Places", "address_of", "check_epoch"]
 
+#: The leader epoch of every partition: its log is never cut, whichever process serves it. Clients say -1 for none.
+EPOCH: Final = 0
 _NODE_MAX: Final = 0x7FFF_FFFF
 
 
@@ -29,6 +31,12 @@ def address_of(text: str) -> Node:
     """Return the node of an address `HOST:PORT`."""
     host, _, port = text.rpartition(":")
     return Node(zlib.crc32(text.encode()) & _NODE_MAX, host.strip("[]"), int(port))
+
+
+def check_epoch(current: int) -> None:
+    """Return if a client may know this leader epoch, else raise `Conflict` (`leader_epoch_unknown`)."""
+    if current > EPOCH:
+        raise Conflict(f"leader epoch {current} has not begun: it is {EPOCH}", code="leader_epoch_unknown")
 
 
 class Places:

@@ -86,6 +86,8 @@ _BY_CODE: Final = {
     "system_name": ErrorCode.INVALID_TOPIC,
     "topic_name_case": ErrorCode.INVALID_TOPIC,
     "topic_id_unknown": ErrorCode.UNKNOWN_TOPIC_ID,
+    "leader_epoch_unknown": ErrorCode.UNKNOWN_LEADER_EPOCH,
+    "offset_name_unknown": ErrorCode.UNSUPPORTED_VERSION,
     "endpoint_type": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
     "strict_topic": ErrorCode.POLICY_VIOLATION,
     "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,

@@ -1,0 +1,184 @@
+"""ListOffsets and OffsetForLeaderEpoch: where partitions begin and end, and what is where by time.
+
+A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, NamedTuple
+
+from api.host import GONE, HostedTopic, Topics
+from api.kafka.access import Asker
+from api.kafka.calls.places import EPOCH, Places, check_epoch
+from api.kafka.messages import (
+    ErrorCode,
+    ListedOffset,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetOfEpoch,
+    OffsetsOfEpochs,
+    WantedEpoch,
+    error_code_of,
+)
+from api.kafka.rows import RECORD_COLUMNS, time_of
+from api.log import Partition, Partitions
+from api.progress import QueueProgress
+from api.reading import FetchQuery, PartitionReader, QueueReader
+from mq.errors import DeltaMQError, Unprocessable
+from mq.static import LogicalQueue
+
+__all__ = ["OffsetLists"]
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING: Final = -6
+#: The first version that has each name of an offset.
+_SINCE: Final = {
+    _LATEST: 1,
+    _EARLIEST: 1,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING: 11,
+}
+#: What nothing has: there is no other storage to which messages are moved.
+_TIERED: Final = (_LATEST_TIERED, _EARLIEST_PENDING)
+_US: Final = 1_000
+
+
+class _Found(NamedTuple):
+    """An offset, and the time of its message; both are -1 if there is none."""
+
+    offset: int = -1
+    time_ms: int = -1
+
+
+class OffsetLists:
+    """The calls about places in partitions; used on the event loop."""
+
+    def __init__(
+        self,
+        places: Places,
+        topics: Topics,
+        partitions: Partitions,
+        reader: PartitionReader,
+        queues: QueueReader,
+        progress: QueueProgress,
+    ) -> None:
+        """Take the parts that know where messages are."""
+        self._places = places
+        self._topics = topics
+        self._partitions = partitions
+        self._reader = reader
+        self._queues = queues
+        self._progress = progress
+
+    async def offsets(self, request: ListOffsetsRequest, version: int, asker: Asker) -> ListOffsetsResponse:
+        """Return offsets by time, or by the names that the version has."""
+        topics = []
+        for topic in request.topics:
+            listed = [await self._listed(topic.name, wanted, version, asker) for wanted in topic.partitions]
+            topics.append(ListedTopic(topic.name, listed))
+        return ListOffsetsResponse(topics=topics)
+
+    async def _listed(self, name: str, wanted: ListOffsetsPartition, version: int, asker: Asker) -> ListedOffset:
+        try:
+            asker.check(ListOffsetsRequest, topic=name)
+            check_epoch(wanted.leader_epoch)
+            if wanted.timestamp < 0 and version < _SINCE.get(wanted.timestamp, version + 1):
+                detail = f"time: version {version} of ListOffsets has no offset named {wanted.timestamp}"
+                raise Unprocessable(detail, code="offset_name_unknown")
+            topic = await self._places.topic(name)
+            try:
+                found = await self._found(topic, wanted.index, wanted.timestamp)
+            except GONE as error:
+                raise await self._topics.explained(topic, error) from error
+        except DeltaMQError as error:
+            return ListedOffset(wanted.index, error_code_of(error))
+        epoch = -1 if found.offset < 0 else EPOCH
+        return ListedOffset(wanted.index, ErrorCode.NONE, found.time_ms, found.offset, epoch)
+
+    async def _found(self, topic: HostedTopic, index: int, wanted: int) -> _Found:
+        queue = self._places.queue(topic, index)
+        if queue is not None:
+            return await self._found_in_queue(topic, queue, wanted)
+        partition = topic.partition(self._places.partition(topic, index))
+        await partition.opened()
+        await partition.refresh()
+        log = await partition.opened()
+        if wanted in _TIERED:
+            return _Found()
+        if wanted in (_EARLIEST, _EARLIEST_LOCAL):
+            return _Found(log.min_offset)
+        if wanted == _LATEST:
+            return _Found(log.end_offset)
+        if wanted == _MAX_TIMESTAMP:
+            offset = log.end_offset - 1 if log.end_offset > log.min_offset else log.end_offset
+        else:
+            offset = await self._partitions.run(partial(log.offset_at, wanted * _US))
+        return await self._with_time(topic, partition, None, offset) if offset < log.end_offset else _Found()
+
+    async def _found_in_queue(self, topic: HostedTopic, queue: LogicalQueue, wanted: int) -> _Found:
+        """Return a logical offset of a queue, by time or at one of its ends (SPEC STATIC-15)."""
+        await self._topics.refresh()  # a remapping of another process counts
+        queue = self._places.queue(topic, queue.index) or queue
+        if wanted in _TIERED:
+            return _Found()
+        if wanted == _MAX_TIMESTAMP:
+            offset = await self._newest(topic, queue)
+            return _Found() if offset is None else await self._with_time(topic, None, queue, offset)
+        bounds = await self._progress.bounds(topic.topic, queue)
+        if wanted in (_EARLIEST, _EARLIEST_LOCAL):
+            return _Found(bounds.min_offset)
+        if wanted == _LATEST:
+            return _Found(bounds.end_offset)
+        offset = await self._progress.offset_at(topic.topic, queue, wanted * _US)
+        return await self._with_time(topic, None, queue, offset) if offset < bounds.end_offset else _Found()
+
+    async def _newest(self, topic: HostedTopic, queue: LogicalQueue) -> int | None:
+        """Return the place of a queue's newest message; None if it has none."""
+        for segment in reversed(queue.readable):
+            log = await topic.partition(segment.partition).opened()
+            end = segment.end_offset if segment.is_sealed else log.end_offset
+            if end > log.min_offset:
+                return segment.logical(end - 1)
+        return None
+
+    async def _with_time(
+        self, topic: HostedTopic, partition: Partition | None, queue: LogicalQueue | None, offset: int
+    ) -> _Found:
+        """Return an offset with the time that a reader sees of its message; no message if it was removed just now."""
+        query = FetchQuery(offset, 1, 1, 0, None, RECORD_COLUMNS)
+        if partition is not None:
+            found = await self._reader.look(partition, await partition.opened(), query, offset)
+        else:
+            assert queue is not None, "it is either"
+            found, _ = await self._queues.look(topic, queue.name, query)
+        return _Found(offset, time_of(found.rows)) if found.rows.num_rows else _Found()
+
+    async def ends_of_epochs(self, request: OffsetForLeaderEpochRequest, asker: Asker) -> OffsetForLeaderEpochResponse:
+        """Return where the leader epochs end that readers know, by which they would notice a log that was cut."""
+        topics = []
+        for topic in request.topics:
+            found = [await self._end_of_epoch(topic.name, wanted, asker) for wanted in topic.partitions]
+            topics.append(OffsetsOfEpochs(topic.name, found))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    async def _end_of_epoch(self, name: str, wanted: WantedEpoch, asker: Asker) -> OffsetOfEpoch:
+        try:
+            asker.check(OffsetForLeaderEpochRequest, topic=name)
+            check_epoch(wanted.current_leader_epoch)
+        except DeltaMQError as error:
+            return OffsetOfEpoch(error_code_of(error), wanted.index)
+        latest = await self._listed(name, ListOffsetsPartition(index=wanted.index, timestamp=_LATEST), 1, asker)
+        if latest.error_code != ErrorCode.NONE or wanted.leader_epoch != EPOCH:
+            return OffsetOfEpoch(latest.error_code, wanted.index)
+        return OffsetOfEpoch(ErrorCode.NONE, wanted.index, EPOCH, latest.offset)
