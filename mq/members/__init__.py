@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from mq.members.classic_group import ClassicGroup, Joined, Joining, MemberError, Phase
+from mq.members.classic_group import (
+    MEMBERS_MAX,
+    SESSION_MS_MAX,
+    SESSION_MS_MIN,
+    ClassicGroup,
+    Joined,
+    Joining,
+    MemberError,
+    Phase,
+)
 
-__all__ = ["ClassicGroup", "Joined", "Joining", "MemberError", "Phase"]
+__all__ = [
+    "MEMBERS_MAX",
+    "SESSION_MS_MAX",
+    "SESSION_MS_MIN",
+    "ClassicGroup",
+    "Joined",
+    "Joining",
+    "MemberError",
+    "Phase",
+]

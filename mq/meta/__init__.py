@@ -83,7 +83,16 @@ from mq.meta.static_topics import (
     queues_of,
     static_faults,
 )
-from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
+from mq.meta.topic_settings import (
+    CLEANUP_POLICY,
+    RETENTION,
+    FlushMode,
+    OrderStrategy,
+    TopicRequest,
+    TopicSettings,
+    removes_by_time,
+    settings_after,
+)
 from mq.meta.topics import (
     Event,
     MetaState,
@@ -97,9 +106,11 @@ from mq.meta.topics import (
 )
 
 __all__ = [
+    "CLEANUP_POLICY",
     "KNOWN_FEATURES",
     "META_ROLE",
     "NO_OFFSET",
+    "RETENTION",
     "STRATEGIES",
     "Access",
     "AccessState",
@@ -198,7 +209,9 @@ __all__ = [
     "progress_of",
     "queues_of",
     "readers_of",
+    "removes_by_time",
     "require_world",
+    "settings_after",
     "static_faults",
     "upgrade_of",
 ]

@@ -2,17 +2,41 @@
 
 A setting is checked when it is requested (`PUT /v1/topics/{topic}`). Stored settings are read without a check of their
 bounds, so that a release with other bounds can still start.
+
+Kafka's clients give a topic settings of theirs. They are kept as they were given, and mean nothing here but for two,
+which decide together how long messages are kept (SPEC KAFKA-15):
+
+    cleanup.policy            retention.ms        retention_ms
+    delete, compact,delete    60000               60000
+                              -1                  the longest
+                              (not given)         the default
+    compact, or empty         anything            the longest: nothing is removed by time
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
-from mq.limits import RETENTION_MS_DEFAULT
+from mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from mq.partitioners import Partitioner
 
-__all__ = ["FlushMode", "OrderStrategy", "TopicRequest", "TopicSettings"]
+__all__ = [
+    "CLEANUP_POLICY",
+    "RETENTION",
+    "FlushMode",
+    "OrderStrategy",
+    "TopicRequest",
+    "TopicSettings",
+    "removes_by_time",
+    "settings_after",
+]
+
+#: Kafka's names of the two settings that mean something here.
+CLEANUP_POLICY: Final = "cleanup.policy"
+RETENTION: Final = "retention.ms"
+_DELETE: Final = "delete"
 
 OrderStrategy = Literal["best_tried", "strict"]
 FlushMode = Literal["sync", "async"]
@@ -46,6 +70,8 @@ class TopicRequest:
     message_type: str | None = None
     flush: FlushMode | None = None
     partitioner: Partitioner | None = None
+    #: Settings by Kafka's names, valid ones; None puts one back to its default.
+    kafka: Mapping[str, str | None] = field(default_factory=dict)
 
     def over(self, settings: TopicSettings) -> TopicSettings:
         """Return `settings` with the changes of this request."""
@@ -56,3 +82,42 @@ class TopicRequest:
             flush=self.flush or settings.flush,
             partitioner=self.partitioner or settings.partitioner,
         )
+
+
+def removes_by_time(kafka: Mapping[str, str]) -> bool:
+    """Whether messages of a topic with these settings of Kafka's are removed when they are old."""
+    return _DELETE in kafka.get(CLEANUP_POLICY, _DELETE).split(",")
+
+
+def settings_after(
+    request: TopicRequest, settings: TopicSettings, kafka: Mapping[str, str]
+) -> tuple[TopicSettings, Mapping[str, str]]:
+    """Return a topic's settings, and what it keeps of Kafka's, after `request`.
+
+    A `retention_ms` that is asked for otherwise than by Kafka's settings counts whatever the cleanup policy is: that
+    becomes one by which messages are removed by time.
+    """
+    # A time that was set otherwise counts again when a policy by which it does not is over.
+    given = {**_named(settings.retention_ms), **kafka} if removes_by_time(kafka) else dict(kafka)
+    if request.retention_ms is not None:
+        given.pop(RETENTION, None)
+        given |= _named(request.retention_ms)
+        if not removes_by_time(given):
+            given[CLEANUP_POLICY] = ",".join(filter(None, (given[CLEANUP_POLICY], _DELETE)))
+    changed = {**given, **request.kafka}
+    kept = {name: value for name, value in changed.items() if value is not None}
+    retention_ms = RETENTION_MS_MAX
+    if removes_by_time(kept):
+        retention_ms = _retention_ms(kept.get(RETENTION))
+        if kept.get(RETENTION) == str(retention_ms) != str(RETENTION_MS_DEFAULT):
+            del kept[RETENTION]  # `retention_ms` says it
+    return replace(request.over(settings), retention_ms=retention_ms), kept
+
+
+def _named(retention_ms: int) -> dict[str, str]:
+    return {} if retention_ms == RETENTION_MS_DEFAULT else {RETENTION: str(retention_ms)}
+
+
+def _retention_ms(given: str | None) -> int:
+    ms = RETENTION_MS_DEFAULT if given is None else int(given)
+    return RETENTION_MS_MAX if ms < 0 else min(ms, RETENTION_MS_MAX)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from mq.errors import Conflict, Corrupt, NotFound
-from mq.meta.topic_settings import TopicRequest, TopicSettings
+from mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
 from mq.names import check_client_topic
 from mq.partitioners import Partitioner
 from mq.routing import (
@@ -91,6 +91,8 @@ class Topic:
     generation: int = 0
     #: Its logical queues; None for a plain topic.
     static: StaticQueues | None = None
+    #: What Kafka's clients set of Kafka's own settings, by name (SPEC KAFKA-15).
+    kafka: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def client_partitions(self) -> tuple[str, ...]:
@@ -151,10 +153,21 @@ class StoredTopic(msgspec.Struct):
     created_ms: int
     generation: int
     static: StaticQueues | None = None
+    #: Not there unless something is set.
+    kafka: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, topic: Topic) -> StoredTopic:
-        return cls(topic.name, topic.id, topic.route, topic.settings, topic.created_ms, topic.generation, topic.static)
+        return cls(
+            topic.name,
+            topic.id,
+            topic.route,
+            topic.settings,
+            topic.created_ms,
+            topic.generation,
+            topic.static,
+            topic.kafka or msgspec.UNSET,
+        )
 
     def topic(self) -> Topic:
         return Topic(
@@ -165,6 +178,7 @@ class StoredTopic(msgspec.Struct):
             created_ms=self.created_ms,
             generation=self.generation,
             static=self.static,
+            kafka={} if isinstance(self.kafka, msgspec.UnsetType) else self.kafka,
         )
 
 
@@ -275,7 +289,7 @@ def decide_put_topic(
         )
     if request.partitioner is not None:
         check_partitioner(name, present.settings, request.partitioner)
-    settings = request.over(present.settings)
+    settings, kafka = settings_after(request, present.settings, present.kafka)
     route = present.route
     if request.routes is not None:
         expanded = expand_by_hand(route, request.routes)
@@ -285,7 +299,7 @@ def decide_put_topic(
     _refuse_taken(state, name, route.partitions[len(present.route.partitions) :])
     if len(route.partitions) > len(present.route.partitions):
         check_may_grow(name, settings, "partitions" if request.routes is None else "routes")
-    changed = replace(present, route=route, settings=settings)
+    changed = replace(present, route=route, settings=settings, kafka=kafka)
     return () if changed == present else (TopicPut(topic=changed),)
 
 
@@ -338,13 +352,15 @@ def _created(
     else:
         route = default_route(name, brokers) if count is None else new_route(name, count, brokers)
     _refuse_taken(state, name, route.partitions)
+    settings, kafka = settings_after(request, TopicSettings(), {})
     return Topic(
         name=name,
         id=new_id,
         route=route,
-        settings=request.over(TopicSettings()),
+        settings=settings,
         created_ms=now_ms,
         generation=state.ended.get(name, 0),
+        kafka=kafka,
     )
 
 

@@ -76,6 +76,30 @@ def test_kafka_04_java_clients_of_each_generation_write_and_read_the_rows_that_o
     assert sum(committed.values()) == _COUNT
 
 
+def test_kafka_15_kafkas_tools_show_and_change_settings(served) -> None:
+    tools, server = Java(GENERATIONS["4.3"]), ("--bootstrap-server", served.address)
+    made = ("--create", "--topic", "orders", "--partitions", "2", "--replication-factor", "1")
+    settings = (
+        "--config",
+        "cleanup.policy=compact",
+        "--config",
+        "min.insync.replicas=1",
+        "--config",
+        "retention.ms=-1",
+    )
+    tools.run("org.apache.kafka.tools.TopicCommand", *server, *made, *settings)
+    shown = tools.run("org.apache.kafka.tools.TopicCommand", *server, "--describe")
+    head = next(line for line in shown if "PartitionCount: 2" in line)
+    assert all(one in head for one in ("cleanup.policy=compact", "min.insync.replicas=1", "retention.ms=-1")), head
+    for wanted in ("--under-min-isr-partitions", "--at-min-isr-partitions", "--unavailable-partitions"):
+        found = tools.run("org.apache.kafka.tools.TopicCommand", *server, "--describe", wanted)
+        assert len(_partitions(found)) == (2 if wanted == "--at-min-isr-partitions" else 0), found
+
+
+def _partitions(lines: list[str]) -> list[str]:
+    return [line for line in lines if "Partition: " in line]
+
+
 def _of(kind: str, lines: list[list[str]]) -> list[list[str]]:
     return [line for line in lines if line and line[0] == kind]
 

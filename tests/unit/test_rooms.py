@@ -27,6 +27,7 @@ ROOMS = (
             "kafka.messages",
             "kafka.records",
             "kafka.server",
+            "kafka.settings",
             "log",
             "openapi",
             "order",

@@ -1,23 +1,18 @@
-"""The settings of topics that have a counterpart in Kafka: what they are, and their changes.
-
-    retention.ms                                    the topic's own; -1 is the longest time
-    deltamq.partitioner                             lp or kafka: set when a topic is made, shown, and never changed
-    cleanup.policy, compression.type, ...           have one possible value, which is shown
-    segment.*, flush.*, index.*, ...                how Kafka stores a topic: taken when a topic is made, and not kept
+"""The settings of topics and nodes: what they are, and the changes of topics' (SPEC KAFKA-15).
 
 `IncrementalAlterConfigs` changes what it names; the older `AlterConfigs` puts all that it does not name back to its
-default.
+default. What the first names and a topic cannot have is refused by its name, and the rest is changed; Kafka's brokers
+change nothing of the topic then, so that one setting of a later or earlier release keeps a mirror from all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from api.audit import Audit
 from api.auth import permit_put
-from api.host import Topics
+from api.host import HostedTopic, Topics
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import Places
@@ -25,10 +20,12 @@ from api.kafka.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
-    AlteringConfig,
     ConfigEntry,
     ConfigResource,
     ConfigResult,
+    ConfigSynonym,
+    CreatedConfig,
+    DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     ErrorCode,
@@ -37,71 +34,83 @@ from api.kafka.messages import (
     NamedValue,
     error_code_of,
 )
-from mq.errors import DeltaMQError, Refused, Unprocessable
-from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_MAX, RETENTION_MS_MIN
-from mq.meta import TopicRequest, TopicSettings, check_partitioner
+from api.kafka.settings import (
+    PARTITIONER,
+    TOPIC_SETTINGS,
+    Change,
+    Changes,
+    Operation,
+    Shown,
+    changes_of,
+    shown_of_topic,
+)
+from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
+from mq.meta import TopicRequest, TopicSettings, check_partitioner, settings_after
 from mq.names import check_client_topic
-from mq.partitioners import Partitioner
 
-__all__ = ["TopicConfigs", "settings_of"]
+__all__ = ["Configs", "created_configs", "settings_of"]
 
 _TOPIC: Final = 2
-#: Where a value comes from: set for the topic, or a default.
-_SET: Final = 1
-_DEFAULT: Final = 5
-_FOR_EVER: Final = -1
-#: Kinds of incremental changes; the others are for values that are lists, which no setting here is.
-_PUT: Final = 0
-_RESET: Final = 1
-_RETENTION: Final = "retention.ms"
-_PARTITIONER: Final = "deltamq.partitioner"
-_PARTITIONERS: Final[Mapping[str, Partitioner]] = {"lp": "lp", "kafka": "kafka"}
-#: Settings with one possible value here.
-_FIXED: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "compression.type": "producer"}
-#: Settings about how Kafka stores a topic, which nothing here depends on.
-_IGNORED: Final = ("segment.", "flush.", "index.", "min.insync.replicas", "unclean.", "file.delete.", "preallocate")
+_NODE: Final = 4
+#: Loggers, what clients measure, groups: Kafka has settings of them, and here they have none.
+_WITHOUT: Final = (8, 16, 32)
+#: Most settings of which an error says what is wrong.
+_SAID_MAX: Final = 16
 
 
-class TopicConfigs:
+class Configs:
     """The calls about settings; used on the event loop."""
 
-    def __init__(self, places: Places, topics: Topics, audit: Audit | None) -> None:
+    def __init__(self, places: Places, topics: Topics, audit: Audit | None, node: Sequence[Shown]) -> None:
+        """`node` are the settings of this process."""
         self._places = places
         self._topics = topics
         self._audit = audit
+        self._node = node
 
     async def describe(self, request: DescribeConfigsRequest, asker: Asker) -> DescribeConfigsResponse:
-        """Return the settings of topics; nodes show none."""
-        return DescribeConfigsResponse(results=[await self._described(one, asker) for one in request.resources])
+        """Return the settings of topics and of this process."""
+        return DescribeConfigsResponse(
+            results=[await self._described(one, request, asker) for one in request.resources]
+        )
 
-    async def _described(self, asked: ConfigResource, asker: Asker) -> ConfigResult:
+    async def _described(self, asked: ConfigResource, request: DescribeConfigsRequest, asker: Asker) -> ConfigResult:
         kind, name = asked.resource_type, asked.resource_name
-        if kind != _TOPIC:
-            return ConfigResult(ErrorCode.NONE, None, kind, name)
         try:
-            asker.check(DescribeConfigsRequest, topic=name)
-            topic = await self._places.topic(check_client_topic(name))
+            shown = await self._shown(kind, name, asker)
         except DeltaMQError as error:
             return ConfigResult(error_code_of(error), error.detail, kind, name)
-        entries = [one for one in _entries(topic.settings) if asked.keys is None or one.name in asked.keys]
+        entries = [_entry(one, request) for one in shown if not asked.keys or one.name in asked.keys]
         return ConfigResult(ErrorCode.NONE, None, kind, name, entries)
+
+    async def _shown(self, kind: int, name: str, asker: Asker) -> Sequence[Shown]:
+        if kind == _TOPIC:
+            asker.check(DescribeConfigsRequest, topic=name)
+            topic = await self._places.topic(check_client_topic(name))
+            return shown_of_topic(topic.settings, topic.topic.kafka)
+        asker.check(DescribeClusterRequest)
+        if kind in _WITHOUT or (kind == _NODE and not name):  # no name: what was set for all nodes by Kafka's calls
+            return []
+        if kind != _NODE:
+            raise Refused(f"there are no settings of resources of type {kind}")
+        if name != str(self._places.here.id):
+            raise Refused(f"this is node {self._places.here.id}: ask node {name} itself for its settings")
+        return self._node
 
     async def replace(self, request: AlterConfigsRequest, asker: Asker) -> AlterConfigsResponse:
         """Give topics these settings, and the others their defaults."""
         done = []
         for one in request.resources:
-            asked = [AlteringConfig(config.name, _PUT, config.value) for config in one.configs]
-            if all(config.name != _RETENTION for config in asked):
-                asked.append(AlteringConfig(_RETENTION, _RESET, None))
+            asked = [Change(config.name, Operation.SET, config.value) for config in one.configs]
             done.append(await self._altered(request, one.resource_type, one.resource_name, asked, asker))
         return AlterConfigsResponse(responses=done)
 
     async def alter(self, request: IncrementalAlterConfigsRequest, asker: Asker) -> IncrementalAlterConfigsResponse:
         """Change the settings that are named."""
-        done = [
-            await self._altered(request, one.resource_type, one.resource_name, one.configs, asker)
-            for one in request.resources
-        ]
+        done = []
+        for one in request.resources:
+            asked = [Change(config.name, config.operation, config.value) for config in one.configs]
+            done.append(await self._altered(request, one.resource_type, one.resource_name, asked, asker))
         return IncrementalAlterConfigsResponse(responses=done)
 
     async def _altered(
@@ -109,7 +118,7 @@ class TopicConfigs:
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
         kind: int,
         name: str,
-        asked: Iterable[AlteringConfig],
+        asked: Sequence[Change],
         asker: Asker,
     ) -> AlteredConfigs:
         try:
@@ -117,11 +126,20 @@ class TopicConfigs:
                 raise Refused("only settings of topics can be changed here; the service has its own in its settings")
             asker.check(type(request), topic=name)
             topic = await self._places.topic(check_client_topic(name))
-            retention_ms = _changed_retention(name, asked, topic.settings)
-            if retention_ms not in (None, topic.settings.retention_ms) and not request.validate_only:
+            is_whole = isinstance(request, AlterConfigsRequest)
+            changes = _changes(topic, asked, {} if is_whole else topic.topic.kafka)
+            if is_whole:
+                _check(changes)
+                named = {one.name for one in asked} | {PARTITIONER}
+                changes.kafka |= dict.fromkeys(TOPIC_SETTINGS.keys() - named)
+            wanted = TopicRequest(kafka=changes.kafka)
+            is_change = settings_after(wanted, topic.settings, topic.topic.kafka) != (topic.settings, topic.topic.kafka)
+            if is_change and not request.validate_only:
                 permit = permit_put(asker.caller, name)
-                async with recorded(self._audit, asker, "topic", name, {"retention_ms": retention_ms}):
-                    await self._topics.put(name, TopicRequest(retention_ms=retention_ms), permit=permit)
+                configs = {one.name: one.value for one in asked if one.name not in changes.problems}
+                async with recorded(self._audit, asker, "topic", name, {"configs": configs}):
+                    await self._topics.put(name, wanted, permit=permit)
+            _check(changes, of=len(asked))
         except DeltaMQError as error:
             return AlteredConfigs(error_code_of(error), error.detail, kind, name)
         return AlteredConfigs(ErrorCode.NONE, None, kind, name)
@@ -133,82 +151,46 @@ def settings_of(configs: Iterable[NamedValue]) -> TopicRequest:
     Raises
     ------
     Unprocessable
-        `invalid_config`: the topic could not keep to one of them.
+        `invalid_config`: it names the settings that no topic can have.
     """
-    found = TopicRequest()
-    for config in configs:
-        if config.name == _RETENTION:
-            found = replace(found, retention_ms=_retention(config.value))
-        elif config.name == _PARTITIONER:
-            found = replace(found, partitioner=_partitioner(config.value))
-        elif not config.name.startswith(_IGNORED):
-            _check_fixed(config.name, config.value)
-    return found
+    changes = changes_of([Change(one.name, Operation.SET, one.value) for one in configs], {})
+    _check(changes)
+    return TopicRequest(partitioner=changes.partitioner, kafka=changes.kafka)
 
 
-def _changed_retention(name: str, asked: Iterable[AlteringConfig], settings: TopicSettings) -> int | None:
-    """Return the new retention time of a topic; None if it stays.
-
-    Raises
-    ------
-    Unprocessable
-        `invalid_config`.
-    Conflict
-        `partitioner_fixed`: another partitioner than that of the topic's `settings`.
-    """
-    found = None
-    for config in asked:
-        if config.operation not in (_PUT, _RESET):
-            raise _invalid(f"{config.name} is no list: it can be set, or deleted, which means its default")
-        if config.name == _RETENTION:
-            found = TopicSettings().retention_ms if config.operation == _RESET else _retention(config.value)
-        elif config.name == _PARTITIONER:
-            wanted = TopicSettings().partitioner if config.operation == _RESET else _partitioner(config.value)
-            check_partitioner(name, settings, wanted)
-        elif config.name.startswith(_IGNORED):
-            raise _invalid(f"{config.name} says how Kafka stores a topic, and means nothing here")
-        elif config.name not in _FIXED or config.operation == _PUT:
-            _check_fixed(config.name, config.value)
-    return found
+def created_configs(wanted: TopicRequest) -> list[CreatedConfig]:
+    """Return the settings that a new topic has after this request."""
+    shown = shown_of_topic(*settings_after(wanted, TopicSettings(), {}))
+    return [CreatedConfig(one.name, one.value, one.is_read_only, one.source, False) for one in shown]
 
 
-def _check_fixed(name: str, value: str | None) -> None:
-    if name not in _FIXED:
-        raise _invalid(f"{name} is no setting of a topic here")
-    if value != _FIXED[name]:
-        raise _invalid(f"{name} can only be {_FIXED[name]}")
+def _changes(topic: HostedTopic, asked: Iterable[Change], kept: Mapping[str, str]) -> Changes:
+    """Return the changes of a topic that keeps these of Kafka's settings, unless they are named."""
+    changes = changes_of(asked, kept)
+    if changes.partitioner is not None:
+        try:
+            check_partitioner(topic.name, topic.settings, changes.partitioner)
+        except Conflict as error:
+            changes.refuse(PARTITIONER, f"stays: {error.detail}")
+    return changes
 
 
-def _partitioner(value: str | None) -> Partitioner:
-    found = _PARTITIONERS.get(value or "")
-    if found is None:
-        raise _invalid(f"{_PARTITIONER} is lp or kafka, not {value}")
-    return found
+def _check(changes: Changes, of: int = 0) -> None:
+    """Return if there are no problems; `of` settings were named, and those without one are changed."""
+    if changes.problems:
+        said = [*changes.problems.values()]
+        more = f"; and {len(said) - _SAID_MAX} more" if len(said) > _SAID_MAX else ""
+        rest = "; the other settings were changed" if of > len(said) else ""
+        raise Unprocessable("; ".join(said[:_SAID_MAX]) + more + rest, code="invalid_config")
 
 
-def _retention(value: str | None) -> int:
-    try:
-        ms = int(value or "")
-    except ValueError:
-        raise _invalid("retention.ms must be a whole number") from None
-    if ms == _FOR_EVER:
-        return RETENTION_MS_MAX
-    if not RETENTION_MS_MIN <= ms <= RETENTION_MS_MAX:
-        raise _invalid(f"retention.ms must be from {RETENTION_MS_MIN} to {RETENTION_MS_MAX}, or -1 for the longest")
-    return ms
-
-
-def _invalid(detail: str) -> Unprocessable:
-    return Unprocessable(detail, code="invalid_config")
-
-
-def _entries(settings: TopicSettings) -> list[ConfigEntry]:
-    source = _DEFAULT if settings.retention_ms == TopicSettings().retention_ms else _SET
-    fixed = [ConfigEntry(name, value, True, _DEFAULT) for name, value in _FIXED.items()]
-    by_hash = _DEFAULT if settings.partitioner == TopicSettings().partitioner else _SET
-    return [
-        ConfigEntry(_RETENTION, str(settings.retention_ms), False, source),
-        ConfigEntry(_PARTITIONER, settings.partitioner, True, by_hash),
-        ConfigEntry("max.message.bytes", str(MESSAGE_BYTES_MAX), True, _DEFAULT),
-        *fixed,
-    ]
+def _entry(shown: Shown, request: DescribeConfigsRequest) -> ConfigEntry:
+    return ConfigEntry(
+        shown.name,
+        shown.value,
+        shown.is_read_only,
+        shown.source,
+        synonyms=[ConfigSynonym(*one) for one in shown.synonyms] if request.include_synonyms else [],
+        config_type=shown.kind,
+        documentation=shown.says if request.include_documentation else None,
+    )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from api.kafka.access import Asker, Session
+from api.kafka.access import MECHANISMS, Asker, Session
 from api.kafka.calls.cluster import Cluster
 from api.kafka.calls.committed import OffsetFetches
-from api.kafka.calls.configs import TopicConfigs
+from api.kafka.calls.configs import Configs
 from api.kafka.calls.fetching import Fetching
 from api.kafka.calls.group_lists import GroupLists
 from api.kafka.calls.group_offsets import OffsetChanges
@@ -53,6 +53,7 @@ from api.kafka.messages import (
     offered,
     unknown_version,
 )
+from api.kafka.settings import shown_of_node
 from api.sending import PartitionAppender, QueueAppender
 from api.service import Service
 from api.wire import Ticket
@@ -76,7 +77,8 @@ class Door:
         )
         self._cluster = Cluster(places, topics, auto_create=service.settings.auto_create_topics)
         self._topics = TopicCalls(places, topics, service.delete_topic, audit)
-        self._configs = TopicConfigs(places, topics, audit)
+        node = shown_of_node(service.settings, places.here.id, advertised, MECHANISMS)
+        self._configs = Configs(places, topics, audit, node)
         self._members = Members(groups, service.hosting)
         self._lists = GroupLists(self._members, groups, service.hosting, audit)
         self._committed = OffsetFetches(

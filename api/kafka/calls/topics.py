@@ -10,7 +10,7 @@ from api.auth import permit_put
 from api.host import Topics
 from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
-from api.kafka.calls.configs import settings_of
+from api.kafka.calls.configs import created_configs, settings_of
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
     NO_TOPIC_ID,
@@ -65,8 +65,8 @@ class TopicCalls:
             else:
                 asks = {
                     "partitions": wanted.partitions,
-                    "retention_ms": wanted.retention_ms,
                     "partitioner": wanted.partitioner,
+                    "configs": wanted.kafka,
                 }
                 async with recorded(self._audit, asker, "topic", name, asks):
                     permit = permit_put(asker.caller, name)
@@ -82,7 +82,7 @@ class TopicCalls:
             error_code=ErrorCode.NONE,
             num_partitions=asked.num_partitions if found is None else self._places.count(found.topic),
             replication_factor=1,
-            configs=[],
+            configs=created_configs(wanted),
         )
 
     def _wanted_new(self, name: str, asked: CreateTopic) -> TopicRequest:

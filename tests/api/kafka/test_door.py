@@ -16,10 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
-    ConfigSource,
     NewPartitions,
     NewTopic,
 )
@@ -37,7 +34,6 @@ from api.kafka.messages.log_messages import ProduceTopic, WantedEpochs
 from api.kafka.records import Records, encode_records
 from api.ports import Ports
 from api.sending import INLINE_BYTES
-from mq.limits import RETENTION_MS_MAX
 from tables.delta import RowsPart
 from tables.log import ROUTE_FENCE, Warehouse
 from tables.paths import PartitionRef, Space
@@ -124,71 +120,9 @@ def test_kafka_05_topics_are_made_grown_shown_and_deleted(kafka, admin, topic) -
     assert _refused(admin.delete_topics([topic])) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_kafka_05_what_a_topic_cannot_keep_to_is_refused(admin, topic) -> None:
-    for config in ({"cleanup.policy": "compact"}, {"message.timestamp.type": "LogAppendTime"}, {"no.such": "1"}):
-        assert _refused(admin.create_topics([NewTopic(topic, 1, config=config)])) == KafkaError.INVALID_CONFIG
+def test_kafka_05_what_can_be_no_topic_is_refused(admin, topic) -> None:
     assert _refused(admin.create_topics([NewTopic("sys/meta", 1)])) == KafkaError.TOPIC_EXCEPTION
     assert _refused(admin.create_topics([NewTopic(topic, 5_000)])) == KafkaError.INVALID_PARTITIONS
-
-
-def _retention(admin: AdminClient, topic: str) -> tuple[str, ConfigSource]:
-    (found,) = _done(admin.describe_configs([ConfigResource("topic", topic)])).values()
-    return found["retention.ms"].value, ConfigSource(found["retention.ms"].source)
-
-
-def _altering(topic: str, name: str, value: str | None, operation: AlterConfigOpType) -> list[ConfigResource]:
-    entry = ConfigEntry(name, value, incremental_operation=operation)
-    return [ConfigResource("topic", topic, incremental_configs=[entry])]
-
-
-def test_kafka_05_settings_are_changed_and_put_back_to_their_defaults(kafka, admin, topic) -> None:
-    _done(admin.create_topics([NewTopic(topic, 1)]))
-    default, source = _retention(admin, topic)
-    assert source is ConfigSource.DEFAULT_CONFIG
-    _done(admin.incremental_alter_configs(_altering(topic, "retention.ms", "60000", AlterConfigOpType.SET)))
-    assert _retention(admin, topic) == ("60000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert kafka.api.call("GET", f"/v1/topics/{topic}").json["retention_ms"] == 60_000
-    checked = _altering(topic, "retention.ms", "70000", AlterConfigOpType.SET)
-    _done(admin.incremental_alter_configs(checked, validate_only=True))
-    _done(admin.incremental_alter_configs(_altering(topic, "cleanup.policy", "delete", AlterConfigOpType.SET)))
-    assert _retention(admin, topic)[0] == "60000"
-    _done(admin.incremental_alter_configs(_altering(topic, "retention.ms", None, AlterConfigOpType.DELETE)))
-    assert _retention(admin, topic) == (default, ConfigSource.DEFAULT_CONFIG)
-    with pytest.deprecated_call():  # older clients have no other call
-        _done(admin.alter_configs([ConfigResource("topic", topic, set_config={"retention.ms": "-1"})]))
-    assert _retention(admin, topic)[0] == str(RETENTION_MS_MAX)
-    with pytest.deprecated_call():
-        _done(admin.alter_configs([ConfigResource("topic", topic, set_config={"compression.type": "producer"})]))
-    assert _retention(admin, topic) == (default, ConfigSource.DEFAULT_CONFIG)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "operation"),
-    [
-        ("retention.ms", "1", AlterConfigOpType.SET),
-        ("retention.ms", "soon", AlterConfigOpType.SET),
-        ("retention.ms", "60000", AlterConfigOpType.APPEND),
-        ("cleanup.policy", "compact", AlterConfigOpType.SET),
-        ("segment.bytes", "1048576", AlterConfigOpType.SET),
-        ("no.such", "1", AlterConfigOpType.SET),
-        ("no.such", None, AlterConfigOpType.DELETE),
-    ],
-)
-def test_kafka_05_a_setting_that_a_topic_cannot_keep_to_changes_nothing(admin, topic, name, value, operation) -> None:
-    _done(admin.create_topics([NewTopic(topic, 1)]))
-    before = _retention(admin, topic)
-    asked = admin.incremental_alter_configs(_altering(topic, name, value, operation))
-    assert _refused(asked) == KafkaError.INVALID_CONFIG
-    assert _retention(admin, topic) == before
-
-
-def test_kafka_05_settings_of_nodes_and_of_unknown_topics_are_not_changed(kafka, admin, topic) -> None:
-    entry = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
-    (broker,) = admin.list_topics(timeout=TIMEOUT_S).brokers
-    node = admin.incremental_alter_configs([ConfigResource("broker", str(broker), incremental_configs=[entry])])
-    assert _refused(node) == KafkaError.INVALID_REQUEST
-    gone = admin.incremental_alter_configs([ConfigResource("topic", topic, incremental_configs=[entry])])
-    assert _refused(gone) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def test_kafka_03_a_partition_has_one_leader_epoch_that_ends_where_it_ends(kafka, topic) -> None:

@@ -203,6 +203,10 @@ EXAMPLES: Mapping[str, tuple[Family, object]] = {
             )
         ),
     ),
+    "a topic with settings of Kafka's clients": (
+        META,
+        TopicPut(topic=replace(TOPIC, kafka={"cleanup.policy": "compact", "segment.bytes": "1048576"})),
+    ),
     "a topic's end": (META, TopicDeleted(name="orders", id="id-1", epoch=6)),
     "a group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=GroupSettings(), created_ms=5))),
     "an exclusive group": (META, GroupPut(group=Group(name="billing", epoch=1, settings=EXCLUSIVE, created_ms=5))),
@@ -371,7 +375,22 @@ NULLABLE = {
     *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),
 }
 #: The keys of objects whose keys are names, where another key is another entry.
-NAMES = {"orders", "refunds", "c1", "c2", *AB, "/meta", "id-1", "id-2", "orders@A", "orders@B", "billing", "0", "1"}
+NAMES = {
+    "orders",
+    "refunds",
+    "c1",
+    "c2",
+    *AB,
+    "/meta",
+    "id-1",
+    "id-2",
+    "orders@A",
+    "orders@B",
+    "billing",
+    "0",
+    "1",
+    "segment.bytes",
+}
 NAMES_ANYWHERE = {"told", "scram"}
 
 Path_ = tuple[str | int, ...]

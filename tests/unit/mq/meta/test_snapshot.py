@@ -216,6 +216,12 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
     assert meta.topics.ended == {"refunds": 1} and meta.groups.resets and meta.groups.began and meta.brokers.epoch == 3
 
 
+def test_kafka_15_a_snapshot_holds_the_settings_that_kafkas_clients_gave() -> None:
+    asked = TopicRequest(kafka={"cleanup.policy": "compact"})
+    meta = stored(Meta().apply_all(decide_put_topic(MetaState(), "orders", asked, AB, "id-1", 5)))
+    assert meta.topics.topic("orders").kafka == {"cleanup.policy": "compact"}
+
+
 @pytest.mark.parametrize(
     ("state", "stored_fields"),
     [
@@ -224,7 +230,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
         (AccessState, {"brokers", "partitions"}),
         (Access, {"readable", "writable", "reason", "until_ms"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
-        (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static"}),
+        (Topic, {"name", "id", "route", "settings", "created_ms", "generation", "static", "kafka"}),
         (StaticQueues, {"owners", "epoch", "brokers", "made", "world"}),
         (GroupsState, {"groups", "resets", "epoch", "began", "forgotten"}),
         (Group, {"name", "epoch", "settings", "created_ms"}),

@@ -1,0 +1,20 @@
+"""Settings of topics and nodes as Kafka's clients know them: names, values, defaults, changes. Pure."""
+
+from __future__ import annotations
+
+from api.kafka.settings.changes import Change, Changes, Operation, changes_of
+from api.kafka.settings.nodes import shown_of_node
+from api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, shown_of_topic
+from api.kafka.settings.values import Shown
+
+__all__ = [
+    "PARTITIONER",
+    "TOPIC_SETTINGS",
+    "Change",
+    "Changes",
+    "Operation",
+    "Shown",
+    "changes_of",
+    "shown_of_node",
+    "shown_of_topic",
+]
