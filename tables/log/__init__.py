@@ -11,7 +11,7 @@ from tables.log.log import PartitionLog
 from tables.log.paging import NotStored, pages
 from tables.log.point_reads import Picked, TooMuch, pick
 from tables.log.reader import offset_at
-from tables.log.rewrite import Removed
+from tables.log.rewrite import Removed, delete_before
 from tables.log.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.log.warehouse import Warehouse, open_store, refs
 
@@ -36,6 +36,7 @@ __all__ = [
     "TooMuch",
     "Warehouse",
     "cut_to_bytes",
+    "delete_before",
     "offset_at",
     "one_record_batch",
     "open_store",

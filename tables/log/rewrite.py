@@ -1,19 +1,32 @@
-"""Rearrangements of a partition's files: a roll-up replaces many files by one, retention removes the oldest."""
+"""Rearrangements of a partition's files: a roll-up replaces many files by one, retention removes the oldest.
+
+Retention removes whole files. To remove exactly what lies before an offset, one file is divided first (SPEC KAFKA-19):
+
+    [0 ......... 100) [100 ..... 180)          delete_before(120)
+    [0 ......... 100) [100, 120) [120, 180)    1  a rewrite; offsets and rows stay
+                                 [120, 180)    2  `delete_below`
+
+A kill between the two leaves one file more, which a roll-up takes.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
+from typing import Protocol, Self
 
+import pyarrow as pa
+
+from mq.errors import Corrupt
+from mq.producer import Part
 from tables.clock import Clock
-from tables.delta import DataFile, Encoded, NewCommit, encode_rewrite
+from tables.delta import DataFile, Encoded, NewCommit, encode_large_file, encode_rewrite
 from tables.log.publish import Publisher
 from tables.log.state import LogState
 
-__all__ = ["Removed", "Rewrite"]
+__all__ = ["Removed", "Rewrite", "delete_before"]
 
 
 class Rewrite:
@@ -100,3 +113,88 @@ class Removed:
 
     def __add__(self, other: Removed) -> Removed:
         return Removed(self.files + other.files, self.messages + other.messages, self.bytes + other.bytes)
+
+
+class LiveLog(Protocol):
+    """What the removal of messages needs of a partition's log."""
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset that is still stored."""
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be written."""
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """The live files in offset order."""
+
+    def refresh(self) -> bool:
+        """Learn what other processes have committed."""
+
+    def are_live(self, files: Sequence[DataFile]) -> bool:
+        """Return whether the newest known state still has all of these files."""
+
+    def tables_of(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        """Yield all rows of adjacent live files."""
+
+    def parts_of(self, file: DataFile) -> list[Part]:
+        """Return the producers' requests in a live file that are still remembered."""
+
+    def rewrite(self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str) -> bool:
+        """Commit a rearrangement of files; return False if one of `removes` is no longer live."""
+
+    def delete_below(self, offset: int) -> Removed:
+        """Remove all files that end at or below `offset`."""
+
+
+def delete_before(log: LiveLog, offset: int, *, now_ms: int, row_group_rows: int) -> Removed:
+    """Remove all messages before `offset`; the end offset stays. What this call removed is returned.
+
+    Raises
+    ------
+    Unknown
+        They may be removed; calling again is safe.
+    """
+    log.refresh()
+    removed = Removed()
+    while log.min_offset < min(offset, log.end_offset):
+        # A roll-up of another process may put the two halves together again before they are removed: then anew.
+        across = next((file for file in log.files if file.start < offset < file.end), None)
+        if across is not None and not _divided(log, across, offset, now_ms, row_group_rows):
+            continue
+        removed += log.delete_below(offset)
+    return removed
+
+
+def _divided(log: LiveLog, file: DataFile, offset: int, now_ms: int, row_group_rows: int) -> bool:
+    """Put two files in the place of one; return False if another process was faster."""
+    parts = log.parts_of(file)
+
+    def half(low: int, high: int) -> Encoded:
+        return encode_large_file(
+            _between(log.tables_of([file]), low, high),
+            [part for part in parts if low <= part.base_offset < high],
+            batch_id=f"r{uuid.uuid4().hex[1:]}",
+            now_ms=now_ms,
+            row_group_rows=row_group_rows,
+        )
+
+    try:
+        halves = [half(file.start, offset), half(offset, file.end)]
+    except Corrupt:
+        log.refresh()
+        if log.are_live([file]):
+            raise
+        return False  # it was replaced, and deleted before this process knew
+    return log.rewrite(halves, [file], operation="OPTIMIZE")
+
+
+def _between(tables: Iterable[pa.Table], low: int, high: int) -> Iterator[pa.Table]:
+    """Yield the rows with offsets in `[low, high)` of tables of adjacent rows."""
+    for table in tables:
+        start = int(table.column("offset")[0].as_py()) if table.num_rows else high
+        first, last = max(low - start, 0), min(high - start, table.num_rows)
+        if first < last:
+            yield table.slice(first, last - first)

@@ -19,6 +19,7 @@ from api.kafka.calls.members import Members
 from api.kafka.calls.offset_lists import OffsetLists
 from api.kafka.calls.places import Places
 from api.kafka.calls.producing import Producing, Reply
+from api.kafka.calls.removal import Removal
 from api.kafka.calls.topics import TopicCalls
 from api.kafka.messages import (
     AlterConfigsRequest,
@@ -26,6 +27,7 @@ from api.kafka.messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
@@ -76,6 +78,15 @@ class Door:
             places, topics, service.partitions, service.reader, service.queue_reader, service.progress
         )
         self._cluster = Cluster(places, topics, auto_create=service.settings.auto_create_topics)
+        self._removal = Removal(
+            places,
+            topics,
+            service.partitions,
+            service.progress,
+            audit,
+            row_group_rows=service.config.log.row_group_rows,
+            now_ms=service.now_ms,
+        )
         self._topics = TopicCalls(places, topics, service.delete_topic, audit)
         node = shown_of_node(service.settings, places.here.id, advertised, MECHANISMS)
         self._configs = Configs(places, topics, audit, node)
@@ -183,6 +194,8 @@ class Door:
                 return await self._topics.create(request, asker)
             case DeleteTopicsRequest() as request:
                 return await self._topics.delete(request, asker)
+            case DeleteRecordsRequest() as request:
+                return await self._removal.delete(request, asker)
             case CreatePartitionsRequest() as request:
                 return await self._topics.grow(request, asker)
             case DescribeConfigsRequest() as request:

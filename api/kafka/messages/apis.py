@@ -41,6 +41,7 @@ from api.kafka.messages.group_messages import (
     SyncGroupRequest,
 )
 from api.kafka.messages.log_messages import (
+    DeleteRecordsRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
@@ -94,6 +95,7 @@ APIS: Final = {
         Api(API_VERSIONS, 0, 4, 3, ApiVersionsRequest),
         Api(19, 2, 7, 5, CreateTopicsRequest),
         Api(20, 1, 6, 4, DeleteTopicsRequest),
+        Api(21, 0, 2, 2, DeleteRecordsRequest),
         Api(22, 0, 6, 2, InitProducerIdRequest),
         Api(23, 2, 4, 4, OffsetForLeaderEpochRequest),
         Api(32, 1, 4, 4, DescribeConfigsRequest),

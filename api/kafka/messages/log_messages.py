@@ -1,4 +1,4 @@
-"""Produce, Fetch, ListOffsets and InitProducerId."""
+"""Produce, Fetch, ListOffsets, DeleteRecords and InitProducerId."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ from api.kafka.messages.codec import (
 
 __all__ = [
     "AbortedTransaction",
+    "DeleteRecordsPartition",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
+    "DeleteRecordsResult",
+    "DeleteRecordsTopic",
+    "DeletedRecords",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
@@ -246,3 +252,34 @@ class InitProducerIdResponse(Message, kw_only=True):
     producer_epoch: Int16 = -1
     ongoing_producer_id: Annotated[Int64, At(6)] = -1
     ongoing_producer_epoch: Annotated[Int16, At(6)] = -1
+
+
+class DeleteRecordsPartition(Message):
+    index: Int32
+    offset: Int64
+
+
+class DeleteRecordsTopic(Message):
+    name: String
+    partitions: list[DeleteRecordsPartition]
+
+
+class DeleteRecordsRequest(Message):
+    topics: list[DeleteRecordsTopic]
+    timeout_ms: Int32
+
+
+class DeleteRecordsResult(Message):
+    index: Int32
+    low_watermark: Int64
+    error_code: Int16
+
+
+class DeletedRecords(Message):
+    name: String
+    partitions: list[DeleteRecordsResult]
+
+
+class DeleteRecordsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    topics: list[DeletedRecords]

@@ -47,6 +47,7 @@ def test_sec_40_kafkas_administrative_calls_are_in_the_audit(door: Door) -> None
     done(client.create_topics([NewTopic("kafka.made", 1)]))
     with pytest.raises(KafkaException):
         done(client.create_topics([NewTopic("kafka.made", 1)]))
+    done(client.delete_records([TopicPartition("kafka.made", 0, 0)]))
     done(client.create_partitions([NewPartitions("kafka.made", 2)]))
     kept = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
     for _ in range(2):  # the second changes nothing, and is no act
@@ -59,6 +60,7 @@ def test_sec_40_kafkas_administrative_calls_are_in_the_audit(door: Door) -> None
     assert found == [
         ("kafka CreateTopics", "kafka.made", "done"),
         ("kafka CreateTopics", "kafka.made", "refused"),
+        ("kafka DeleteRecords", "kafka.made", "done"),
         ("kafka CreatePartitions", "kafka.made", "done"),
         ("kafka IncrementalAlterConfigs", "kafka.made", "done"),
         ("kafka DeleteTopics", "kafka.made", "done"),

@@ -249,6 +249,20 @@ def test_kafka_10_offsets_by_time_and_at_both_ends_are_logical(two, pair, topic)
     assert listed(OffsetSpec.max_timestamp()) == 10_000
 
 
+def test_kafka_19_of_a_queue_all_segments_before_an_offset_are_emptied(two, pair, topic) -> None:
+    pair[0].send_to(0, "a", "b")
+    assert pair[0].remapped(B, queues=[0], mode="available")
+    pair[1].send_to(0, "c", "d")
+    admin = AdminClient({"bootstrap.servers": two.servers})
+    (future,) = admin.delete_records([Place(topic, 0, 10_001)]).values()
+    assert future.result(TIMEOUT_S).low_watermark == 10_001
+    (earliest,) = admin.list_offsets({Place(topic, 0): OffsetSpec.earliest()}).values()
+    assert earliest.result(TIMEOUT_S).offset >= 2
+    sealed, leader = pair[0].chains()[0].segments
+    logs = [two.apis[1].hosted(topic, one.partition).open() for one in (sealed, leader)]
+    assert [(log.refresh() and None, log.min_offset, log.end_offset)[1:] for log in logs] == [(2, 2), (1, 2)]
+
+
 def test_kafka_10_a_reader_that_waits_goes_on_in_the_next_segment(two, pair, topic) -> None:
     pair[0].send_to(0, "a")
     consumer = Consumer({"bootstrap.servers": two.servers, "group.id": "unused", "fetch.wait.max.ms": 20_000})

@@ -10,6 +10,8 @@ from api.kafka.messages import (
     CreateTopic,
     CreateTopicsRequest,
     DeleteGroupsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
@@ -52,7 +54,7 @@ from api.kafka.messages.group_messages import (
     OffsetDeleteTopic,
     OffsetFetchTopic,
 )
-from api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, ProduceTopic, WantedEpochs
+from api.kafka.messages.log_messages import DeleteRecordsTopic, FetchTopic, ListOffsetsTopic, ProduceTopic, WantedEpochs
 
 ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     ProduceRequest: lambda name: ProduceRequest(
@@ -74,6 +76,9 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     InitProducerIdRequest: lambda name: InitProducerIdRequest(None, 1_000),
     CreateTopicsRequest: lambda name: CreateTopicsRequest([CreateTopic(name, 1, 1, [], [])], 1_000, True),
     DeleteTopicsRequest: lambda name: DeleteTopicsRequest(names=[name], timeout_ms=1_000),
+    DeleteRecordsRequest: lambda name: DeleteRecordsRequest(
+        [DeleteRecordsTopic(name, [DeleteRecordsPartition(0, 0)])], 1_000
+    ),
     CreatePartitionsRequest: lambda name: CreatePartitionsRequest([NewPartitions(name, 9, None)], 1_000, True),
     DescribeConfigsRequest: lambda name: DescribeConfigsRequest([ConfigResource(2, name, None)]),
     AlterConfigsRequest: lambda name: AlterConfigsRequest([AlteringConfigs(2, name, [])], True),
