@@ -44,14 +44,17 @@ def _jars(pins: str, *coordinates: str, without: Sequence[str] = (*_SPARKS, *_UN
     )
 
 
-def _kafka(generation: str, version: str) -> JarSet:
-    return _jars(
-        f"kafka-{generation}", f"org.apache.kafka:kafka-clients:{version}", f"org.apache.kafka:kafka-tools:{version}"
-    )
+def _kafka(generation: str, version: str, *others: str) -> JarSet:
+    names = ("kafka-clients", "kafka-tools", *others)
+    return _jars(f"kafka-{generation}", *(f"org.apache.kafka:{name}:{version}" for name in names))
 
 
 #: Kafka's clients and tools, by generation.
-GENERATIONS: Final = {"2.8": _kafka("2.8", "2.8.2"), "3.9": _kafka("3.9", "3.9.2"), "4.3": _kafka("4.3", "4.3.1")}
+GENERATIONS: Final = {
+    "2.8": _kafka("2.8", "2.8.2"),
+    "3.9": _kafka("3.9", "3.9.2"),
+    "4.3": _kafka("4.3", "4.3.1", "kafka-storage"),
+}
 SPARK_KAFKA: Final = _jars("spark", f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}")
 CONNECT: Final = _jars(
     "connect",
