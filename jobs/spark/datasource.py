@@ -38,7 +38,7 @@ from jobs.read import (
     read_range,
     schema_of,
 )
-from jobs.tasks import is_connect
+from jobs.tasks import Claimant, is_connect
 from tables.config import load
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None)
         Part of the names of the queue's own logs, where streams record their progress; by default the profile's.
     """
     _warehouses[_id(spark)] = warehouse
-    register_sources(spark, _bound(warehouse, cluster or load().warehouse.cluster))
+    application = _id(spark) if is_connect(spark) else str(spark.sparkContext.applicationId)
+    register_sources(
+        spark, _bound(warehouse, cluster or load().warehouse.cluster, Claimant.this(application=application))
+    )
 
 
 def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
@@ -100,12 +103,13 @@ def _id(spark: SparkSession) -> str:
     return str(spark._jsparkSession.sessionUUID())
 
 
-def _bound(warehouse_of_session: str, cluster_of_session: str) -> type[DataSource]:
+def _bound(warehouse_of_session: str, cluster_of_session: str, application: Claimant) -> type[DataSource]:
     """Return the source with its defaults in the class: Spark makes it in another process, from the options alone."""
 
     class BoundMessageSource(MessageSource):
         warehouse = warehouse_of_session
         cluster = cluster_of_session
+        claimant = application
 
     return BoundMessageSource
 
@@ -139,6 +143,8 @@ class MessageSource(DataSource):
 
     warehouse: str | None = None
     cluster: str = "deltamq"
+    #: The application as its streams name it.
+    claimant: Claimant = Claimant.this()
 
     @classmethod
     def name(cls) -> str:
@@ -158,7 +164,7 @@ class MessageSource(DataSource):
         # jobs.stream builds on this package, and its tasks import it first
         from jobs.stream import MessageStreamReader
 
-        return MessageStreamReader(self._parsed(Mode.STREAM), schema, cluster=self.cluster)
+        return MessageStreamReader(self._parsed(Mode.STREAM), schema, cluster=self.cluster, claimant=self.claimant)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the sink of one batch write (`jobs.sink.sink`)."""

@@ -14,6 +14,7 @@ the segment before the hole.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -75,7 +76,9 @@ class StreamPlanner:
         check_queue_names(self.followed.catalog(), options)
         check_named(options.start, "startingOffsets", [one.partition for one in followed.values()])
         search = TimeSearch(self.followed.store)
-        return self._offset({key: self._start_of(one, search) for key, one in followed.items()})
+        return self._offset(
+            {key: self._start_of(one, search) for key, one in followed.items()}, stream=uuid.uuid4().hex
+        )
 
     def _start_of(self, one: FollowedPartition, search: TimeSearch) -> int:
         stored = one.stored
@@ -96,7 +99,7 @@ class StreamPlanner:
         """Return the end position as of the last look, with the holes before it."""
         offsets = {key: one.stored.offsets for key, one in self.followed.partitions.items()}
         holes = {key: one.holes for key, one in offsets.items() if one.holes}
-        return self._offset({key: one.end for key, one in offsets.items()}, holes)
+        return self._offset({key: one.end for key, one in offsets.items()}, holes=holes)
 
     def fix_target(self) -> None:
         """Make the current ends a limit for all further batches (AvailableNow)."""
@@ -146,7 +149,8 @@ class StreamPlanner:
                 return None
             available = dict.fromkeys(available, 0)
         taken = admitted(available, messages_max)
-        return self._offset({key: stored[key].after(at[key], taken[key]) for key in at})
+        end = {key: stored[key].after(at[key], taken[key]) for key in at}
+        return self._offset(end, stream=start.stream or uuid.uuid4().hex)
 
     def _offsets(self) -> dict[Key, StoredOffsets]:
         """Return the stored offsets of each partition as of the last look."""
@@ -236,16 +240,17 @@ class StreamPlanner:
             )
         log.warning("event=stream_data_lost detail=%r", what)
 
-    def _offset(self, places: Mapping[Key, int], holes: Mapping[Key, Holes] = _NO_HOLES) -> StreamOffset:
+    def _offset(
+        self, places: Mapping[Key, int], *, stream: str = "", holes: Mapping[Key, Holes] = _NO_HOLES
+    ) -> StreamOffset:
         topics: dict[str, tuple[str, dict[str, int], dict[str, Holes]]] = {}
         for (topic, name), offset in places.items():
             found = topics.setdefault(topic, (self.followed.partitions[topic, name].topic_id, {}, {}))
             found[1][name] = offset
             if (topic, name) in holes:
                 found[2][name] = holes[topic, name]
-        return StreamOffset(
-            warehouse=self.followed.warehouse_id, topics={topic: TopicOffset(*found) for topic, found in topics.items()}
-        )
+        named = {topic: TopicOffset(*found) for topic, found in topics.items()}
+        return StreamOffset(warehouse=self.followed.warehouse_id, stream=stream, topics=named)
 
     # Ranges.
 

@@ -7,8 +7,9 @@
 
 Progress is the offsets of the log (`mq.jobs.stream_offset`) in the query's own checkpoint folder. So a batch that a
 kill interrupts is planned and read again unchanged, and a sink that is idempotent by batch, such as Delta's, stores it
-once. The planner keeps its logs open; after a kill it is built again from the checkpoint. Reading writes nothing. With
-the option `group`, progress is also recorded for that group after each finished batch (`jobs.stream.group_progress`).
+once. The planner keeps its logs open; after a kill it is built again from the checkpoint. Reading writes the claim on
+the checkpoint, which each position names (SPARK-22), and nothing else. With the option `group`, progress is also
+recorded for that group after each finished batch (`jobs.stream.group_progress`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pyspark.sql.types import StructType
 from jobs.read import ROWS_PER_TASK_MAX, RangePartition, RangeRows, ReadOptions, Strategy, split
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner
+from jobs.tasks import CheckpointClaims, Claimant
 from mq.jobs import StreamOffset
 from tables.failpoints import failpoint
 
@@ -39,11 +41,13 @@ __all__ = ["MessageStreamReader"]
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. It is pickled for the tasks before it plans anything, so planning opens what it needs on demand."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, *, cluster: str) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, *, cluster: str, claimant: Claimant) -> None:
         self._options = options
+        self._claimant = claimant
         self._rows = RangeRows(options, schema)
         self._cluster = cluster
         self._opened: StreamPlanner | None = None
+        self._claimed: CheckpointClaims | None = None
         self._progress: GroupProgress | None = None
 
     def __repr__(self) -> str:
@@ -64,6 +68,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._options.warehouse, self._options.group, self._cluster, self._opened.followed
                 )
         return self._opened
+
+    @property
+    def _claims(self) -> CheckpointClaims:
+        if self._claimed is None:
+            self._claimed = CheckpointClaims(self._planner.followed.store, self._claimant)
+        return self._claimed
 
     # What Spark's planner process calls.
 
@@ -86,6 +96,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the position where the next batch ends; exactly `start` if there is nothing to read.
 
         Everything before `start` is done, so the group's progress is committed here.
+
+        Raises
+        ------
+        CheckpointTaken
+            Another application goes on from the same checkpoint.
         """
         planner, begin = self._planner, StreamOffset.from_json(start)
         planner.check_ours(begin)
@@ -94,6 +109,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         failpoint("stream.before_latest")
         messages_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = planner.next_end(begin, messages_max=messages_max, unlimited=isinstance(limit, ReadAllAvailable))
+        self._claims.check(begin.stream, idle=end is None)
         failpoint("stream.after_latest")
         return start if end is None else end.to_json()
 
@@ -102,9 +118,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._opened is None else self._opened.latest().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch."""
-        options = self._options
-        ranges = self._planner.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        """Return the tasks of a batch.
+
+        Raises
+        ------
+        CheckpointTaken
+            Another application goes on from the same checkpoint.
+        """
+        options, planner, until = self._options, self._planner, StreamOffset.from_json(end)
+        self._claims.begin(until.stream)
+        ranges = planner.ranges(StreamOffset.from_json(start), until)
         rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
         found = [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
         failpoint("stream.after_plan")
@@ -117,6 +140,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close what is open."""
         if self._progress is not None:
             self._progress.close()
+        if self._claimed is not None:
+            self._claimed.close()
 
     # What tasks call.
 

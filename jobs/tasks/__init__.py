@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant
 from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
 from jobs.tasks.query_values import agreed, agreed_rows, current_query, forget_queries
 from jobs.tasks.task_errors import errors_of_tasks
@@ -11,6 +12,9 @@ from jobs.tasks.warehouses import absolute, close_warehouses, state_of, warehous
 from jobs.tasks.worker import keep_imports
 
 __all__ = [
+    "CheckpointClaims",
+    "CheckpointTaken",
+    "Claimant",
     "absolute",
     "agreed",
     "agreed_rows",

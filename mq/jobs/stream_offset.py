@@ -1,9 +1,11 @@
 """The position of a streaming read: an offset for each partition of each topic, and its form in a checkpoint folder.
 
-    {"topics": {"orders": {"id": "...", "partitions": {"orders@broker-a": 120}}}, "version": 1, "warehouse": "..."}
+    {"stream": "...", "topics": {"orders": {"id": "...", "partitions": {"orders@broker-a": 120}}}, "version": 1,
+     "warehouse": "..."}
 
 Each offset is the next one to read. The topic's id tells the current topic from deleted ones of the same name; the
-warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no metadata log.
+warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no metadata log. The
+stream's id is drawn for the first position and stays: all who go on from one checkpoint have it (`mq.jobs.claims`).
 Streaming engines compare positions as text, so keys are sorted: equal positions have equal text. `version` is the
 version of this format: a newer one is refused, an older one is upgraded step by step.
 """
@@ -46,6 +48,8 @@ class StreamOffset:
     """The position of a streaming read."""
 
     warehouse: str = ""
+    #: Names the checkpoint, among all; empty in a position that is in none.
+    stream: str = ""
     #: By name; never modified.
     topics: Mapping[str, TopicOffset] = field(default_factory=dict)
 
@@ -66,7 +70,8 @@ class StreamOffset:
         for name, topic in sorted(self.topics.items()):
             holes = {"holes": dict(sorted(topic.holes.items()))} if topic.holes else {}
             topics[name] = {**holes, "id": topic.id, "partitions": dict(sorted(topic.partitions.items()))}
-        return {"topics": topics, "version": FORMAT_VERSION, "warehouse": self.warehouse}
+        stream = {"stream": self.stream} if self.stream else {}
+        return {**stream, "topics": topics, "version": FORMAT_VERSION, "warehouse": self.warehouse}
 
     @classmethod
     def from_json(cls, value: object, *, upgrades: Upgrades = _UPGRADES) -> StreamOffset:
@@ -91,7 +96,7 @@ class StreamOffset:
                 )
             stored = _upgraded(stored, version, upgrades)
             read = _stored(stored)
-            return cls(warehouse=read.warehouse, topics=read.topics)
+            return cls(warehouse=read.warehouse, stream=read.stream, topics=read.topics)
 
 
 class _Stored(msgspec.Struct):
@@ -99,6 +104,7 @@ class _Stored(msgspec.Struct):
 
     warehouse: str
     topics: dict[str, TopicOffset]
+    stream: str = ""
 
 
 _stored: Final = reader(_Stored)

@@ -102,7 +102,8 @@ def test_pop_18_a_reset_or_a_deletion_voids_what_the_query_records_until_it_is_s
         stream.batch()
     assert "offsets were reset" in caplog.text
     assert _offsets(tables, orders) == {A: 1, B: 3}
-    Stream(tables.warehouse.uri, stream.at, group="dashboard").batch()
+    stream = Stream(tables.warehouse.uri, stream.at, group="dashboard")
+    stream.batch()
     assert _offsets(tables, orders) == {A: 6, B: 3}
     tables.meta.submit_groups(lambda m: decide_delete_group(m.groups, "dashboard"))
     tables.send(orders, "g")

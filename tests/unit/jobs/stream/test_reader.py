@@ -136,6 +136,7 @@ def test_spark_02_retention_in_a_new_topic_whose_batch_was_killed_fails_the_quer
     end = stream.end()
     tables.send(made, "c")
     assert tables.log(made).delete_below(2).messages == 2
+    stream.reader.stop()
     again = Stream(_uri(tables), stream.at, subscribePattern="ord.*", startingOffsets="latest")
     with pytest.raises(StreamDataLost, match=r"removed offsets \[0, 2\)"):
         again.read(stream.at, end)
@@ -147,6 +148,7 @@ def test_spark_02_tasks_are_as_many_as_asked_and_a_partition_without_news_has_no
     stream = Stream(_uri(tables), minPartitions="4")
     end = stream.end()
     assert len(stream.reader.partitions(stream.at, end)) == 4
+    stream.reader.stop()
     small = Stream(_uri(tables), maxRecordsPerPartition="2")
     assert len(small.reader.partitions(small.at, end)) == 5
     assert small.reader.partitions(end, end) == []
@@ -174,6 +176,7 @@ def test_spark_02_a_batch_that_was_planned_is_read_again_after_a_kill(tables: Qu
     end = stream.end()
     planned = stream.read(stream.at, end)
     tables.send(orders, "f", "g", "h")
+    stream.reader.stop()
     assert Stream(_uri(tables), stream.at).read(stream.at, end) == planned
 
 
@@ -187,6 +190,7 @@ def test_spark_02_retention_during_a_batch_fails_it_or_is_passed_over(tables: Qu
             tables.warehouse.store.delete(f"topics/orders/{A}/{file}")
     with pytest.raises(Corrupt, match=r"\[0, 5\) were removed by retention"):
         stream.read(stream.at, end)
+    stream.reader.stop()
     careless = Stream(_uri(tables), stream.at, failOnDataLoss="false")
     assert careless.read(stream.at, end) == sorted(_places(A, 5) + _places(B, 0, 1, 2))
 

@@ -1,0 +1,221 @@
+"""The claims on the checkpoints of streaming queries: one checkpoint has one application at a time (SPEC SPARK-22).
+
+    jobs/streams/<stream>/00000000000000000007-<run>.json   {"application": ..., "host": ..., "pid": ..., ...}
+
+The run that claimed last goes on; an earlier one ends at its next look, with an error that names the later one. This
+needs no clock and no lease: whoever starts a query again after a kill has it at once. A look is one listing.
+
+On a local disk a run also locks its claim, so that others know whether it has ended, however it ended. A batch that an
+earlier run may still be at is not done beside it there. On an object store that is not known, and the earlier run ends
+after that batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import time
+import uuid
+import weakref
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from mq.errors import Conflict, DeltaMQError, Unavailable
+from mq.jobs import CLAIMS_KEPT, Claim, claim_that_counts
+from mq.names import encode_path
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.store import FileMissing, LocalStore, Store
+
+__all__ = ["CheckpointClaims", "CheckpointTaken", "Claimant"]
+
+log = logging.getLogger("deltamq.jobs.stream")
+
+FOLDER: Final = "jobs/streams"
+#: Milliseconds between two looks of a query that has nothing to read.
+_IDLE_LOOK_MS: Final = 1_000
+#: Seconds for which a batch waits for the end of an earlier run that may be at the same one.
+_EARLIER_S: Final = 600.0
+_WAIT_S: Final = 0.05
+
+
+class CheckpointTaken(Conflict):
+    """Another application goes on from this query's checkpoint."""
+
+    code = "checkpoint_taken"
+
+
+class Claimant(msgspec.Struct, frozen=True, kw_only=True):
+    """The application that runs a query, and since when; enough for people to find it."""
+
+    #: Spark's id of the application, or of the session of Spark Connect.
+    application: str = ""
+    host: str = ""
+    pid: int = 0
+    since_ms: int = 0
+
+    @classmethod
+    def this(cls, application: str = "") -> Claimant:
+        """Return the claimant for this process."""
+        return cls(application=application, host=socket.gethostname(), pid=os.getpid())
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        place = f"host {self.host}, process {self.pid}, since {since}"
+        return f"application {self.application} ({place})" if self.application else f"an application ({place})"
+
+
+_claimants: Final = msgspec.json.Decoder(Claimant)
+_NOBODY_KNOWN: Final = Claimant(host="unknown")
+
+
+class CheckpointClaims:
+    """The claims of one run on the checkpoints that it goes on from; for one thread."""
+
+    def __init__(self, store: Store, claimant: Claimant, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        self._claimant = claimant
+        self._clock = clock
+        self._run = uuid.uuid4().hex
+        self._looked_ms: dict[str, int] = {}
+        self._claimed: set[str] = set()
+        #: Open files, whose locks end with the process at the latest.
+        self._locks: dict[str, int] = {}
+        self._end = weakref.finalize(self, _close, self._locks)
+
+    def check(self, stream: str, *, idle: bool = False) -> None:
+        """Make the claim, or check that it counts.
+
+        Parameters
+        ----------
+        idle
+            Nothing is about to be done: a look now and then is enough.
+
+        Raises
+        ------
+        CheckpointTaken
+            Another run has claimed the checkpoint since.
+        """
+        now_ms = self._clock.boot_ms()
+        if not stream or (idle and now_ms - self._looked_ms.get(stream, -_IDLE_LOOK_MS) < _IDLE_LOOK_MS):
+            return
+        self._looked_ms[stream] = now_ms
+        there = self._there(stream)
+        counts = self._counts(stream, there)
+        if counts.run == self._run and counts not in there:
+            if not self._make(stream, counts):
+                return
+            there = self._there(stream)
+            counts = self._counts(stream, there)
+            for old in there[:-CLAIMS_KEPT]:
+                self._store.delete(self._key(stream, old))
+        if counts.run != self._run:
+            raise self._taken(stream, counts)
+
+    def begin(self, stream: str) -> None:
+        """Let a batch begin. One that comes before this run's first look is done again.
+
+        Then an earlier run may be at it, and its end is awaited, where that can be known.
+
+        Raises
+        ------
+        CheckpointTaken
+            Another run has claimed the checkpoint since.
+        Unavailable
+            `checkpoint_busy`: an earlier run goes on for too long.
+        """
+        if stream in self._claimed:
+            return  # the look at the plan of the batch was a moment ago
+        self.check(stream)
+        if stream not in self._locks:
+            return
+        until_s = time.monotonic() + _EARLIER_S
+        for one in self._there(stream):
+            while one.run != self._run and self._lives(stream, one):
+                if time.monotonic() >= until_s:
+                    raise Unavailable(
+                        f"{self._made_by(stream, one)} is still at the batch that this query would do again; it stops "
+                        "after that batch: start this query again then, or kill the other application",
+                        code="checkpoint_busy",
+                        field="checkpointLocation",
+                    )
+                time.sleep(_WAIT_S)
+
+    def close(self) -> None:
+        """Let others see that this run has ended; its claims stay."""
+        self._end()
+
+    def _there(self, stream: str) -> list[Claim]:
+        names = self._store.names(_folder(stream))
+        return sorted(claim for name in names if (claim := Claim.of(name)) is not None)
+
+    def _counts(self, stream: str, there: list[Claim]) -> Claim:
+        return claim_that_counts(there, self._run, claimed=stream in self._claimed)
+
+    def _make(self, stream: str, claim: Claim) -> bool:
+        """Store the claim; return False where nothing can be stored: a query needs no more than to read."""
+        since = msgspec.structs.replace(self._claimant, since_ms=self._clock.wall_us() // 1_000)
+        key = self._key(stream, claim)
+        try:
+            self._store.put_if_absent(key, msgspec.json.encode(since), durable=False)
+        except (DeltaMQError, OSError) as error:
+            if claim not in self._there(stream):
+                log.warning("event=checkpoint_not_guarded stream=%s detail=%r", stream, str(error))
+                return False
+        self._claimed.add(stream)
+        if isinstance(self._store, LocalStore):
+            with contextlib.suppress(OSError):  # a file system without locks: nothing is known, as on an object store
+                self._locks[stream] = _locked(self._store.uri(key), fcntl.LOCK_EX)
+        return True
+
+    def _lives(self, stream: str, claim: Claim) -> bool:
+        """Return whether the run of a claim certainly goes on."""
+        try:
+            os.close(_locked(self._store.uri(self._key(stream, claim)), fcntl.LOCK_SH))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _taken(self, stream: str, claim: Claim) -> CheckpointTaken:
+        return CheckpointTaken(
+            f"this query's checkpoint was taken over by {self._made_by(stream, claim)}; one checkpoint has one "
+            "application at a time, and the later one goes on. To go on here instead, stop that one and start this "
+            "again; a second query needs a checkpointLocation of its own",
+            field="checkpointLocation",
+        )
+
+    def _made_by(self, stream: str, claim: Claim) -> Claimant:
+        try:
+            return _claimants.decode(bytes(self._store.read(self._key(stream, claim))))
+        except (FileMissing, msgspec.DecodeError):
+            return _NOBODY_KNOWN
+
+    @staticmethod
+    def _key(stream: str, claim: Claim) -> str:
+        return f"{_folder(stream)}/{claim.name}"
+
+
+def _folder(stream: str) -> str:
+    return f"{FOLDER}/{encode_path(stream)}"
+
+
+def _locked(path: str, kind: int) -> int:
+    """Return an open file that is locked in this way; raise `BlockingIOError` if another process has locked it."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _close(locks: dict[str, int]) -> None:
+    while locks:
+        os.close(locks.popitem()[1])
