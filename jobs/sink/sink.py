@@ -33,6 +33,7 @@ from jobs.sink.columns import SinkColumns, check_schema
 from jobs.sink.manifest import Manifests, sweep_writes
 from jobs.sink.options import SinkOptions, parse_sink_options
 from jobs.sink.place import SinkSettings, place_of
+from jobs.tasks import in_one_line
 from mq.errors import Refused, Unavailable
 from tables.config import load
 
@@ -74,12 +75,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._columns = columns
         self._settings = settings
 
+    @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
         name, batch = _query_and_batch()
         place, topic = place_of(self._settings), self._options.topic
         return stage_rows(place, self._columns, topic, iterator, name=name, batch=batch, task=_task())
 
+    @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the batch unless it has been appended."""
         staged, options, place = decoded(messages), self._options, place_of(self._settings)
@@ -101,6 +104,7 @@ class BatchSink(DataSourceArrowWriter):
         self._settings = settings
         self._name = options.name or f"write-{uuid.uuid4()}"
 
+    @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
         place, options = place_of(self._settings), self._options
@@ -109,6 +113,7 @@ class BatchSink(DataSourceArrowWriter):
             place, self._columns, options.topic, iterator, name=name, batch=batch, task=task, by_life=named
         )
 
+    @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows, unless the write is named and has been done before."""
         staged, options, place = decoded(messages), self._options, place_of(self._settings)

@@ -38,7 +38,8 @@ from jobs.read import (
     read_range,
     schema_of,
 )
-from jobs.tasks import Claimant, is_connect
+from jobs.tasks import Claimant, errors_in_one_line, in_one_line, is_connect
+from mq.errors import DeltaMQError
 from tables.config import load
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class MessageReader(DataSourceReader):
         self._options = options
         self._rows = RangeRows(options, schema)
 
+    @in_one_line
     def partitions(self) -> list[InputPartition]:
         """Return the shares, as many as the topics call for now (`jobs.read.query_topics`).
 
@@ -134,8 +136,9 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a share, in the order of partitions and offsets."""
         if isinstance(partition, SharePartition):
-            for found in ranges_of_share(self._options, partition):
-                yield from self._rows.read(RangePartition(found))
+            with errors_in_one_line():
+                for found in ranges_of_share(self._options, partition):
+                    yield from self._rows.read(RangePartition(found))
 
 
 class MessageSource(DataSource):
@@ -151,10 +154,12 @@ class MessageSource(DataSource):
         """Return the format's name."""
         return "mq"
 
+    @in_one_line
     def schema(self) -> StructType:
         """Return the columns that the options select; invalid options fail here, in `load()`."""
         return schema_of(self._parsed(Mode.EITHER))
 
+    @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader; `schema` may name fewer columns, in any order."""
         return MessageReader(self._parsed(Mode.BATCH), schema)
@@ -162,16 +167,22 @@ class MessageSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; Spark makes one for planning and others for its tasks."""
         # jobs.stream builds on this package, and its tasks import it first
-        from jobs.stream import MessageStreamReader
+        from jobs.stream import MessageStreamReader, RefusedStream
 
-        return MessageStreamReader(self._parsed(Mode.STREAM), schema, cluster=self.cluster, claimant=self.claimant)
+        try:
+            options = self._parsed(Mode.STREAM)
+        except DeltaMQError as error:
+            return RefusedStream(error)
+        return MessageStreamReader(options, schema, cluster=self.cluster, claimant=self.claimant)
 
+    @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the sink of one batch write (`jobs.sink.sink`)."""
         from jobs.sink import batch_writer  # imported here: readers need none of it
 
         return batch_writer(dict(self.options), schema, self.warehouse, overwrite=overwrite)
 
+    @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's does."""
         from jobs.sink import stream_writer  # imported here: readers need none of it

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from jobs.stream.progress import ProgressListener, behind
 from jobs.stream.reader import MessageStreamReader
+from jobs.stream.refused import RefusedStream
 
 __all__ = [
     "MessageStreamReader",
     "ProgressListener",
+    "RefusedStream",
     "behind",
 ]

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from jobs.tasks import sentence_of
 from mq.errors import Corrupt, Refused
 from mq.jobs import StreamOffset, messages_behind
 
@@ -141,8 +142,9 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing: an idle query is where its last batch ended."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Log that a query ended, and why if it failed."""
-        log.info("event=stream_ended query=%s error=%r", event.id, event.exception)
+        """Log that a query ended, and in one sentence why if it failed."""
+        error = None if event.exception is None else sentence_of(event.exception)
+        log.info("event=stream_ended query=%s error=%r", event.id, error)
 
 
 def _line(batch: BatchProgress) -> str:

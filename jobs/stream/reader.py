@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from jobs.read import ROWS_PER_TASK_MAX, RangePartition, RangeRows, ReadOptions, Strategy, split
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner
-from jobs.tasks import CheckpointClaims, Claimant
+from jobs.tasks import CheckpointClaims, Claimant, errors_in_one_line, in_one_line
 from mq.jobs import StreamOffset
 from tables.failpoints import failpoint
 
@@ -77,6 +77,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # What Spark's planner process calls.
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:
         """Return the position where a new query begins."""
         return self._planner.initial().to_json()
@@ -88,10 +89,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(limits.messages_max)
         return ReadAllAvailable() if limits.messages_min is None else ReadMinRows(limits.messages_min)
 
+    @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the position where the query ends."""
         self._planner.fix_target()
 
+    @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the position where the next batch ends; exactly `start` if there is nothing to read.
 
@@ -117,6 +120,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end position as of the last look, for the query's progress."""
         return None if self._opened is None else self._opened.latest().to_json()
 
+    @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch.
 
@@ -147,6 +151,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range, in offset order."""
-        for batch in self._rows.read(partition):
-            failpoint("stream.task")
-            yield batch
+        with errors_in_one_line():
+            for batch in self._rows.read(partition):
+                failpoint("stream.task")
+                yield batch

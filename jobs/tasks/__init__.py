@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant
 from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
+from jobs.tasks.first_lines import errors_in_one_line, in_one_line, sentence_of
 from jobs.tasks.query_values import agreed, agreed_rows, current_query, forget_queries
 from jobs.tasks.task_errors import errors_of_tasks
 from jobs.tasks.tasks import frame_of_tasks, in_tasks, run_in_tasks, task_failpoint
@@ -22,14 +23,17 @@ __all__ = [
     "close_warehouses",
     "closed_at_exit",
     "current_query",
+    "errors_in_one_line",
     "errors_of_tasks",
     "forget_queries",
     "frame_of_tasks",
+    "in_one_line",
     "in_tasks",
     "is_connect",
     "keep_imports",
     "local_checkpoint",
     "run_in_tasks",
+    "sentence_of",
     "state_of",
     "storage",
     "task_failpoint",
