@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant
+from jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
 from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
 from jobs.tasks.first_lines import errors_in_one_line, in_one_line, sentence_of
 from jobs.tasks.query_values import agreed, agreed_rows, current_query, forget_queries
@@ -14,7 +14,6 @@ from jobs.tasks.worker import keep_imports
 
 __all__ = [
     "CheckpointClaims",
-    "CheckpointTaken",
     "Claimant",
     "absolute",
     "agreed",

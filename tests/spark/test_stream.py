@@ -1,7 +1,12 @@
-"""`readStream.format("mq")` in Spark: exactly once into a Delta table, from its checkpoint, with a group (SPARK-2)."""
+"""`readStream.format("mq")` in Spark: exactly once into a Delta table, from its checkpoint, with a group (SPARK-2).
+
+One application at a time on one checkpoint (SPARK-22), and errors that say what happened (SPARK-23).
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +22,7 @@ from jobs.stream.progress import behind
 from mq.queue.checkpoint import LaneKey
 from tables.queue.recovery import recover_progress
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
+from tests.unit.jobs.stream.driven import Stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.promise("PIPE-1")]
 
@@ -62,6 +68,56 @@ def test_spark_02_a_topic_streams_into_a_delta_table_exactly_once(
     committed: Any = recover_progress(tables.warehouse, CLUSTER, [BROKER])
     lanes = [LaneKey(topic.id, "dashboard", False, name) for name in topic.route.partitions]
     assert [committed[lane].offset for lane in lanes] == [6, 3], "the last batch of AvailableNow, too"
+
+
+def test_spark_22_a_query_that_another_application_goes_on_with_ends_by_name(
+    spark: SparkSession, tables: QueueTables, tmp_path: Path
+) -> None:
+    tables.send(tables.topic(), "a", "b")
+    batches: list[int] = []
+    frame = _stream(spark, tables, maxOffsetsPerTrigger="1")
+    writer = frame.writeStream.foreachBatch(lambda rows, _: batches.append(rows.count()))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        log = tmp_path / "checkpoint" / "offsets"
+        newest = max((int(one.name), one) for one in log.iterdir() if one.name.isdigit())[1]
+        other = Stream(tables.warehouse.uri, json.loads(newest.read_text(encoding="utf-8").splitlines()[-1]))
+        assert other.batch() == []
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(120)
+    finally:
+        query.stop()
+    assert batches == [1, 1]
+    assert re.fullmatch(
+        r"\[STREAM_FAILED\] Query \[id = \S+, runId = \S+\] terminated with exception: \[\w+\] Failed when Python "
+        r"streaming data source perform latestOffset: jobs\.tasks\.checkpoint_claims\.CheckpointTaken: this query's "
+        r"checkpoint was taken over by an application \(host \S+, process \d+, since \S+Z\); one checkpoint has one "
+        r"application at a time, and the later one goes on\. To go on here instead, stop that one and start this "
+        r"again; a second query needs a checkpointLocation of its own",
+        str(caught.value).partition("\n")[0],
+    )
+
+
+def test_spark_23_the_first_line_says_what_happened_and_what_to_do(
+    spark: SparkSession, tables: QueueTables, tmp_path: Path
+) -> None:
+    tables.send(tables.topic(), "a")
+    with pytest.raises(StreamingQueryException) as planned:
+        _into(_stream(spark, tables, endingOffsets="latest"), tmp_path / "planned")
+    rows = _stream(spark, tables).selectExpr("CAST(body AS STRING) AS value", "'a b' AS topic")
+    writer = rows.writeStream.format("mq").option("warehouse", tables.warehouse.uri).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException) as written:
+        writer.option("checkpointLocation", str(tmp_path / "written")).start().awaitTermination()
+    firsts = [
+        str(one.value).partition("\n")[0].partition("terminated with exception: ")[2] for one in (planned, written)
+    ]
+    assert firsts == [
+        "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform initialOffset: "
+        "mq.errors.Refused: option endingOffsets: cannot be given to a stream, which has no end; batch reads take it",
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+        "mq.errors.Refused: topic must be 1 to 127 characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
+    ]
 
 
 @pytest.mark.long

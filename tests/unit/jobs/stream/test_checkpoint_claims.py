@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobs.tasks import CheckpointClaims, CheckpointTaken, Claimant
+from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant
 from mq.errors import Unavailable
 from mq.jobs import CLAIMS_KEPT
 from mq.meta import Topic
