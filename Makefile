@@ -17,7 +17,7 @@ FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel sbom format lint classes compiled test unit run bench faults fuzz mutants clean
+.PHONY: help setup lock wheel sbom format lint classes compiled test unit run bench faults suites fuzz mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,9 @@ bench: setup classes ## Run the benchmarks; print a table, write out/ (ONLY=rest
 faults: setup classes ## Test crashes, races, damage, histories at full size; print a table, write out/faults.md (RUNS=100 WORKERS=2)
 	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) SPARK_SUBMIT_OPTS=-XX:+UseSerialGC $(VENV)/python -m pytest $(TESTS) $(HOURS:%=--ignore=%) \
 		$(FAULT_WORKERS) -m "fault or long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
+
+suites: setup ## Play the test suites of Kafka's clients against the service; fetched into .suites (ONLY=kafka-python,kgo TESTS=PATTERN)
+	@$(VENV)/python -m tests.suites $(if $(ONLY),--only "$(ONLY)") $(if $(filter file,$(origin TESTS)),,--tests "$(TESTS)") $(ARGS)
 
 fuzz: setup ## Search every decoder for inputs that break it, SECONDS=60 for each (ARGS="--seed 7 arrow")
 	$(VENV)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)

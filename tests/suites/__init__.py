@@ -1,0 +1,1 @@
+"""The test suites of Kafka's clients, played against a real service."""

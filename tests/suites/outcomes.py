@@ -1,0 +1,128 @@
+"""What tests did, read from their output, and held against what is expected of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["Comparison", "ExpectationsInvalid", "Outcome", "compare", "go_outcomes", "librdkafka_outcome", "reasons"]
+
+#: How librdkafka's runner ends one test; it colours its lines.
+_LIBRDKAFKA_LINE: Final = re.compile(r"\| (\d{4})_(\w+) +\| +(PASSED|FAILED|SKIPPED|RUNNING) \|")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Outcome(StrEnum):
+    """What one test did."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class ExpectationsInvalid(ValueError):
+    """A list of expected failures that cannot be read."""
+
+
+def reasons(text: str) -> dict[str, str]:
+    """Return the tests that are expected to fail, each with its reason.
+
+    A line without indent is a reason, and the indented lines below it are the tests that it holds for. `#` begins a
+    comment.
+    """
+    found: dict[str, str] = {}
+    reason = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not line[0].isspace():
+            reason = line.strip()
+            continue
+        test = line.strip()
+        if not reason:
+            raise ExpectationsInvalid(f"line {number}: {test} has no reason; write one, not indented, above it")
+        if test in found:
+            raise ExpectationsInvalid(f"line {number}: {test} is there twice")
+        found[test] = reason
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcomes of a suite beside what is expected; each list is sorted."""
+
+    passed: int
+    skipped: int
+    failed_as_expected: tuple[str, ...] = field(default=())
+    #: These failed, and should not.
+    failed: tuple[str, ...] = field(default=())
+    #: These passed, and their line should go.
+    passed_unexpectedly: tuple[str, ...] = field(default=())
+    #: These have a line, and did not run.
+    missing: tuple[str, ...] = field(default=())
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether exactly that failed which was expected to."""
+        return not (self.failed or self.passed_unexpectedly or self.missing)
+
+
+def compare(outcomes: Mapping[str, Outcome], expected: Iterable[str], *, is_whole: bool = True) -> Comparison:
+    """Hold outcomes against what is expected; unless the suite is whole, expected tests may not have run."""
+    wanted = set(expected)
+    failed = {test for test, outcome in outcomes.items() if outcome is Outcome.FAIL}
+    return Comparison(
+        passed=sum(outcome is Outcome.PASS for outcome in outcomes.values()),
+        skipped=sum(outcome is Outcome.SKIP for outcome in outcomes.values()),
+        failed_as_expected=tuple(sorted(failed & wanted)),
+        failed=tuple(sorted(failed - wanted)),
+        passed_unexpectedly=tuple(sorted(test for test in wanted & outcomes.keys() if outcomes[test] is Outcome.PASS)),
+        missing=tuple(sorted(test for test in wanted if outcomes.get(test, Outcome.SKIP) is Outcome.SKIP))
+        if is_whole
+        else (),
+    )
+
+
+def go_outcomes(lines: Iterable[str]) -> dict[str, Outcome]:
+    """Return the outcomes from the lines of `go test -json`, without tests that only hold others.
+
+    A test that failed though none of those within it did has failed itself. One that was begun and did not end, because
+    its process died, has failed.
+    """
+    found: dict[str, Outcome] = {}
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(event, dict) or not (test := event.get("Test")):
+            continue
+        match event.get("Action"):
+            case "run":
+                found[test] = Outcome.FAIL
+            case "pass" | "fail" | "skip" as action:
+                found[test] = Outcome(action)
+    holders = {test.rsplit("/", depth)[0] for test in found for depth in range(1, test.count("/") + 1)}
+    return {
+        test: outcome
+        for test, outcome in found.items()
+        if test not in holders or (outcome is Outcome.FAIL and not _fails_within(found, test))
+    }
+
+
+def _fails_within(outcomes: Mapping[str, Outcome], holder: str) -> bool:
+    return any(test.startswith(f"{holder}/") and outcomes[test] is Outcome.FAIL for test in outcomes)
+
+
+def librdkafka_outcome(output: str) -> tuple[str, Outcome] | None:
+    """Return a test of librdkafka's and its outcome from the summary of a run of this one test."""
+    matches = list(_LIBRDKAFKA_LINE.finditer(_COLOUR.sub("", output)))
+    if not matches:
+        return None
+    match = matches[-1]
+    outcome = {"PASSED": Outcome.PASS, "SKIPPED": Outcome.SKIP}.get(match[3], Outcome.FAIL)
+    return f"{match[1]}_{match[2]}", outcome

@@ -1,0 +1,55 @@
+"""The suites of clients in Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.suites.broker import Broker
+from tests.suites.cache import Cache
+from tests.suites.outcomes import Outcome
+from tests.suites.playing import lines_of
+
+__all__ = ["play_kafka_python"]
+
+_LIMIT_S: Final = 3_600
+_TEST_S: Final = 120
+_OUTCOMES: Final = {"passed": Outcome.PASS, "failed": Outcome.FAIL, "skipped": Outcome.SKIP}
+#: The sdist of kafka-python lacks the module that starts Kafka; with a broker that runs, nothing of it is used.
+_SERVICE: Final = """\
+class ExternalService:
+    def __init__(self, host, port): pass
+    def dump_logs(self): pass
+    def stop(self): pass
+
+class SpawnedService(ExternalService):
+    def __init__(self, *args): raise RuntimeError("this test starts a broker of its own")
+"""
+
+
+def play_kafka_python(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play the integration tests of kafka-python; those without a broker ask nothing of ours."""
+    source, python = cache.sdist("kafka-python"), cache.python()
+    folder = cache.fresh("play", "kafka-python")
+    for name in ("kafka", "test", "pyproject.toml"):
+        (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, folder / name)
+    (folder / "test/__init__.py").touch()
+    (folder / "test/service.py").write_text(_SERVICE)
+    env = {"KAFKA_VERSION": "4.3", "KAFKA_ROOT": str(folder), "KAFKA_URI": f"kafka://{broker.address}"}
+    flags = ["test/integration", "--override-ini=log_level=WARNING", "--override-ini=filterwarnings=default"]
+    yield from _pytest(python, folder, env, flags, log, pattern)
+
+
+def _pytest(
+    python: Path, folder: Path, env: dict[str, str], flags: list[str], log: Path, pattern: str
+) -> Iterator[tuple[str, Outcome]]:
+    shutil.copy(Path(__file__).with_name("pytest_results.py"), folder / "suite_results.py")
+    command = [str(python), "-m", "pytest", "-p", "suite_results", "-p", "no:cacheprovider", f"--timeout={_TEST_S}"]
+    command += [*flags, *(["-k", pattern] if pattern else [])]
+    whole = {**os.environ, "PYTHONPATH": str(folder), **env}
+    for line in lines_of(command, cwd=folder, env=whole, log=log, limit_s=_LIMIT_S):
+        outcome, test = line.rstrip("\n").split(" ", 1)
+        yield test, _OUTCOMES[outcome]
