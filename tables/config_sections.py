@@ -14,6 +14,7 @@ from mq.limits import (
     FETCH_BYTES_MAX,
     KIB,
     MIB,
+    PARTITIONS_MAX,
     REQUEST_BYTES_MAX,
     RETENTION_MS_DEFAULT,
     RETENTION_MS_MAX,
@@ -128,6 +129,8 @@ class ServiceSettings:
     kafka_address: str = ""
     #: Idle time after which a connection of a Kafka client is closed, in seconds.
     kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
+    #: Partitions of a topic that a Kafka client makes without a number, or by its first use; 0 for the default route.
+    kafka_partitions: Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)] = 0
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.

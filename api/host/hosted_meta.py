@@ -57,6 +57,11 @@ class HostedMeta:
         return self._log.meta
 
     @property
+    def warehouse_id(self) -> str:
+        """The id of the warehouse, which stays when its folder is moved."""
+        return self._log.warehouse_id
+
+    @property
     def offset(self) -> int:
         """The offset up to which the newest known state includes the log."""
         return self._log.offset

@@ -335,16 +335,21 @@ class Topics:
         return found
 
     async def for_produce(
-        self, name: str, check: Callable[[Route], None], permit: Callable[[bool], None]
+        self,
+        name: str,
+        check: Callable[[Route], None],
+        permit: Callable[[bool], None],
+        partitions: int | None = None,
     ) -> HostedTopic:
-        """Return the topic; create it with the default route if it is unknown and the settings allow (SPEC ROUTE-2).
+        """Return the topic; create it if it is unknown and the settings allow, with the default route (SPEC ROUTE-2) or
+        so many `partitions`.
 
         `check` raises if the request would be refused with that route; then the topic is not created. Nor is it if
         `permit` says that the caller may not (see `put`).
         """
         found = self.find(name)
         if found is None and self._auto_create:
-            found, _ = await self.put(name, TopicRequest(), check, only_new=True, permit=permit)
+            found, _ = await self.put(name, TopicRequest(partitions=partitions), check, only_new=True, permit=permit)
         return found or await self.require(name)
 
     async def put(

@@ -121,6 +121,11 @@ class MetaLog:
         self._folded = self._rebuilt()
 
     @property
+    def warehouse_id(self) -> str:
+        """The id of this warehouse, which stays when its folder is moved."""
+        return self._log.table_id
+
+    @property
     def meta(self) -> Meta:
         """The newest known state of everything; never modified, so it may be kept and shared."""
         return self._folded.meta

@@ -21,6 +21,7 @@ from api.kafka.messages import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
+    DescribeLogDirsRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -56,6 +57,7 @@ NEEDS: Final[Mapping[type[Message], str]] = {
     OffsetForLeaderEpochRequest: "topic describe",
     MetadataRequest: "topic describe",  # a topic that is made meanwhile needs `create`
     DescribeClusterRequest: "any",
+    DescribeLogDirsRequest: "any",  # it shows what may be described
     ApiVersionsRequest: OPEN,
     SaslHandshakeRequest: OPEN,
     SaslAuthenticateRequest: OPEN,

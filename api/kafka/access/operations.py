@@ -1,8 +1,8 @@
-"""What a caller may do to a topic or group, as the bits of Kafka's operations (`authorized_operations`, KIP-430)."""
+"""What a caller may do to a topic, a group or the cluster, as the bits of Kafka's operations (KIP-430)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from api.auth import named_by
@@ -11,15 +11,22 @@ from mq.auth import Resource, Verb
 
 __all__ = ["operations"]
 
-#: Kafka's number of the operation that each verb allows.
-_OPERATIONS: Final[Mapping[str, Mapping[Verb, int]]] = {
-    "group": {"subscribe": 3, "delete": 6, "describe": 8},
+#: Kafka's numbers of the operations that each verb allows.
+_OPERATIONS: Final[Mapping[Resource, Mapping[Verb, Sequence[int]]]] = {
+    "topic": {
+        "subscribe": (3,),
+        "publish": (4,),
+        "create": (5,),
+        "delete": (6,),
+        "alter": (7, 11),  # 11 is that of settings
+        "describe": (8, 10),
+    },
+    "group": {"subscribe": (3,), "delete": (6,), "describe": (8,)},
+    "cluster": {"admin": (5, 7, 8, 10, 11, 12)},
 }
 
 
 def operations(asker: Asker, resource: Resource, name: str) -> int:
-    """Return a bit for each operation that the caller may do to a topic or group."""
-    name = named_by(resource, name)
-    return sum(
-        1 << number for verb, number in _OPERATIONS[resource].items() if asker.caller.allows(resource, name, verb)
-    )
+    """Return a bit for each operation that the caller may do to a topic, a group or the cluster (`CLUSTER`)."""
+    name, entries = named_by(resource, name), _OPERATIONS[resource].items()
+    return sum(1 << one for verb, bits in entries if asker.caller.allows(resource, name, verb) for one in bits)

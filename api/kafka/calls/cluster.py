@@ -1,19 +1,27 @@
-"""Metadata and DescribeCluster: which processes there are, which topics, and who leads what."""
+"""Metadata, DescribeCluster, DescribeLogDirs: which processes and topics there are, who leads what, how large it is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from api.auth import permit_put
 from api.host import Topics
-from api.kafka.access import Asker
+from api.kafka.access import Asker, operations
 from api.kafka.calls.places import EPOCH, Node, Places
 from api.kafka.messages import (
     BROKERS,
+    NO_OPERATIONS,
     NO_TOPIC_ID,
     BrokerNode,
     ClusterNode,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     ErrorCode,
+    LogDir,
+    LogDirPartition,
+    LogDirTopic,
     MetadataPartition,
     MetadataRequest,
     MetadataRequestTopic,
@@ -22,6 +30,8 @@ from api.kafka.messages import (
     error_code_of,
 )
 from api.kafka.topic_ids import topic_id_of
+from api.log import Partitions
+from mq.auth import CLUSTER
 from mq.errors import DeltaMQError, Unprocessable
 from mq.meta import Topic
 from mq.names import check_client_topic, is_system
@@ -32,7 +42,13 @@ __all__ = ["Cluster"]
 class Cluster:
     """The calls about the cluster; used on the event loop."""
 
-    def __init__(self, places: Places, topics: Topics, *, auto_create: bool) -> None:
+    def __init__(
+        self, places: Places, topics: Topics, logs: Partitions, *, warehouse: str, auto_create: bool, partitions: int
+    ) -> None:
+        """`warehouse` is where the tables are; topics that are made get `partitions`, 0 for the default route."""
+        self._logs = logs
+        self._warehouse = warehouse
+        self._made_partitions = partitions or None
         self._places = places
         self._topics = topics
         self._create = auto_create
@@ -45,11 +61,16 @@ class Cluster:
         else:
             create = self._create and request.allow_auto_topic_creation
             topics = [await self._called(topic, create, asker) for topic in request.topics]
+        if request.include_topic_operations:
+            for one in topics:
+                if one.name is not None and one.error_code == ErrorCode.NONE:
+                    one.operations = operations(asker, "topic", one.name)
         return MetadataResponse(
             brokers=[BrokerNode(*node) for node in self._places.nodes()],
             cluster_id=self._places.cluster,
             controller_id=self._places.here.id,
             topics=topics,
+            operations=operations(asker, "cluster", CLUSTER) if request.include_cluster_operations else NO_OPERATIONS,
         )
 
     async def _called(self, wanted: MetadataRequestTopic, create: bool, asker: Asker) -> MetadataTopic:
@@ -61,7 +82,9 @@ class Cluster:
             check_client_topic(name)
             asker.check(MetadataRequest, topic=name)
             if create and is_named:
-                await self._topics.for_produce(name, lambda _: None, permit_put(asker.caller, name))
+                await self._topics.for_produce(
+                    name, lambda _: None, permit_put(asker.caller, name), self._made_partitions
+                )
             return self._shown((await self._places.topic(name)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name if is_named else None, wanted.topic_id)
@@ -92,7 +115,42 @@ class Cluster:
             cluster_id=self._places.cluster,
             controller_id=self._places.here.id,
             brokers=[ClusterNode(*node) for node in self._places.nodes()],
+            operations=operations(asker, "cluster", CLUSTER) if request.include_operations else NO_OPERATIONS,
         )
+
+    async def log_dirs(self, request: DescribeLogDirsRequest, asker: Asker) -> DescribeLogDirsResponse:
+        """Return how large the partitions are that this node leads: each node answers for its own."""
+        try:
+            asker.check(DescribeLogDirsRequest)
+        except DeltaMQError as error:
+            return DescribeLogDirsResponse(error_code=error_code_of(error), results=[])
+        is_shown, known = asker.shown("topic"), self._topics.state.topics
+        wanted: dict[str, Sequence[int]]
+        if request.topics is None:
+            wanted = {name: range(self._places.count(topic)) for name, topic in known.items()}
+        else:
+            wanted = {one.name: one.partitions for one in request.topics if one.name in known}
+        topics = []
+        for name, indexes in wanted.items():
+            if self._places.served(known[name]) and is_shown(name):
+                found = [await self._sized(known[name], index) for index in indexes]
+                topics.append(LogDirTopic(name, [one for one in found if one is not None]))
+        shown = [one for one in topics if one.partitions]
+        return DescribeLogDirsResponse(results=[LogDir(log_dir=self._warehouse, topics=shown)])
+
+    async def _sized(self, topic: Topic, index: int) -> LogDirPartition | None:
+        """Return the bytes of a partition, of a queue those of its segments; None if another node leads it."""
+        leaders = self._places.shown(topic)
+        if not 0 <= index < len(leaders) or leaders[index] != self._places.here:
+            return None
+        queues = self._topics.queues_of(topic)
+        queue = None if queues is None else queues.served.get(index)
+        names = [topic.route.partitions[index]] if queue is None else [one.partition for one in queue.readable]
+        try:
+            logs = [await self._logs.get(topic, name).opened() for name in names]
+        except DeltaMQError:
+            return None  # it was deleted just now, or cannot be read
+        return LogDirPartition(index, sum(log.stats().bytes for log in logs))
 
 
 def _partition(index: int, leader: Node | None) -> MetadataPartition:

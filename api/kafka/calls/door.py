@@ -32,6 +32,7 @@ from api.kafka.messages import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
+    DescribeLogDirsRequest,
     FetchRequest,
     FindCoordinatorRequest,
     Frame,
@@ -69,15 +70,21 @@ class Door:
     def __init__(self, service: Service, advertised: str) -> None:
         """`advertised` is the address, `HOST:PORT`, under which clients reach this process."""
         topics, groups, audit = service.topics, service.groups, service.audit
-        places = Places(
-            topics, service.hosting, service.meta, cluster=service.config.warehouse.cluster, here=advertised
-        )
+        places = Places(topics, service.hosting, service.meta, here=advertised)
         self._producing = _producing(service, places)
         self._fetching = _fetching(service, places)
         self._offset_lists = OffsetLists(
             places, topics, service.partitions, service.reader, service.queue_reader, service.progress
         )
-        self._cluster = Cluster(places, topics, auto_create=service.settings.auto_create_topics)
+        settings = service.settings
+        self._cluster = Cluster(
+            places,
+            topics,
+            service.partitions,
+            warehouse=service.config.warehouse.uri,
+            auto_create=settings.auto_create_topics,
+            partitions=settings.kafka_partitions,
+        )
         self._removal = Removal(
             places,
             topics,
@@ -87,7 +94,9 @@ class Door:
             row_group_rows=service.config.log.row_group_rows,
             now_ms=service.now_ms,
         )
-        self._topics = TopicCalls(places, topics, service.delete_topic, audit)
+        self._topics = TopicCalls(
+            places, topics, service.delete_topic, audit, default_partitions=settings.kafka_partitions
+        )
         node = shown_of_node(service.settings, places.here.id, advertised, MECHANISMS)
         self._configs = Configs(places, topics, audit, node)
         self._members = Members(groups, service.hosting)
@@ -151,6 +160,8 @@ class Door:
                 return await self._cluster.metadata(request, frame.version, asker)
             case DescribeClusterRequest() as request:
                 return self._cluster.describe(request, asker)
+            case DescribeLogDirsRequest() as request:
+                return await self._cluster.log_dirs(request, asker)
             case InitProducerIdRequest() as request:
                 return self._producing.init_producer_id(request, asker)
             case ApiVersionsRequest():

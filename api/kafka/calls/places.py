@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 import zlib
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from api.host import HostedMeta, HostedTopic, Hosting, Topics
 from api.kafka.topic_ids import TopicIds
-from mq.errors import Conflict, NotFound
+from mq.errors import Conflict, NotFound, Unprocessable
 from mq.meta import Topic
 from mq.names import broker_of
 from mq.static import LogicalQueue, queue_name
@@ -42,13 +45,14 @@ def check_epoch(current: int) -> None:
 class Places:
     """The nodes of the cluster, and which of them leads a partition."""
 
-    def __init__(self, topics: Topics, hosting: Hosting, meta: HostedMeta, *, cluster: str, here: str) -> None:
-        """`cluster` is the cluster's name, `here` the address of this process."""
+    def __init__(self, topics: Topics, hosting: Hosting, meta: HostedMeta, *, here: str) -> None:
+        """`here` is the address of this process."""
         self._topics = topics
         self._hosting = hosting
         self._meta = meta
         self.here = address_of(here)
-        self.cluster = cluster
+        #: The cluster's id, that of the warehouse, as Kafka writes ids.
+        self.cluster = urlsafe_b64encode(uuid.UUID(meta.warehouse_id).bytes).decode().rstrip("=")
         #: The names of topics that clients call by their ids.
         self.ids = TopicIds(topics)
 
@@ -57,6 +61,21 @@ class Places:
         others = {host.kafka for host in self._meta.now.brokers.hosts.values() if host.kafka}
         found = {node.id: node for node in (self.here, *map(address_of, sorted(others)))}
         return list(found.values())
+
+    def check_assignment(self, partitions: Sequence[Sequence[int]]) -> None:
+        """Check the nodes that a client names for new partitions: they are there, as many for each, and none twice.
+
+        The service places partitions itself, as it does when a broker is down.
+        """
+        known = {node.id for node in self.nodes()}
+        for index, nodes in enumerate(partitions):
+            if not nodes or len(set(nodes)) != len(nodes) or len(nodes) != len(partitions[0]):
+                problem = "needs nodes, none twice, and as many for each partition"
+            elif set(nodes) <= known:
+                continue
+            else:
+                problem = f"there are the nodes {sorted(known)}"
+            raise Unprocessable(f"assignment {index}, {list(nodes)}: {problem}", code="invalid_assignment")
 
     def leader(self, partition: str) -> Node:
         """Return the node that serves the partition's broker; this one if that process has no Kafka door.

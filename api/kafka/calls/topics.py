@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 
 from api.audit import Audit
@@ -41,22 +42,32 @@ class TopicCalls:
     """The calls about topics; used on the event loop."""
 
     def __init__(
-        self, places: Places, topics: Topics, delete: Callable[[str], Awaitable[None]], audit: Audit | None
+        self,
+        places: Places,
+        topics: Topics,
+        delete: Callable[[str], Awaitable[None]],
+        audit: Audit | None,
+        *,
+        default_partitions: int,
     ) -> None:
-        """`delete` deletes a topic with all that groups have of it."""
+        """`delete` deletes a topic with all that groups have of it; `default_partitions` 0 is for the default route."""
         self._places = places
         self._topics = topics
         self._delete = delete
         self._audit = audit
+        self._default_partitions = default_partitions
 
     async def create(self, request: CreateTopicsRequest, asker: Asker) -> CreateTopicsResponse:
         """Make topics; the store keeps the copies, so replication factors are taken and mean nothing."""
-        topics = [await self._created(topic, request.validate_only, asker) for topic in request.topics]
+        twice = _twice([topic.name for topic in request.topics])
+        topics = [await self._created(topic, request.validate_only, asker, twice) for topic in request.topics]
         return CreateTopicsResponse(topics=topics)
 
-    async def _created(self, asked: CreateTopic, validate_only: bool, asker: Asker) -> CreatedTopic:
+    async def _created(
+        self, asked: CreateTopic, validate_only: bool, asker: Asker, twice: Container[str]
+    ) -> CreatedTopic:
         try:
-            name = check_client_topic(asked.name)
+            name = _once(check_client_topic(asked.name), twice)
             asker.check(CreateTopicsRequest, topic=name)
             wanted = self._wanted_new(name, asked)
             if validate_only:
@@ -80,7 +91,7 @@ class TopicCalls:
             name=name,
             topic_id=NO_TOPIC_ID if found is None else topic_id_of(found.topic),
             error_code=ErrorCode.NONE,
-            num_partitions=asked.num_partitions if found is None else self._places.count(found.topic),
+            num_partitions=(wanted.partitions or -1) if found is None else self._places.count(found.topic),
             replication_factor=1,
             configs=created_configs(wanted),
         )
@@ -88,10 +99,25 @@ class TopicCalls:
     def _wanted_new(self, name: str, asked: CreateTopic) -> TopicRequest:
         """Return the settings; of a topic that is there, Kafka says that and nothing about settings that are wrong."""
         try:
-            return _wanted(asked)
+            return self._wanted(asked)
         except DeltaMQError:
             _check_new(name, self._topics.find(name) is None)
             raise
+
+    def _wanted(self, asked: CreateTopic) -> TopicRequest:
+        """Return the request for a topic; refuse what it could not keep to."""
+        wanted, count = settings_of(asked.configs), asked.num_partitions
+        if asked.assignments:
+            if (count, asked.replication_factor) != (-1, -1):
+                raise Refused("with assignments, num_partitions and replication_factor must be -1")
+            if sorted(one.partition for one in asked.assignments) != list(range(len(asked.assignments))):
+                raise Unprocessable("assignments: partitions must count from 0", code="invalid_assignment")
+            self._places.check_assignment([one.broker_ids for one in asked.assignments])
+            count = len(asked.assignments)
+        elif asked.replication_factor < 1 and asked.replication_factor != -1:
+            detail = f"replication_factor {asked.replication_factor}: must be 1 or more, or -1 for the default"
+            raise Unprocessable(detail, code="invalid_replication_factor")
+        return replace(wanted, partitions=(self._default_partitions or None) if count == -1 else count)
 
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""
@@ -116,13 +142,16 @@ class TopicCalls:
 
     async def grow(self, request: CreatePartitionsRequest, asker: Asker) -> CreatePartitionsResponse:
         """Add partitions to topics."""
+        twice = _twice([one.name for one in request.topics])
         return CreatePartitionsResponse(
-            results=[await self._grown(one, request.validate_only, asker) for one in request.topics]
+            results=[await self._grown(one, request.validate_only, asker, twice) for one in request.topics]
         )
 
-    async def _grown(self, asked: NewPartitions, validate_only: bool, asker: Asker) -> CreatePartitionsResult:
+    async def _grown(
+        self, asked: NewPartitions, validate_only: bool, asker: Asker, twice: Container[str]
+    ) -> CreatePartitionsResult:
         try:
-            asker.check(CreatePartitionsRequest, topic=asked.name)
+            asker.check(CreatePartitionsRequest, topic=_once(asked.name, twice))
             topic = await self._places.topic(check_client_topic(asked.name))
             if topic.topic.static is not None:
                 detail = f"topic {asked.name} is static: queues are added over REST or by `deltamq topic alter`"
@@ -131,7 +160,11 @@ class TopicCalls:
                 detail = f"topic {asked.name} has {len(topic.route.partitions)} partitions; it can only get more"
                 raise Unprocessable(detail, code="partitions_out_of_range")
             if asked.assignments is not None:
-                raise Refused("partitions are placed by the service: give no assignments")
+                more = asked.count - len(topic.route.partitions)
+                if len(asked.assignments) != more:
+                    detail = f"topic {asked.name} gets {more} partitions more, and {len(asked.assignments)} assignments"
+                    raise Unprocessable(detail, code="invalid_assignment")
+                self._places.check_assignment([one.broker_ids for one in asked.assignments])
             check_may_grow(asked.name, topic.settings)
             if not validate_only:
                 permit = permit_put(asker.caller, asked.name)
@@ -147,9 +180,11 @@ def _check_new(name: str, is_new: bool) -> None:
         raise Conflict(f"topic {name} exists", code="topic_exists")
 
 
-def _wanted(asked: CreateTopic) -> TopicRequest:
-    """Return the request for a topic; refuse what it could not keep to."""
-    if asked.assignments:
-        raise Refused("partitions are placed by the service: give no assignments")
-    wanted = settings_of(asked.configs)
-    return wanted if asked.num_partitions == -1 else replace(wanted, partitions=asked.num_partitions)
+def _twice(names: Sequence[str]) -> Container[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def _once(name: str, twice: Container[str]) -> str:
+    if name in twice:
+        raise Refused(f"topic {name} is in the request twice")
+    return name

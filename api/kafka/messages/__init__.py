@@ -5,6 +5,7 @@ from __future__ import annotations
 from api.kafka.messages.apis import Frame, answer_frame, offered, read_frame, unknown_version
 from api.kafka.messages.cluster_messages import (
     BROKERS,
+    NO_OPERATIONS,
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -31,8 +32,13 @@ from api.kafka.messages.cluster_messages import (
     DescribeClusterResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    LogDir,
+    LogDirPartition,
+    LogDirTopic,
     MetadataPartition,
     MetadataRequest,
     MetadataRequestTopic,
@@ -124,6 +130,7 @@ from api.kafka.messages.subscription import subscription_of
 
 __all__ = [
     "BROKERS",
+    "NO_OPERATIONS",
     "NO_TOPIC_ID",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
@@ -165,6 +172,8 @@ __all__ = [
     "DescribeConfigsResponse",
     "DescribeGroupsRequest",
     "DescribeGroupsResponse",
+    "DescribeLogDirsRequest",
+    "DescribeLogDirsResponse",
     "DescribedGroup",
     "DescribedMember",
     "ErrorCode",
@@ -201,6 +210,9 @@ __all__ = [
     "ListedGroup",
     "ListedOffset",
     "ListedTopic",
+    "LogDir",
+    "LogDirPartition",
+    "LogDirTopic",
     "Message",
     "MetadataPartition",
     "MetadataRequest",

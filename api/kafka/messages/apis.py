@@ -22,6 +22,7 @@ from api.kafka.messages.cluster_messages import (
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
@@ -100,6 +101,7 @@ APIS: Final = {
         Api(23, 2, 4, 4, OffsetForLeaderEpochRequest),
         Api(32, 1, 4, 4, DescribeConfigsRequest),
         Api(33, 0, 2, 2, AlterConfigsRequest),
+        Api(35, 1, 5, 2, DescribeLogDirsRequest),
         Api(36, 0, 2, 2, SaslAuthenticateRequest),
         Api(37, 0, 3, 2, CreatePartitionsRequest),
         Api(42, 0, 2, 2, DeleteGroupsRequest),

@@ -6,7 +6,19 @@ from typing import Annotated, Final
 
 from msgspec import field
 
-from api.kafka.messages.codec import NO_TOPIC_ID, At, Bool, Int8, Int16, Int32, Message, NullableString, String, Uuid
+from api.kafka.messages.codec import (
+    NO_TOPIC_ID,
+    At,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableString,
+    String,
+    Uuid,
+)
 
 __all__ = [
     "BROKERS",
@@ -36,13 +48,19 @@ __all__ = [
     "DeleteTopicsResponse",
     "DeletedTopic",
     "DeletingTopic",
+    "DescribableLogs",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
+    "DescribeLogDirsRequest",
+    "DescribeLogDirsResponse",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
     "IncrementallyAltering",
+    "LogDir",
+    "LogDirPartition",
+    "LogDirTopic",
     "MetadataPartition",
     "MetadataRequest",
     "MetadataRequestTopic",
@@ -146,6 +164,42 @@ class DescribeClusterResponse(Message, kw_only=True):
     controller_id: Int32
     brokers: list[ClusterNode]
     operations: Int32 = NO_OPERATIONS
+
+
+class DescribableLogs(Message):
+    name: String
+    partitions: list[Int32]
+
+
+class DescribeLogDirsRequest(Message):
+    topics: list[DescribableLogs] | None
+
+
+class LogDirPartition(Message):
+    index: Int32
+    size: Int64
+    offset_lag: Int64 = 0
+    is_future: Bool = False
+
+
+class LogDirTopic(Message):
+    name: String
+    partitions: list[LogDirPartition]
+
+
+class LogDir(Message, kw_only=True):
+    error_code: Int16 = 0
+    log_dir: String
+    topics: list[LogDirTopic]
+    total_bytes: Annotated[Int64, At(4)] = -1
+    usable_bytes: Annotated[Int64, At(4)] = -1
+    is_cordoned: Annotated[Bool, At(5)] = False
+
+
+class DescribeLogDirsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    error_code: Annotated[Int16, At(3)] = 0
+    results: list[LogDir]
 
 
 class Assignment(Message):

@@ -52,6 +52,8 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
@@ -88,6 +90,8 @@ _BY_CODE: Final = {
     "topic_id_unknown": ErrorCode.UNKNOWN_TOPIC_ID,
     "leader_epoch_unknown": ErrorCode.UNKNOWN_LEADER_EPOCH,
     "offset_name_unknown": ErrorCode.UNSUPPORTED_VERSION,
+    "invalid_assignment": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    "invalid_replication_factor": ErrorCode.INVALID_REPLICATION_FACTOR,
     "endpoint_type": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
     "strict_topic": ErrorCode.POLICY_VIOLATION,
     "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,

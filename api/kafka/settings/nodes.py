@@ -59,7 +59,8 @@ def _own(settings: ServiceSettings, node_id: int, advertised: str) -> Iterator[S
     yield _set("socket.request.max.bytes", Kind.INT, settings.request_bytes_max, "service.request_bytes_max.")
     yield _set("auto.create.topics.enable", Kind.BOOLEAN, settings.auto_create_topics, "service.auto_create_topics.")
     yield _fixed("delete.topic.enable", Kind.BOOLEAN, True, "Topics can be deleted.")
-    yield _fixed("num.partitions", Kind.INT, DEFAULT_PARTITIONS, "Partitions of a topic that asks for no number.")
+    partitions = settings.kafka_partitions or DEFAULT_PARTITIONS
+    yield _set("num.partitions", Kind.INT, partitions, "service.kafka_partitions.")
     yield _fixed("default.replication.factor", Kind.INT, 1, "The store keeps the copies.")
     yield _fixed("auto.leader.rebalance.enable", Kind.BOOLEAN, False, "Any process may append and read.")
     yield _fixed("fetch.max.bytes", Kind.INT, FETCH_BYTES_MAX, "Most bytes of an answer to a fetch.")

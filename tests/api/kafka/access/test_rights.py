@@ -9,7 +9,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from api.kafka.access.needs import NEEDS
 from api.kafka.messages import (
     DescribeGroupsRequest,
+    DescribeLogDirsRequest,
     ErrorCode,
+    MetadataRequest,
+    MetadataRequestTopic,
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
@@ -113,6 +116,16 @@ def test_kafka_17_groups_say_what_the_caller_may_do(door, topic) -> None:
             assert (told.error_code, told.operations) == (0, bits)
             (untold,) = raw.ask(DescribeGroupsRequest([topic])).groups
             assert untold.operations == -(2**31)
+
+
+def test_kafka_20_topics_say_what_the_caller_may_do(door, topic) -> None:
+    door.admin.put_topic(topic, partitions=1)
+    read, write, describe = 1 << 3, 1 << 4, 1 << 8 | 1 << 10
+    for verbs, bits in ((["describe"], describe), (["subscribe", "publish"], read | write | describe)):
+        with door.caller(topic, *(("topic", topic, verb) for verb in verbs)).raw() as raw:
+            told = raw.ask(MetadataRequest([MetadataRequestTopic(name=topic)], False, True, True), 10)
+            assert (told.operations, [one.operations for one in told.topics]) == (0, [bits])
+            assert [one.name for one in raw.ask(DescribeLogDirsRequest(None)).results[0].topics] == [topic]
 
 
 def test_kafka_11_who_may_not_reset_a_group_cannot_put_it_back(door, topic) -> None:
