@@ -1,7 +1,7 @@
 """Names of topics, groups and partitions: what is allowed, and how a name becomes a folder.
 
-Topics and groups follow RocketMQ's rule (SPEC MODEL-5). A partition is `NAME@BROKER` (MODEL-1). A folder name may hold
-only `[A-Za-z0-9._-]`. Every other byte is written `~XX`, and so is a leading `.` or `_`, because Hadoop and Spark
+Topics follow RocketMQ's rule, groups Kafka's (SPEC MODEL-5). A partition is `NAME@BROKER` (MODEL-1). A folder name may
+hold only `[A-Za-z0-9._-]`. Every other byte is written `~XX`, and so is a leading `.` or `_`, because Hadoop and Spark
 ignore such folders. The encoding is one to one, so no two names share a folder and no name escapes its parent folder.
 The folder of a name that is too long keeps the beginning of the name and ends in a digest. Such a folder cannot be
 decoded; the table inside holds the name.
@@ -14,11 +14,12 @@ import re
 from typing import Final, NamedTuple
 
 from mq.errors import Refused, Unprocessable
-from mq.limits import FOLDER_LENGTH_MAX, NAME_LENGTH_MAX
+from mq.limits import FOLDER_LENGTH_MAX, GROUP_LENGTH_MAX, NAME_LENGTH_MAX
 
 __all__ = [
     "TAG_NOT_IN",
     "PartitionName",
+    "begins_group",
     "broker_of",
     "check_broker",
     "check_client_topic",
@@ -37,9 +38,13 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
+#: A group is what Kafka's clients call it. A `/` would be two parts of a path, `@` marks a client of a group
+#: (`member_name`), and `*` the patterns of access rules.
+_GROUP: Final = r"[^\x00-\x1f\x7f/@*]"
 _PARTITION: Final = re.compile(r"[A-Za-z0-9._%|#\-]{1,127}")
+_GROUP_TEXT: Final = re.compile(rf"{_GROUP}{{0,{GROUP_LENGTH_MAX}}}")
 #: A group and a client's id (`mq.wire.CLIENT_PATTERN`).
-_MEMBER: Final = re.compile(rf"({_NAME.pattern})@([!-.0-~]{{1,{NAME_LENGTH_MAX}}})")
+_MEMBER: Final = re.compile(rf"({_GROUP}{{1,{GROUP_LENGTH_MAX}}})@([!-.0-~]{{1,{NAME_LENGTH_MAX}}})")
 _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 #: What no tag has (SPEC CONS-10): subscriptions are written `TagA||TagB`, or `*`, and people write `A,B` or `A && B`. A
 #: tag that has one of these could be sent and never subscribed. In the syntax of RE2 and of Python.
@@ -102,7 +107,19 @@ def check_client_topic(name: str) -> str:
 
 def check_group(name: str) -> str:
     """Return `name` if it is a legal group name, else raise `Refused` (SPEC MODEL-5)."""
-    return _check(name, kind="group", pattern=_NAME)
+    if not name or name in (".", "..") or not begins_group(name):
+        raise Refused(
+            f"group must be 1 to {GROUP_LENGTH_MAX} characters that can be printed, none of / @ *, and not '.' or '..'",
+            code="invalid_group_name",
+            field="group",
+            extra={"limit": GROUP_LENGTH_MAX},
+        )
+    return name
+
+
+def begins_group(text: str) -> bool:
+    """Whether names of groups can begin with this text, which may be empty."""
+    return _GROUP_TEXT.fullmatch(text) is not None and text.isprintable()
 
 
 def member_name(group: str, client: str) -> str:
@@ -113,7 +130,7 @@ def member_name(group: str, client: str) -> str:
 def split_member(name: str) -> tuple[str, str] | None:
     """Return group and client of a `member_name`; None for any other name."""
     found = _MEMBER.fullmatch(name)
-    return None if found is None else (found[1], found[2])
+    return None if found is None or not found[1].isprintable() else (found[1], found[2])
 
 
 def check_reader(name: str) -> str:

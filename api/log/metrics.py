@@ -23,7 +23,7 @@ from mq.statistics import Consumed
 
 __all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
 
-#: The label of the series that adds up all others; no topic or group can have this name.
+#: The label of the series that adds up all others; no topic can have this name.
 OTHER: Final = "(other)"
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 

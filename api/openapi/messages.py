@@ -6,7 +6,7 @@ from typing import Final
 
 from api.reading import EVENTS_TYPE
 from api.routes import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from api.wire import REF, TOPIC_PATTERN, Json, header, name_in_path, problem, query, whole
+from api.wire import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
 from mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
@@ -175,7 +175,7 @@ def _fetch_parameters() -> list[Json]:
         query("wait_ms", wait, f"Milliseconds to wait for the first message, at most {WAIT_MS_MAX}."),
         query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` for all messages, or `TagA||TagB`."),
         query("filter", {"type": "string", "minLength": 1, "maxLength": FILTER_CHARS_MAX}, FILTER_DESCRIPTION),
-        query("group", {"type": "string", "pattern": TOPIC_PATTERN}, "Read as a consumer of this group."),
+        query("group", {"type": "string", "pattern": GROUP_PATTERN}, "Read as a consumer of this group."),
         query("client_id", client, "The client that reads; in an exclusive group it must hold the pull lock."),
         query("topic_id", {"type": "string"}, "The topic's id when the offset was read; refused if made again."),
         header("Last-Event-ID", event, f"With {EVENTS_TYPE}: continue after this event."),

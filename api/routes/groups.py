@@ -17,7 +17,7 @@ from api.queue import Lanes, SeenClients
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.routes.lane_views import LaneView, LaneViews, Others, ask_others
 from api.service import Asking, Running
-from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
+from api.wire import GROUP_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
 from mq.errors import NotFound
 from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
 from mq.names import check_group, split_member
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 #: A group, or a client of a broadcast group: GROUP@CLIENT.
 ReaderName = Annotated[str, PathParameter(examples=["billing", "prices@worker-1"])]
-GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["billing"])]
+GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": GROUP_PATTERN}, examples=["billing"])]
 _Wait = Annotated[int, Meta(ge=0, le=RETRY_WAIT_MS_MAX)]
 
 

@@ -13,6 +13,7 @@ from api.wire.json_rows import decode_json, decode_ndjson
 from api.wire.message_filter import message_filter
 from api.wire.message_json import json_columns, stored_messages
 from api.wire.openapi_parts import (
+    GROUP_PATTERN,
     PROBLEM,
     REF,
     TOPIC_PATTERN,
@@ -70,6 +71,7 @@ from api.wire.times import parse_time, rfc3339
 __all__ = [
     "ALSO_NEEDS",
     "BODY_BYTES_MAX",
+    "GROUP_PATTERN",
     "HALF_CLOSED",
     "PROBLEM",
     "REF",

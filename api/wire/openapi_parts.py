@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mq.limits import NAME_LENGTH_MAX
+from mq.limits import GROUP_LENGTH_MAX, NAME_LENGTH_MAX
 
 __all__ = [
+    "GROUP_PATTERN",
     "PROBLEM",
     "REF",
     "TOPIC_PATTERN",
@@ -26,6 +27,7 @@ __all__ = [
 #: Prefix of references to schemas.
 REF: Final = "#/components/schemas/"
 TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{NAME_LENGTH_MAX}}}$"
+GROUP_PATTERN: Final = rf"^[^\x00-\x1f\x7f/@*]{{1,{GROUP_LENGTH_MAX}}}$"
 Json = dict[str, Any]
 
 PROBLEM: Final[Json] = {
@@ -92,7 +94,7 @@ def problem(status: int) -> Json:
 
 def name_in_path(kind: str, example: str) -> Json:
     """Return the path parameter of a topic or a group."""
-    schema = {"type": "string", "pattern": TOPIC_PATTERN}
+    schema = {"type": "string", "pattern": GROUP_PATTERN if kind == "group" else TOPIC_PATTERN}
     return {"name": kind, "in": "path", "required": True, "schema": schema, "example": example}
 
 

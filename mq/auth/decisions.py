@@ -12,7 +12,7 @@ from typing import Final
 
 from mq.auth.rule import IMPLIED, VERBS, AccessRule, Resource, Verb
 from mq.auth_limits import DECISIONS_CACHED_MAX
-from mq.limits import NAME_LENGTH_MAX
+from mq.limits import GROUP_LENGTH_MAX
 
 __all__ = ["Decisions"]
 
@@ -81,7 +81,7 @@ class Decisions:
 
     def allows(self, principal: str, resource: Resource, name: str, verb: Verb, groups: Groups = ()) -> bool:
         """Whether a principal may do this to the topic or group of this name, or to the cluster (`CLUSTER`)."""
-        if len(name) > NAME_LENGTH_MAX:  # nothing has such a name, and it would be remembered
+        if len(name) > GROUP_LENGTH_MAX:  # nothing has such a name, and it would be remembered
             return False
         asked = (principal, groups, resource, name)
         verbs = self._cached.get(asked)

@@ -18,7 +18,8 @@ from typing import Final, Literal, cast, get_args
 
 from mq.auth.principal import check_principal
 from mq.errors import Refused, Unprocessable
-from mq.limits import NAME_LENGTH_MAX
+from mq.limits import GROUP_LENGTH_MAX, NAME_LENGTH_MAX
+from mq.names import begins_group
 
 __all__ = ["CLUSTER", "IMPLIED", "VERBS", "AccessRule", "Effect", "Resource", "Verb", "rule_of"]
 
@@ -97,11 +98,14 @@ def _check_pattern(resource: Resource, pattern: str) -> None:
             raise Unprocessable("pattern: the cluster has no names; leave it out, or give `*`", field="pattern")
         return
     name = pattern.removesuffix("*")
-    if not pattern or _PATTERN.fullmatch(name) is None:
+    is_group = resource == "group"
+    longest = GROUP_LENGTH_MAX if is_group else NAME_LENGTH_MAX
+    fits = begins_group(name) if is_group else _PATTERN.fullmatch(name) is not None
+    if not pattern or not fits:
         raise Refused(
-            f"pattern must be a name of at most {NAME_LENGTH_MAX} characters, or the beginning of names with a `*` at"
+            f"pattern must be a name of at most {longest} characters, or the beginning of names with a `*` at"
             " its end, for example orders.*",
             code="invalid_pattern",
             field="pattern",
-            extra={"limit": NAME_LENGTH_MAX + 1},
+            extra={"limit": longest + 1},
         )

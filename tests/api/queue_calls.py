@@ -210,7 +210,7 @@ class Queue:
         return list(self.api.partitions(name))
 
     def group(self, name: str, **settings: object) -> Consumer:
-        reply = self.api.call("PUT", f"/v1/groups/{name}", settings)
+        reply = self.api.call("PUT", Consumer(self.api, name, "").path, settings)
         assert reply.status in (200, 201), reply
         return self.consumer(name)
 

@@ -106,6 +106,7 @@ _BY_CODE: Final = {
     "group_subscribed": ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     "group_full": ErrorCode.GROUP_MAX_SIZE_REACHED,
     "group_not_found": ErrorCode.GROUP_ID_NOT_FOUND,
+    "group_name_case": ErrorCode.INVALID_GROUP_ID,
     "group_not_shared": ErrorCode.INVALID_GROUP_ID,
     "invalid_group_name": ErrorCode.INVALID_GROUP_ID,
     "not_coordinator": ErrorCode.NOT_COORDINATOR,
@@ -143,6 +144,8 @@ _BY_CLASS: Final = (
 
 def error_code_of(error: DeltaMQError) -> ErrorCode:
     """Return Kafka's number for an error. One whose outcome is not known makes the client repeat the request."""
+    if error.code == "system_name" and isinstance(error, Refused) and error.field == "group":
+        return ErrorCode.INVALID_GROUP_ID
     found = _BY_CODE.get(error.code)
     if found is not None:
         return found

@@ -172,7 +172,7 @@ def test_unknown_topics_and_groups_are_not_found(api: Api, path: str, topic: str
         assert (unknown.status, unknown.json["code"]) == (404, "group_not_found")
 
 
-@pytest.mark.parametrize("name", ["%25RETRY%25a_b", "sys%2Fmeta", "a%20b", "x" * 128, "%ff"])
+@pytest.mark.parametrize("name", ["%25RETRY%25a_b", "sys%2Fmeta", "a%00b", "x" * 256, "%ff"])
 def test_model_05_names_that_are_not_allowed_are_refused(api: Api, path: str, topic: str, name: str) -> None:
     for place in (f"/v1/groups/{name}/topics/{topic}/pop", f"/v1/groups/{topic}.group/topics/{name}/pop"):
         reply = api.call("POST", place, {})

@@ -10,6 +10,7 @@ from mq import limits
 
 def test_model_5_and_route_4_and_send_6_figures() -> None:
     assert limits.NAME_LENGTH_MAX == 127
+    assert limits.GROUP_LENGTH_MAX == 255
     assert limits.LOGICAL_PARTITIONS == limits.PARTITIONS_MAX == 1024
     assert limits.MESSAGE_BYTES_MAX == 4 * 1024 * 1024
 

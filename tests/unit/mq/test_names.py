@@ -20,6 +20,7 @@ from mq.names import (
     encode_path,
     is_system,
     partition_name,
+    split_member,
 )
 
 LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._%|-"
@@ -27,9 +28,11 @@ legal_names = st.text(LEGAL, min_size=1, max_size=127).filter(lambda name: name 
 # Anything that UTF-8 can hold: surrogates are not text.
 any_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
-WRONG_SHAPE = ["", "a" * 128, ".", ".."]
+WRONG_SHAPE = ["", "a" * 256, ".", ".."]
 WRONG_SIGNS = ["../etc", "a/b", "a\\b", "a b", "a\n", "a\x00", "é", "订单", "a@b", "a#1", "~41"]
-HOSTILE = WRONG_SHAPE + WRONG_SIGNS
+HOSTILE = [*WRONG_SHAPE, "a" * 128, *WRONG_SIGNS]
+#: What groups have no more than others: `@` marks a client, `*` patterns, and some signs cannot be seen.
+NO_GROUPS = ["../etc", "a/b", "a\n", "a\x00", "a\x7f", "a\x85", "a@b", "a*", "\u202ea", "a\u200b", "\ud800"]
 
 
 @given(legal_names)
@@ -45,9 +48,21 @@ def test_model_5_other_names_are_refused_and_the_field_is_named(name: str) -> No
     with pytest.raises(Refused) as topic:
         check_topic(name)
     assert (topic.value.code, topic.value.field, topic.value.status) == ("invalid_topic_name", "topic", 400)
+
+
+@pytest.mark.parametrize("name", [*WRONG_SHAPE, *NO_GROUPS])
+def test_model_5_what_is_no_name_of_a_group_is_refused(name: str) -> None:
     with pytest.raises(Refused) as group:
         check_group(name)
     assert (group.value.code, group.value.field) == ("invalid_group_name", "group")
+    assert not name or split_member(f"{name}@client") is None or name in (".", "..", "a@b")
+
+
+@pytest.mark.parametrize("name", ["a b", "app:worker#1", "größe", "订单", "a\\b", "~41", "a" * 255])
+def test_model_5_groups_are_called_what_kafkas_clients_call_them(name: str) -> None:
+    assert check_group(name) == name
+    assert split_member(name) is None and split_member(f"{name}@client") == (name, "client")
+    assert len(encode_path(name)) <= FOLDER_LENGTH_MAX
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "a%b", "a|b"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from urllib.parse import quote
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -230,6 +231,45 @@ def test_kafka_09_groups_that_are_not_shared_take_no_kafka_consumers(kafka, topi
     member = _member(kafka, group, topic)
     until(lambda: (one := member.poll(0.1)) is not None and one.error().code() == KafkaError.INVALID_GROUP_ID)
     member.close()
+
+
+@pytest.mark.parametrize("name", ["my app: größe #1?&=+%", "x" * 255])
+def test_kafka_17_a_group_is_called_what_its_consumers_call_it(kafka, topic, name) -> None:
+    """Over REST it has the same name."""
+    _fill(kafka, topic, 10, partitions=1)
+    member = _member(kafka, name, topic)
+    _play([member], lambda got: len(got) == 10)
+    member.close()
+    group = f"/v1/groups/{quote(name, safe='')}"
+    assert list(kafka.api.call("GET", f"{group}/topics/{topic}/offsets").json["offsets"].values()) == [10]
+    assert kafka.api.send(topic, "a", "b").status == 200
+    first, second = kafka.api.call("POST", f"{group}/topics/{topic}/pop", {"wait_ms": 1_000}).json["messages"]
+    assert kafka.api.call("POST", f"{group}/ack", {"handles": [first["handle"]]}).json["acked"] == 1
+    dead = kafka.api.call("POST", f"{group}/dead", {"handles": [second["handle"]], "reason": "broken"})
+    assert dead.status == 200, dead
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    assert name in {one.group_id for one in admin.list_consumer_groups().result(TIMEOUT_S).valid}
+    admin.delete_consumer_groups([name])[name].result(TIMEOUT_S)
+    assert kafka.api.call("GET", group).status == 404
+
+
+@pytest.mark.parametrize("name", ["a/b", "a@b", "a*", "%RETRY%a", "rmq_sys_a", "x" * 256])
+def test_kafka_17_a_consumer_is_told_that_its_group_cannot_be_called_so(kafka, name) -> None:
+    _taken_by_another_case(kafka, "Taken")
+    with RawClient(kafka.port) as raw:
+        for refused in (name, "taken"):
+            asked = JoinGroupRequest(
+                group_id=refused,
+                session_timeout_ms=10_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[GroupProtocol("range", b"")],
+            )
+            assert raw.ask(asked, 3).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def _taken_by_another_case(kafka: KafkaApi, name: str) -> None:
+    assert kafka.api.call("PUT", f"/v1/groups/{name}", {}).status in (200, 201)
 
 
 def test_kafka_09_aiokafka_is_a_member(kafka, topic, group) -> None:

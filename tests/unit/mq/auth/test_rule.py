@@ -27,6 +27,15 @@ def test_sec_02_a_pattern_is_a_name_or_the_beginning_of_names(pattern: str, pref
     assert rule_of(**GOOD | {"pattern": pattern}).prefix == prefix
 
 
+@pytest.mark.parametrize("pattern", ["a b", "größe*", "a" * 255, "*"])
+def test_sec_02_a_rule_names_any_group(pattern: str) -> None:
+    asked = {"resource": "group", "verbs": ["subscribe"]}
+    assert rule_of(**GOOD | asked | {"pattern": pattern}).pattern == pattern
+    for wrong in ("a@b", "**", "a*b", "a\n", "a" * 256):
+        with pytest.raises(Refused, match="pattern"):
+            rule_of(**GOOD | asked | {"pattern": wrong})
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [

@@ -157,7 +157,7 @@ def test_what_is_not_there_is_not_found() -> None:
     ("name", "code"),
     [
         ("", "invalid_group_name"),
-        ("a b", "invalid_group_name"),
+        ("a/b", "invalid_group_name"),
         ("..", "invalid_group_name"),
         ("%DLQ%x", "system_name"),
     ],
