@@ -124,7 +124,7 @@ def test_spark_02_a_stream_has_its_own_defaults_and_limits() -> None:
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger: .*must not be greater"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: must be a duration"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: must be a whole number"),
-        ({"group": "two words"}, "group: is not a valid group name"),
+        ({"group": "no/slash"}, "group: is not a valid group name"),
     ],
 )
 def test_spark_02_what_a_stream_cannot_have_is_refused_by_name(options: dict[str, str], told: str) -> None:
