@@ -178,9 +178,9 @@ def _revoke_at_both(two: Two) -> None:
     for api in two:
         assert refused(caller.at(api).call("GET", "/v1/topics")) == (401, "unauthenticated")
     for thread, found in streams:
-        thread.join(10)
+        thread.join(18)
         assert b'"code":"unauthenticated"' in found[0].body.rpartition(b"event: refused")[2]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 # 4. schemathesis. -----------------------------------------------------------------------------------------------------

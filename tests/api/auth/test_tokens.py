@@ -359,8 +359,8 @@ def test_sec_15_a_principal_that_is_removed_is_refused_though_its_token_lives(wo
     began = time.monotonic()
     assert admin.call("DELETE", "/v1/auth/principals/leaver").status == 204
     assert refused(caller.call("GET", "/v1/topics/leaving")) == (401, "unauthenticated")
-    thread.join(10)
-    assert time.monotonic() - began < 5 and b'"code":"unauthenticated"' in found[0].body.rpartition(b"refused")[2]
+    thread.join(18)
+    assert time.monotonic() - began < 15 and b'"code":"unauthenticated"' in found[0].body.rpartition(b"refused")[2]
 
 
 def test_sec_19_a_principal_that_is_disabled_is_refused_though_its_token_lives(world: World) -> None:
@@ -387,7 +387,7 @@ def test_sec_15_what_waits_ends_with_its_token(world: World, call: str) -> None:
         "stream": (f"/v1/topics/orders/partitions/{quote('orders@broker-a')}/messages", None, "text/event-stream"),
     }[call]
     thread, found = waiting(caller, path, body, accept)
-    thread.join(10)
+    thread.join(18)
     assert found and now_ms + 1_400 <= world.admin.service.now_ms() < now_ms + 10_000
     assert found[0].status == 200 and (body is None or not found[0].json["messages"])
     assert refused(caller.call("GET" if body is None else "POST", path, body)) == (401, "unauthenticated")
@@ -447,8 +447,8 @@ def test_sec_15_two_processes_take_the_same_token_and_refuse_it_together(tmp_pat
             assert b.call("DELETE", "/v1/auth/principals/reports").status == 204
             for api in (a, b):
                 assert refused(api.by(token).call("GET", "/v1/topics")) == (401, "unauthenticated")
-            thread.join(10)
-            assert found and time.monotonic() - began < 5
+            thread.join(18)
+            assert found and time.monotonic() - began < 15
 
 
 def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(

@@ -79,7 +79,7 @@ def test_kafka_06_thousands_of_idle_connections_take_little_and_do_no_harm(tmp_p
         assert each < IDLE_BYTES_MAX, f"{each / 1024:.0f} KiB for each connection"
         began = time.monotonic()
         assert connected().ask(MetadataRequest(topics=None)).brokers
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         for one in clients[:: count // 5]:
             assert one.ask(MetadataRequest(topics=None)).brokers, "and none was closed"
 
@@ -114,7 +114,7 @@ def test_kafka_06_ten_thousand_idle_connections_leave_the_others_served(tmp_path
             assert client.ask(MetadataRequest(topics=None)).brokers
             assert kafka.api.send(topic, "x").status == 200
             assert client.ask(_fetch(topic)).topics[0].partitions[0].records
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
 
 
 def _fetch(topic: str) -> FetchRequest:

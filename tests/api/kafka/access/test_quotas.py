@@ -26,7 +26,7 @@ def test_kafka_11_a_quota_slows_its_principal_down_and_says_so(door, topic) -> N
         assert max(one.throttle_ms for one in answers) > 100
         began = time.monotonic()
         assert {other.ask(ANYTHING[FetchRequest](topic)).throttle_ms for _ in range(20)} == {0}
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
     quota = {"bytes_in_per_s": 20_000}
     assert door.admin.call("PUT", f"/v1/auth/quotas/{topic}", quota).status == 200
     began = time.monotonic()
