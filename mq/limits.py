@@ -13,6 +13,8 @@ MIB: Final = 1024 * KIB
 
 # Names (SPEC MODEL-5, RocketMQ's rule).
 NAME_LENGTH_MAX: Final = 127
+#: As in Kafka.
+TOPIC_LENGTH_MAX: Final = 249
 #: Kafka's clients call groups what they like.
 GROUP_LENGTH_MAX: Final = 255
 # File systems allow 255 bytes; a partition's folder is two of these, an `@` and a generation.

@@ -14,7 +14,7 @@ import re
 from typing import Final, NamedTuple
 
 from mq.errors import Refused, Unprocessable
-from mq.limits import FOLDER_LENGTH_MAX, GROUP_LENGTH_MAX, NAME_LENGTH_MAX
+from mq.limits import FOLDER_LENGTH_MAX, GROUP_LENGTH_MAX, NAME_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 __all__ = [
     "TAG_NOT_IN",
@@ -37,11 +37,13 @@ __all__ = [
     "split_member",
 ]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
+_TOPIC: Final = re.compile(rf"[A-Za-z0-9._%|\-]{{1,{TOPIC_LENGTH_MAX}}}")
 #: A group is what Kafka's clients call it. A `/` would be two parts of a path, `@` marks a client of a group
 #: (`member_name`), and `*` the patterns of access rules.
 _GROUP: Final = r"[^\x00-\x1f\x7f/@*]"
-_PARTITION: Final = re.compile(r"[A-Za-z0-9._%|#\-]{1,127}")
+#: The name of a topic, and a number behind it.
+_PARTITION_LENGTH_MAX: Final = TOPIC_LENGTH_MAX + len("#1023")
+_PARTITION: Final = re.compile(rf"[A-Za-z0-9._%|#\-]{{1,{_PARTITION_LENGTH_MAX}}}")
 _GROUP_TEXT: Final = re.compile(rf"{_GROUP}{{0,{GROUP_LENGTH_MAX}}}")
 #: A group and a client's id (`mq.wire.CLIENT_PATTERN`).
 _MEMBER: Final = re.compile(rf"({_GROUP}{{1,{GROUP_LENGTH_MAX}}})@([!-.0-~]{{1,{NAME_LENGTH_MAX}}})")
@@ -78,20 +80,20 @@ def check_tag(tag: str, field: str = "tag") -> str:
     return tag
 
 
-def _check(name: str, *, kind: str, pattern: re.Pattern[str]) -> str:
+def _check(name: str, *, kind: str, pattern: re.Pattern[str], limit: int) -> str:
     if pattern.fullmatch(name) is None or name in (".", ".."):
         raise Refused(
-            f"{kind} must be 1 to {NAME_LENGTH_MAX} characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
+            f"{kind} must be 1 to {limit} characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
             code=f"invalid_{kind}_name",
             field=kind,
-            extra={"limit": NAME_LENGTH_MAX},
+            extra={"limit": limit},
         )
     return name
 
 
 def check_topic(name: str) -> str:
     """Return `name` if it is a legal topic name, else raise `Refused` (SPEC MODEL-5)."""
-    return _check(name, kind="topic", pattern=_NAME)
+    return _check(name, kind="topic", pattern=_TOPIC, limit=TOPIC_LENGTH_MAX)
 
 
 def check_client_topic(name: str) -> str:
@@ -140,7 +142,7 @@ def check_reader(name: str) -> str:
 
 def check_broker(name: str) -> str:
     """Return `name` if it is a legal broker name, else raise `Refused`."""
-    return _check(name, kind="broker", pattern=_BROKER)
+    return _check(name, kind="broker", pattern=_BROKER, limit=NAME_LENGTH_MAX)
 
 
 def partition_name(name: str, broker: str) -> str:
@@ -187,7 +189,7 @@ def check_partition(name: str) -> str:
     parts = PartitionName.parse(name)
     if is_system(parts.name):
         raise Refused(f"{name} belongs to the system", code="system_name", field="partition")
-    _check(parts.name, kind="partition", pattern=_PARTITION)
+    _check(parts.name, kind="partition", pattern=_PARTITION, limit=_PARTITION_LENGTH_MAX)
     check_broker(parts.broker)
     return name
 

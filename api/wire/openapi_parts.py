@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mq.limits import GROUP_LENGTH_MAX, NAME_LENGTH_MAX
+from mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 __all__ = [
     "GROUP_PATTERN",
@@ -26,7 +26,7 @@ __all__ = [
 
 #: Prefix of references to schemas.
 REF: Final = "#/components/schemas/"
-TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{NAME_LENGTH_MAX}}}$"
+TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{TOPIC_LENGTH_MAX}}}$"
 GROUP_PATTERN: Final = rf"^[^\x00-\x1f\x7f/@*]{{1,{GROUP_LENGTH_MAX}}}$"
 Json = dict[str, Any]
 

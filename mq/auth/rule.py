@@ -18,7 +18,7 @@ from typing import Final, Literal, cast, get_args
 
 from mq.auth.principal import check_principal
 from mq.errors import Refused, Unprocessable
-from mq.limits import GROUP_LENGTH_MAX, NAME_LENGTH_MAX
+from mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from mq.names import begins_group
 
 __all__ = ["CLUSTER", "IMPLIED", "VERBS", "AccessRule", "Effect", "Resource", "Verb", "rule_of"]
@@ -43,7 +43,7 @@ IMPLIED: Final[Mapping[Verb, tuple[Verb, ...]]] = {
 }
 #: The name and the pattern of the cluster.
 CLUSTER: Final = "*"
-_PATTERN: Final = re.compile(rf"[A-Za-z0-9._%|\-]{{0,{NAME_LENGTH_MAX}}}")
+_PATTERN: Final = re.compile(rf"[A-Za-z0-9._%|\-]{{0,{TOPIC_LENGTH_MAX}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def _check_pattern(resource: Resource, pattern: str) -> None:
         return
     name = pattern.removesuffix("*")
     is_group = resource == "group"
-    longest = GROUP_LENGTH_MAX if is_group else NAME_LENGTH_MAX
+    longest = GROUP_LENGTH_MAX if is_group else TOPIC_LENGTH_MAX
     fits = begins_group(name) if is_group else _PATTERN.fullmatch(name) is not None
     if not pattern or not fits:
         raise Refused(

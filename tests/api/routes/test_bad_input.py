@@ -112,8 +112,8 @@ LONG_KEY = "é" * (KEY_BYTES_MAX // 2 + 1)
 
 REQUESTS = [
     # The topic and the media type.
-    Bad("bad topic name", 400, "invalid_topic_name", "topic", one(body="a"), topic="no spaces", limit=127),
-    Bad("topic name too long", 400, "invalid_topic_name", "topic", one(body="a"), topic="x" * 128, limit=127),
+    Bad("bad topic name", 400, "invalid_topic_name", "topic", one(body="a"), topic="no spaces", limit=249),
+    Bad("topic name too long", 400, "invalid_topic_name", "topic", one(body="a"), topic="x" * 250, limit=249),
     Bad("topic name is dots", 400, "invalid_topic_name", "topic", one(body="a"), topic=".."),
     Bad("topic name leaves its folder", 400, "invalid_topic_name", "topic", one(body="a"), topic="../../etc"),
     Bad("topic name with NUL", 400, "invalid_topic_name", "topic", one(body="a"), topic="a\0b"),

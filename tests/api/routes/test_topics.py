@@ -62,7 +62,7 @@ def test_a_name_that_differs_only_by_case_is_a_conflict(api: Api, topic: str) ->
     assert api.send(topic.upper(), "a").json["code"] == "topic_name_case"
 
 
-@pytest.mark.parametrize("name", ["a.b", "%2F", "a|b", "-", "_x", "%", "x" * 127, "..."])
+@pytest.mark.parametrize("name", ["a.b", "%2F", "a|b", "-", "_x", "%", "x" * 249, "..."])
 def test_model_05_any_legal_name_can_be_used(api: Api, name: str) -> None:
     api.put_topic(name, partitions=3)
     assert api.send(name, {"body": "a", "partition": f"{name}#1@broker-a"}).status == 200

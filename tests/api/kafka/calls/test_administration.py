@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from api.kafka.messages import (
@@ -131,6 +131,20 @@ def test_kafka_20_log_dirs_say_how_large_partitions_are(kafka: KafkaApi, raw: Ra
     assert (one.name, [(part.index, part.size) for part in one.partitions]) == (topic, list(enumerate(sizes)))
     whole = _dir(raw, None)
     assert one in whole.topics and whole.log_dir == kafka.api.service.config.warehouse.uri
+
+
+def test_kafka_20_topics_have_names_as_long_as_in_kafka(kafka: KafkaApi, raw: RawClient, topic: str) -> None:
+    name = f"{topic:x<249}"
+    producer = Producer({"bootstrap.servers": kafka.address})
+    producer.produce(name, b"1")
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([name])
+    found = consumer.poll(TIMEOUT_S)
+    assert found is not None and (found.topic(), found.value()) == (name, b"1")
+    consumer.close()
+    (longer,) = raw.ask(CreateTopicsRequest([CreateTopic(f"{name}x", 1, 1, [], [])], 10_000)).topics
+    assert longer.error_code == ErrorCode.INVALID_TOPIC
 
 
 def test_kafka_20_topics_without_a_number_have_the_partitions_of_the_setting(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ GOOD = {"principal": "reports", "effect": "allow", "resource": "topic", "pattern
         ("orders.*", "orders."),
         ("*", ""),
         ("%RETRY%a_b", None),
-        ("a" * 127, None),
+        ("a" * 249, None),
         ("a-b|c%.*", "a-b|c%."),
     ],
 )
@@ -39,7 +39,7 @@ def test_sec_02_a_rule_names_any_group(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [
-        *(("pattern", one) for one in ("", "**", "a*b", "*a", "orders.**", "../x", "a b", "größe", "a\n", "a" * 128)),
+        *(("pattern", one) for one in ("", "**", "a*b", "*a", "orders.**", "../x", "a b", "größe", "a\n", "a" * 250)),
         *(("principal", one) for one in ("", ".", "..", "a b", "a/b", "ä", "a" * 128, "a\n", "*")),
         *(("effect", one) for one in ("", "Allow", "maybe")),
         *(("resource", one) for one in ("", "Topic", "broker")),
