@@ -112,7 +112,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         failpoint("stream.before_latest")
         messages_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = planner.next_end(begin, messages_max=messages_max, unlimited=isinstance(limit, ReadAllAvailable))
-        self._claims.check(begin.stream, idle=end is None)
+        self._claims.check(begin, idle=end is None)
         failpoint("stream.after_latest")
         return start if end is None else end.to_json()
 
@@ -130,7 +130,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Another application goes on from the same checkpoint.
         """
         options, planner, until = self._options, self._planner, StreamOffset.from_json(end)
-        self._claims.begin(until.stream)
+        self._claims.begin(until)
         ranges = planner.ranges(StreamOffset.from_json(start), until)
         rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
         found = [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]

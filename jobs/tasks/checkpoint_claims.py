@@ -1,9 +1,12 @@
 """The claims on the checkpoints of streaming queries: one checkpoint has one application at a time (SPEC SPARK-22).
 
-    jobs/streams/<stream>/00000000000000000007-<run>.json   {"application": ..., "host": ..., "pid": ..., ...}
+    jobs/streams/<stream>/00000000000000000007-<run>.json   {"claimant": {"application": ..., ...}, "position": ...}
 
 The run that claimed last goes on; an earlier one ends at its next look, with an error that names the later one. This
 needs no clock and no lease: whoever starts a query again after a kill has it at once. A look is one listing.
+
+Spark has a rule of its own: the first that plans a batch goes on, and another one that plans it fails. So a run that
+has planned a batch since the position from which the later one began goes on, and the later one fails at that batch.
 
 On a local disk a run also locks its claim, so that others know whether it has ended, however it ended. A batch that an
 earlier run may still be at is not done beside it there. On an object store that is not known, and the earlier run ends
@@ -21,12 +24,12 @@ import time
 import uuid
 import weakref
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from mq.errors import Conflict, DeltaMQError, Unavailable
-from mq.jobs import CLAIMS_KEPT, Claim, claim_that_counts
+from mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
+from mq.jobs import CLAIMS_KEPT, Claim, StreamOffset, claim_that_counts
 from mq.names import encode_path
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.store import FileMissing, LocalStore, Store
@@ -69,8 +72,22 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
         return f"application {self.application} ({place})" if self.application else f"an application ({place})"
 
 
-_claimants: Final = msgspec.json.Decoder(Claimant)
-_NOBODY_KNOWN: Final = Claimant(host="unknown")
+class _Made(msgspec.Struct, frozen=True):
+    """A claim as it is stored."""
+
+    claimant: Claimant
+    #: From where the run went on when it made the claim.
+    position: dict[str, Any]
+
+    def is_before(self, at: StreamOffset) -> bool:
+        try:
+            return StreamOffset.from_json(self.position).is_before(at)
+        except (Corrupt, Refused):
+            return False
+
+
+_made: Final = msgspec.json.Decoder(_Made)
+_NOBODY_KNOWN: Final = _Made(Claimant(host="unknown"), {})
 
 
 class CheckpointClaims:
@@ -87,11 +104,13 @@ class CheckpointClaims:
         self._locks: dict[str, int] = {}
         self._end = weakref.finalize(self, _close, self._locks)
 
-    def check(self, stream: str, *, idle: bool = False) -> None:
+    def check(self, at: StreamOffset, *, idle: bool = False) -> None:
         """Make the claim, or check that it counts.
 
         Parameters
         ----------
+        at
+            From where the run goes on.
         idle
             Nothing is about to be done: a look now and then is enough.
 
@@ -100,24 +119,27 @@ class CheckpointClaims:
         CheckpointTaken
             Another run has claimed the checkpoint since.
         """
-        now_ms = self._clock.boot_ms()
+        stream, now_ms = at.stream, self._clock.boot_ms()
         if not stream or (idle and now_ms - self._looked_ms.get(stream, -_IDLE_LOOK_MS) < _IDLE_LOOK_MS):
             return
         self._looked_ms[stream] = now_ms
         there = self._there(stream)
-        counts = self._counts(stream, there)
-        if counts.run == self._run and counts not in there:
-            if not self._make(stream, counts):
-                return
-            there = self._there(stream)
-            counts = self._counts(stream, there)
-            for old in there[:-CLAIMS_KEPT]:
-                self._store.delete(self._key(stream, old))
+        counts = claim_that_counts(there, self._run, claimed=stream in self._claimed)
         if counts.run != self._run:
-            raise self._taken(stream, counts)
+            made = self._read(stream, counts)
+            if stream not in self._claimed or not made.is_before(at):
+                raise _taken(made.claimant)
+            counts = Claim(counts.number + 1, self._run)
+        if counts in there or not self._make(at, counts):
+            return
+        there = self._there(stream)
+        if there and there[-1].run != self._run:
+            raise _taken(self._read(stream, there[-1]).claimant)
+        for old in there[:-CLAIMS_KEPT]:
+            self._store.delete(_key(stream, old))
 
-    def begin(self, stream: str) -> None:
-        """Let a batch begin. One that comes before this run's first look is done again.
+    def begin(self, at: StreamOffset) -> None:
+        """Let a batch that ends here begin. One that comes before this run's first look is done again.
 
         Then an earlier run may be at it, and its end is awaited, where that can be known.
 
@@ -128,18 +150,19 @@ class CheckpointClaims:
         Unavailable
             `checkpoint_busy`: an earlier run goes on for too long.
         """
-        if stream in self._claimed:
+        if at.stream in self._claimed:
             return  # the look at the plan of the batch was a moment ago
-        self.check(stream)
-        if stream not in self._locks:
+        self.check(at)
+        if not self._locks:
             return
         until_s = time.monotonic() + _EARLIER_S
-        for one in self._there(stream):
-            while one.run != self._run and self._lives(stream, one):
+        for one in self._there(at.stream):
+            while one.run != self._run and self._lives(at.stream, one):
+                self.check(at, idle=True)
                 if time.monotonic() >= until_s:
                     raise Unavailable(
-                        f"{self._made_by(stream, one)} is still at the batch that this query would do again; it stops "
-                        "after that batch: start this query again then, or kill the other application",
+                        f"{self._read(at.stream, one).claimant} is still at the batch that this query would do again; "
+                        "it stops after that batch: start this query again then, or kill the other application",
                         code="checkpoint_busy",
                         field="checkpointLocation",
                     )
@@ -153,15 +176,12 @@ class CheckpointClaims:
         names = self._store.names(_folder(stream))
         return sorted(claim for name in names if (claim := Claim.of(name)) is not None)
 
-    def _counts(self, stream: str, there: list[Claim]) -> Claim:
-        return claim_that_counts(there, self._run, claimed=stream in self._claimed)
-
-    def _make(self, stream: str, claim: Claim) -> bool:
+    def _make(self, at: StreamOffset, claim: Claim) -> bool:
         """Store the claim; return False where nothing can be stored: a query needs no more than to read."""
         since = msgspec.structs.replace(self._claimant, since_ms=self._clock.wall_us() // 1_000)
-        key = self._key(stream, claim)
+        stream, key = at.stream, _key(at.stream, claim)
         try:
-            self._store.put_if_absent(key, msgspec.json.encode(since), durable=False)
+            self._store.put_if_absent(key, msgspec.json.encode(_Made(since, at.to_json())), durable=False)
         except (DeltaMQError, OSError) as error:
             if claim not in self._there(stream):
                 log.warning("event=checkpoint_not_guarded stream=%s detail=%r", stream, str(error))
@@ -169,36 +189,37 @@ class CheckpointClaims:
         self._claimed.add(stream)
         if isinstance(self._store, LocalStore):
             with contextlib.suppress(OSError):  # a file system without locks: nothing is known, as on an object store
-                self._locks[stream] = _locked(self._store.uri(key), fcntl.LOCK_EX)
+                self._locks[key] = _locked(self._store.uri(key), fcntl.LOCK_EX)
         return True
 
     def _lives(self, stream: str, claim: Claim) -> bool:
         """Return whether the run of a claim certainly goes on."""
         try:
-            os.close(_locked(self._store.uri(self._key(stream, claim)), fcntl.LOCK_SH))
+            os.close(_locked(self._store.uri(_key(stream, claim)), fcntl.LOCK_SH))
         except BlockingIOError:
             return True
         except OSError:
             return False
         return False
 
-    def _taken(self, stream: str, claim: Claim) -> CheckpointTaken:
-        return CheckpointTaken(
-            f"this query's checkpoint was taken over by {self._made_by(stream, claim)}; one checkpoint has one "
-            "application at a time, and the later one goes on. To go on here instead, stop that one and start this "
-            "again; a second query needs a checkpointLocation of its own",
-            field="checkpointLocation",
-        )
-
-    def _made_by(self, stream: str, claim: Claim) -> Claimant:
+    def _read(self, stream: str, claim: Claim) -> _Made:
         try:
-            return _claimants.decode(bytes(self._store.read(self._key(stream, claim))))
+            return _made.decode(bytes(self._store.read(_key(stream, claim))))
         except (FileMissing, msgspec.DecodeError):
             return _NOBODY_KNOWN
 
-    @staticmethod
-    def _key(stream: str, claim: Claim) -> str:
-        return f"{_folder(stream)}/{claim.name}"
+
+def _taken(claimant: Claimant) -> CheckpointTaken:
+    return CheckpointTaken(
+        f"this query's checkpoint was taken over by {claimant}; one checkpoint has one application at a time, and the "
+        "later one goes on. To go on here instead, stop that one and start this again; a second query needs a "
+        "checkpointLocation of its own",
+        field="checkpointLocation",
+    )
+
+
+def _key(stream: str, claim: Claim) -> str:
+    return f"{_folder(stream)}/{claim.name}"
 
 
 def _folder(stream: str) -> str:

@@ -64,6 +64,12 @@ class StreamOffset:
             for partition, offset in topic.partitions.items():
                 yield name, topic.id, partition, offset
 
+    def is_before(self, other: StreamOffset) -> bool:
+        """Whether the same stream goes on from here to `other`, as far as can be told."""
+        theirs = {(topic, life, name): offset for topic, life, name, offset in other.places()}
+        ours = {(topic, life, name): offset for topic, life, name, offset in self.places()}
+        return ours != theirs and all(key in theirs and offset <= theirs[key] for key, offset in ours.items())
+
     def to_json(self) -> dict[str, object]:
         """Return the stored form, with sorted keys."""
         topics: dict[str, object] = {}

@@ -115,6 +115,25 @@ def test_spark_02_two_applications_on_one_checkpoint_store_each_message_once(
     _end_and_check(spark, tables, topic, tmp_path, into)
 
 
+def test_spark_22_the_earlier_of_two_applications_ends_though_there_is_nothing_to_read(
+    spark: SparkSession, tables: QueueTables, tmp_path: Path
+) -> None:
+    topic = tables.topic(partitions=3)
+    _send(tables, topic, 50)
+    first = StreamProcess(tables.warehouse.uri, tmp_path)
+    commits = tmp_path / "checkpoint" / "commits"
+    while first.wait(0.1) is None and not list(commits.glob("[0-9]*")):
+        pass  # until it has done a batch
+    second = StreamProcess(tables.warehouse.uri, tmp_path)
+    assert first.wait(300) not in (0, None), "it ends by an error"
+    first.kill()
+    assert second.wait(0) is None
+    _send(tables, topic, 50)
+    (tmp_path / "end").touch()
+    assert second.wait(300) == 0
+    _check(spark, tables, topic, tmp_path)
+
+
 def _end_and_check(spark: SparkSession, tables: QueueTables, topic: Topic, folder: Path, into: str | None) -> None:
     (folder / "end").touch()
     assert StreamProcess(tables.warehouse.uri, folder, into=into).wait(600) == 0

@@ -80,3 +80,22 @@ def test_static_15_the_lag_leaves_out_the_holes_that_the_end_knows() -> None:
     for at, messages in ((0, 150), (100, 50), (120, 30), (5_000, 30), (10_000, 30), (10_029, 1), (10_030, 0)):
         assert messages_behind(_of(a=at, b=5), latest) == {("t", "a"): messages, ("t", "b"): 0}
     assert StreamOffset.from_json(json.loads(json.dumps(latest.to_json()))) == latest
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "is_before"),
+    [
+        pytest.param({"a": 1, "b": 2}, {"a": 1, "b": 3}, True, id="one partition moved"),
+        pytest.param({"a": 1}, {"a": 1, "b": 0}, True, id="a new partition"),
+        pytest.param({"a": 1}, {"a": 1}, False, id="the same position"),
+        pytest.param({"a": 2, "b": 2}, {"a": 1, "b": 3}, False, id="neither way"),
+        pytest.param({"a": 1, "b": 1}, {"a": 2}, False, id="a partition is gone"),
+    ],
+)
+def test_spark_22_a_position_is_before_another_one(
+    earlier: dict[str, int], later: dict[str, int], is_before: bool
+) -> None:
+    first, second = (StreamOffset(topics={"t": TopicOffset("id", one)}) for one in (earlier, later))
+    assert first.is_before(second) is is_before
+    again = StreamOffset(topics={"t": TopicOffset("other", later)})
+    assert not first.is_before(again), "a topic that was made again"
