@@ -20,7 +20,7 @@ SHOWN_FIELDS: Final = frozenset(
         *("readable", "writable", "reason", "until"),
         # groups
         *("consume_strategy", "allocation_strategy", "order", "consume_from", "max_attempts", "retry_policy"),
-        *("invisible_ms", "to", "retries", "offsets"),
+        *("invisible_ms", "to", "retries", "offsets", "state", "topic", "from_time", "all"),
         # who may do what
         *("note", "principal", "resource", "verbs", "pattern", "effect"),
         *("requests_per_s", "bytes_in_per_s", "bytes_out_per_s"),

@@ -82,7 +82,9 @@ CALLS: Final[Mapping[str, str]] = {
     "DELETE /v1/groups/{group}/topics/{topic}/locks": "group subscribe, topic subscribe; not audited",
     "POST /v1/groups/{group}/topics/{topic}/aside": "group subscribe, topic subscribe; not audited",
     "GET /v1/groups/{group}/dead-letters": "group subscribe",
+    "GET /v1/groups/{group}/dead-letters/counts": "group subscribe",
     "POST /v1/groups/{group}/dead-letters/replay": "group subscribe; audited",
+    "DELETE /v1/groups/{group}/dead-letters": "group subscribe; audited",
     # who may do what
     "GET /v1/auth/principals": "cluster admin",
     "GET /v1/auth/principals/{principal}": "cluster admin",

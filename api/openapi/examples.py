@@ -176,6 +176,9 @@ _DEAD_LETTER: Final[Json] = {
     "topic": "flights",
     "reason": "cannot be parsed",
     "attempts": 5,
+    "state": "new",
+    "sent_back_time": None,
+    "sent_back_by": None,
 }
 _REPLAYED: Final[Json] = {
     "replayed": 1,
@@ -183,6 +186,7 @@ _REPLAYED: Final[Json] = {
     "failed": [{"partition": _DEAD, "offset": 7, "code": "offset_out_of_range"}],
     "failed_total": 1,
 }
+_COUNTS: Final[Json] = {"new": 3, "sent_back": 2, "deleted": 1}
 
 _CLUSTER: Final[Json] = {
     "warehouse": "/var/lib/deltamq",
@@ -339,8 +343,10 @@ _EXAMPLES: Final[Json] = {
     },
     "ReleaseAnswer": {"partitions": ["flights@broker-a"]},
     "AsideAnswer": {"moved": 1},
-    "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None},
+    "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None, "cursor": None},
     "ReplayAnswer": _REPLAYED,
+    "DeleteAnswer": {"deleted": 1, "duplicates": 0, "failed": _REPLAYED["failed"], "failed_total": 1},
+    "DeadLetterCounts": {"group": "billing", **_COUNTS, "counts": [{"reason": "cannot be parsed", **_COUNTS}]},
     "ClusterView": _CLUSTER,
     "UpgradeView": {"on": [], "ready": [_FEATURE], "waiting": []},
     "JobList": {"warehouse": "/var/lib/deltamq", "jobs": [_JOB]},

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from api.sending.global_sender import GlobalSender, local_name
+from api.sending.letters import (
+    KEPT_STATES,
+    DeadLetterLogs,
+    LetterCount,
+    LetterFailures,
+    Letters,
+    LettersWanted,
+    some_letters,
+)
 from api.sending.line import InLine
 from api.sending.partition_appender import PartitionAppender
 from api.sending.queue_appender import InQueue, QueueAppender
@@ -12,9 +21,15 @@ from api.sending.store_request import StoreRequest, check_new
 
 __all__ = [
     "INLINE_BYTES",
+    "KEPT_STATES",
+    "DeadLetterLogs",
     "GlobalSender",
     "InLine",
     "InQueue",
+    "LetterCount",
+    "LetterFailures",
+    "Letters",
+    "LettersWanted",
     "PartitionAppender",
     "QueueAppender",
     "Replayer",
@@ -22,4 +37,5 @@ __all__ = [
     "StoreRequest",
     "check_new",
     "local_name",
+    "some_letters",
 ]

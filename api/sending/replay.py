@@ -1,16 +1,19 @@
 """Replay of dead letters: to their original partitions, for all groups, or to the retry partition of their own group.
 
-    chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> counted
+    chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> marks --> counted
 
-Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated. In a
-static topic it goes to where its logical queue's messages go now, unless an earlier segment of that queue has it. If
-these go to another cluster, it stays a dead letter: the retry topic is there for it, in its own cluster.
+Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated. Marks say
+afterwards what was sent back. A dead letter that was cut off from its mark is still new: sending it again stores
+nothing, as long as its target remembers the request, and marks it.
+
+In a static topic a message goes to where its logical queue's messages go now, unless an earlier segment of that queue
+has it. If these go to another cluster, it stays a dead letter: the retry topic is there for it, in its own cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,15 +23,17 @@ from numpy.typing import NDArray
 from api.auth import Caller
 from api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
 from api.log import Partition, Partitions, PendingRequest, RequestPart, fence_not_known
+from api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
 from api.wire import ArrowRows
 from mq.auth import Verb
-from mq.errors import DeltaMQError, Fenced, Forbidden, NotFound, Unavailable, Unknown
+from mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
 from mq.limits import MIB, PRODUCER_WINDOW_MS
 from mq.meta import Group
-from mq.queue import Replay, retry_broker
+from mq.queue import Replay, SentBack, retry_broker
 from mq.wire import Target
 from tables.delta import ProducerStamp
-from tables.log import PartitionLog, Picked, TooMuch, pick
+from tables.failpoints import failpoint
+from tables.log import PartitionLog, Picked
 from tables.queue import FenceEpochs, Placement, retry_ref, sent_back
 from tables.settings import Flush
 
@@ -39,11 +44,8 @@ __all__ = [
 
 Int64s = NDArray[np.int64]
 
-#: Maximum number of messages, and of their bytes, under way at once.
-_STEP_MESSAGES: Final = 1_000
+#: Maximum number of bytes of messages under way at once.
 _STEP_BYTES: Final = 32 * MIB
-#: Maximum number of failures that are listed.
-_FAILED_MAX: Final = 1_000
 _UNSERVED: Final = "queue_unserved"
 
 
@@ -51,33 +53,35 @@ _UNSERVED: Final = "queue_unserved"
 class Replayed:
     """The outcome of a replay."""
 
+    failed: LetterFailures
     replayed: int = 0
-    #: Number of dead letters that an earlier copy of the request had stored.
+    #: Number of dead letters that had been sent back before.
     duplicates: int = 0
-    #: The first failures, as (partition, offset, code); `failed_total` counts all.
-    failed: list[tuple[str, int, str]] = field(default_factory=list)
-    failed_total: int = 0
-
-    def fail(self, place: tuple[str, int], code: str) -> None:
-        self.failed_total += 1
-        if len(self.failed) < _FAILED_MAX:
-            self.failed.append((*place, code))
 
 
 class Replayer:
     """Sends dead letters of any group back; used on the event loop."""
 
     def __init__(
-        self, topics: Topics, partitions: Partitions, meta: HostedMeta, fencing: Fencing, sealer: Sealer
+        self,
+        topics: Topics,
+        partitions: Partitions,
+        meta: HostedMeta,
+        fencing: Fencing,
+        sealer: Sealer,
+        letters: DeadLetterLogs,
     ) -> None:
+        self._letters = letters
         self._sealer = sealer
         self._topics = topics
         self._partitions = partitions
         self._meta = meta
         self._fencing = fencing
 
-    async def replay(self, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target, caller: Caller) -> Replayed:
-        """Send back the dead letters at the `chosen` offsets, which are ascending; durable when this returns.
+    async def replay(
+        self, group: Group, chosen: Sequence[tuple[Letters, Int64s]], to: Target, caller: Caller, failed: LetterFailures
+    ) -> Replayed:
+        """Send back the dead letters at the `chosen` offsets, which are ascending, and mark them; durable then.
 
         Those that `caller` may not publish to their topic fail as `forbidden`, or may not read, for the retry topic.
 
@@ -86,31 +90,40 @@ class Replayer:
         Unknown, Unavailable
             Some may be stored; repeating the call stores none of them twice.
         """
-        done = Replayed()
-        for log, offsets in chosen.items():
-            here = int(np.searchsorted(offsets, log.end_offset))
-            for offset in offsets[here:].tolist():
-                done.fail((log.ref.name, offset), "offset_out_of_range")
-            left = offsets[:here]
+        done = Replayed(failed)
+        now_ms = self._letters.now_ms()
+
+        def mark(ranges: tuple[tuple[int, int], ...]) -> SentBack:
+            return SentBack(ranges, to, now_ms, caller.name)
+
+        for letters, left in chosen:
+            log = letters.log
             while len(left):
-                picked, taken = await self._partitions.run(partial(_some, log, left))
+                picked, taken = await self._partitions.run(partial(some_letters, log, left, _STEP_BYTES))
                 left = left[taken:]
-                for offset in picked.gone:
-                    done.fail((log.ref.name, offset), "offset_out_of_range")
-                for offset in picked.unreadable:
-                    done.fail((log.ref.name, offset), "corrupt")
-                await self._send(group, log.ref.name, picked, to, done, caller)
+                failed.add(log.ref.name, sorted(picked.gone), "offset_out_of_range")
+                failed.add(log.ref.name, picked.unreadable, "corrupt")
+                sent, before = await self._send(group, log.ref.name, picked, to, done, caller)
+                done.replayed += len(sent)
+                done.duplicates += len(before)
+                # What was sent before has a mark, unless the replay that sent it was cut off.
+                sent += [offset for offset in before if letters.marks.sent(offset) is None]
+                if sent:
+                    failpoint("replay.before_mark")
+                    await self._letters.mark(group, log.ref.name, np.sort(np.array(sent, dtype=np.int64)), mark)
         return done
 
-    async def _send(self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller) -> None:
-        """Append the picked messages to their targets, and count the outcomes."""
+    async def _send(
+        self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
+    ) -> tuple[list[int], list[int]]:
+        """Append the picked messages to their targets; return the offsets of these, and of those stored before."""
         rows = picked.rows
-        found = await self._found(group, dead, picked, to, done, caller)
+        found, before = await self._found(group, dead, picked, to, done, caller)
         if not found:
-            return
+            return [], before
         back = sent_back(rows, to_retry=to == "retry")
         pending = PendingRequest(len(found), self._partitions.loop)
-        sent = []
+        parts = []
         for at, offset, target in found:
             name = Replay(group.name, group.epoch, dead, offset)
             stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
@@ -118,64 +131,56 @@ class Replayer:
             part = RequestPart(
                 ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, fence_epochs=target.fence_epochs
             )
-            sent.append((part, offset))
+            parts.append((part, offset))
             target.partition.queue.put(part)
         await pending.wait()
-        for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, sent, strict=True)]:
+        for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, parts, strict=True)]:
             if isinstance(error, Fenced):
                 # A repeated request finds this process with the new metadata.
                 await self._meta.refresh()
                 raise fence_not_known(target.partition.name, error)
-        for part, offset in sent:
+        sent = []
+        for part, offset in parts:
             if part.error is not None:
-                _count_failure(part.error, (dead, offset), done)
+                if isinstance(part.error, (Unknown, Unavailable)):
+                    raise part.error
+                done.failed.add(dead, [offset], part.error.code)
             elif part.appended is not None and part.appended.duplicate:
-                done.duplicates += 1
+                before.append(offset)
             else:
-                done.replayed += 1
+                sent.append(offset)
+        return sent, before
 
     async def _found(
         self, group: Group, dead: str, picked: Picked, to: Target, done: Replayed, caller: Caller
-    ) -> list[tuple[int, int, _Target]]:
-        """Return the picked messages that must be sent: number of the row, offset, target. Count the others."""
+    ) -> tuple[list[tuple[int, int, _Target]], list[int]]:
+        """Return what must be sent, as number of the row, offset and target, and the offsets of what was sent before.
+
+        The other picked messages fail.
+        """
         targets = _Targets(self._topics, self._partitions, self._fencing, self._sealer, group, dead, to)
         found: list[tuple[int, int, _Target]] = []
+        before: list[int] = []
         columns = [picked.rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
         verb: Verb = "subscribe" if to == "retry" else "publish"
         for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
             if not caller.allows("topic", origin["topic"], verb):
-                done.fail((dead, offset), Forbidden.code)
+                done.failed.add(dead, [offset], Forbidden.code)
                 continue
             try:
                 target = await targets.of(offset, origin, key)
             except Unavailable as error:
                 if error.code != _UNSERVED:
                     raise
-                done.fail((dead, offset), error.code)
+                done.failed.add(dead, [offset], error.code)
                 continue
             if target is None:
-                done.fail((dead, offset), "topic_not_found")
+                done.failed.add(dead, [offset], "topic_not_found")
             elif target.has(Replay(group.name, group.epoch, dead, offset)):
-                done.duplicates += 1
+                before.append(offset)
             else:
                 found.append((at, offset, target))
-        return found
-
-
-def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
-    """Return the messages at as many of the offsets as may be under way at once, and the number of these offsets."""
-    count = min(len(offsets), _STEP_MESSAGES)
-    while True:
-        try:
-            return pick(log, offsets[:count], bytes_max=_STEP_BYTES if count > 1 else None), count
-        except TooMuch:
-            count = max(1, count // 4)
-
-
-def _count_failure(error: DeltaMQError, place: tuple[str, int], done: Replayed) -> None:
-    if isinstance(error, (Unknown, Unavailable)):
-        raise error
-    done.fail(place, error.code)
+        return found, before
 
 
 class _Target(NamedTuple):

@@ -41,6 +41,7 @@ from api.ports import REAL, Ports
 from api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
 from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
 from api.reading import PartitionReader, QueueReader
+from api.sending import DeadLetterLogs
 from api.service.access import ServiceAccess
 from api.service.gauges import RequestRate, counters_of, gauges_of, gauges_of_stops
 from api.service.job_watch import JobWatch
@@ -239,6 +240,7 @@ class Service:
             self.meta, self.hosting, self.topics, self.lanes, self.partitions, self.progress, self.peers, clock=clock
         )
 
+        self.dead_letters = DeadLetterLogs(self.partitions, self.meta, self.settings.brokers, self.now_ms)
         self.groups = Groups(
             self.meta,
             self.partitions,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pyarrow as pa
 
 from api.wire.message_json import stored_messages
-from mq.queue import DEAD_REASON_HEADER
+from api.wire.times import rfc3339
+from mq.queue import DEAD_REASON_HEADER, LetterMarks
 from mq.wire import DeadLetter
 
 __all__ = ["dead_letters"]
 
 
-def dead_letters(partition: str, rows: pa.Table) -> list[DeadLetter]:
+def dead_letters(partition: str, rows: pa.Table, marks: LetterMarks) -> list[DeadLetter]:
     """Return rows of a partition of dead letters as JSON messages."""
     letters = []
     for message in stored_messages(rows):
         fields = {name: getattr(message, name) for name in message.__struct_fields__}
+        sent = marks.sent(message.offset)
         letters.append(
             DeadLetter(
                 **fields,
@@ -23,6 +25,9 @@ def dead_letters(partition: str, rows: pa.Table) -> list[DeadLetter]:
                 topic=message.origin.topic if message.origin else None,
                 reason=(message.headers or {}).get(DEAD_REASON_HEADER),
                 attempts=message.reconsume_times,
+                state=marks.state(message.offset),
+                sent_back_time=None if sent is None else rfc3339(sent[0] * 1_000),
+                sent_back_by=None if sent is None else sent[1] or None,
             )
         )
     return letters

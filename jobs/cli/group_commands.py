@@ -64,7 +64,7 @@ def replay_command(
         target: Literal["origin", "retry"] = "origin" if to == "origin" else "retry"
         done = replay_dead_letters(_settings(conf), group, chosen, to=target, dry_run=not apply, spark=spark)
         if not apply:
-            click.echo(f"{done.matched} dead letters would be sent back; add --apply to do it")
+            click.echo(f"{done.matched - done.duplicates} dead letters would be sent back; add --apply to do it")
             return
         click.echo(f"{done.replayed} dead letters sent back, {done.duplicates} had been sent back before")
         for code, count in done.failed.items():

@@ -1,10 +1,10 @@
 """Sends dead letters back with storage credentials alone, in tasks if there are many (SPEC RETRY-3, SPARK-10).
 
-    ranges of the group's dead letters -> tasks: read, filter, group by target, append -> counts
+    ranges of the group's dead letters -> tasks: read, filter, group by target, append, mark -> counts
 
 Each dead letter is a request of a producer that is named after the letter's offset, as in the service's replay
 (`mq.queue.replay`). So both may replay the same letter, at once or repeatedly, and a partition stores it once, for as
-long as it remembers its producers.
+long as it remembers its producers. The mark that says that it was sent back follows (SPEC RETRY-8).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,11 +25,22 @@ from jobs.tasks import run_in_tasks
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import broker_of
-from mq.queue import Replay, retry_broker
+from mq.queue import LetterMarks, Replay, SentBack, retry_broker
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
-from tables.log import PartitionLog, one_record_batch, pages
-from tables.queue import FenceEpochs, dead_ref, fence_epochs_of, retry_ref, sent_back
+from tables.log import Batch, PartitionLog, one_record_batch, pages
+from tables.paths import PartitionRef
+from tables.queue import (
+    DeadMarks,
+    FenceEpochs,
+    dead_marks_ref,
+    dead_ref,
+    fence_epochs_of,
+    mark_ranges,
+    retry_ref,
+    rows_of_dead_marks,
+    sent_back,
+)
 from tables.settings import Flush
 
 if TYPE_CHECKING:
@@ -40,6 +52,7 @@ Target = Literal["origin", "retry"]
 #: Offsets of dead letters in one task.
 TASK_OFFSETS_MAX: Final = 50_000
 _UNKNOWN_TRIES: Final = 3
+_DELETED: Final = "dead_letter_deleted"
 _COUNTS: Final = pa.schema([("partition", pa.string()), ("what", pa.string()), ("count", pa.int64())])
 
 
@@ -57,6 +70,11 @@ class Chosen:
     offsets: Mapping[str, frozenset[int]] | None = None
     #: The first offset by folder of a partition of dead letters (`Replayed.ends` of an earlier replay).
     start_offsets: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def names_letters(self) -> bool:
+        """Whether it names single dead letters, which are sent back in any case."""
+        return self.offsets is not None or self.message_ids is not None
 
     def mask(self, partition: str, rows: pa.Table) -> pa.ChunkedArray:
         """Return which rows of a partition are selected."""
@@ -81,11 +99,12 @@ def _among(column: pa.ChunkedArray, values: frozenset[str] | frozenset[int]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of the selected dead letters; after a dry run they are only `matched`."""
+    """What became of the selected dead letters; a dry run tells only of what is `matched` and `duplicates`."""
 
+    #: Those that are selected and not deleted.
     matched: int = 0
     replayed: int = 0
-    #: Stored at their target by an earlier replay.
+    #: Sent back by an earlier replay.
     duplicates: int = 0
     #: Counts by code: `topic_not_found`, or the code of the refused append.
     failed: Mapping[str, int] = field(default_factory=dict)
@@ -123,6 +142,8 @@ def replay_dead_letters(
 ) -> Replayed:
     """Send a group's dead letters back; they are durable when this returns, and repeating it stores nothing twice.
 
+    Those that were sent back before go again only if `chosen` names them by offset or id; deleted ones never.
+
     Parameters
     ----------
     to
@@ -151,7 +172,7 @@ def replay_dead_letters(
     for row in counts.to_pylist():
         total[row["what"]] += row["count"]
     if chosen.offsets is not None and chosen == Chosen(offsets=chosen.offsets):
-        total["offset_out_of_range"] += sum(map(len, chosen.offsets.values())) - total["matched"]
+        total["offset_out_of_range"] += sum(map(len, chosen.offsets.values())) - total["matched"] - total[_DELETED]
     known = ("matched", "replayed", "duplicate")
     return Replayed(
         matched=total["matched"],
@@ -205,18 +226,63 @@ def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
     its_group = place.refresh().groups.group(work.what.group)
     log = place.warehouse.open_partition(dead_ref(work.what.group, its_group.epoch, work.broker))
     log.refresh()
+    marks = _Marks(place, dead_marks_ref(work.what.group, its_group.epoch, work.broker), work.what.to)
+    letters = marks.letters()
+    named = work.what.chosen.names_letters
     counts: Counter[str] = Counter()
     for page in pages(log, max(work.low, log.min_offset)):
         rows = page.rows.filter(pc.less(page.rows.column("offset"), work.high))
         rows = rows.filter(work.what.chosen.mask(log.ref.name, rows))
-        counts["matched"] += rows.num_rows
+        states = np.array([letters.state(offset) for offset in rows.column("offset").to_pylist()], dtype=object)
+        counts["matched"] += int(np.sum(states != "deleted"))
+        if named:
+            counts[_DELETED] += int(np.sum(states == "deleted"))
+        else:
+            counts["duplicate"] += int(np.sum(states == "sent_back"))
+        rows = rows.filter(pa.array((states == "new") | ((states == "sent_back") & named), pa.bool_()))
         if rows.num_rows and not work.what.dry_run:
-            counts += _Sender(place, its_group, log.ref.name, work.what.to).send(one_record_batch(rows))
+            sender = _Sender(place, its_group, log.ref.name, work.what.to)
+            counts += sender.send(one_record_batch(rows))
+            failpoint("replay.before_mark")
+            marks.add([at for at, again in sender.stored if not again or letters.sent(at) is None])
         if page.next_offset >= work.high:
             break
     found = [{"partition": log.ref.name, "what": what, "count": count} for what, count in counts.items()]
     if found:
         yield pa.RecordBatch.from_pylist(found, schema=_COUNTS)
+
+
+class _Marks:
+    """The marks of the dead letters of one broker, read once, and added to."""
+
+    def __init__(self, place: SinkPlace, ref: PartitionRef, to: Target) -> None:
+        self._place = place
+        self._ref = ref
+        self._to = to
+
+    def letters(self) -> LetterMarks:
+        """Return what became of the dead letters so far."""
+        if not self._place.warehouse.exists(self._ref):
+            return LetterMarks()
+        log = self._place.warehouse.open_partition(self._ref)
+        log.refresh()
+        return DeadMarks().follow(log)
+
+    def add(self, offsets: Sequence[int]) -> None:
+        """Mark dead letters as sent back; a mark that is stored twice counts once."""
+        now_ms = self._place.warehouse.clock.wall_us() // 1_000
+        sent = np.array(sorted(offsets), dtype=np.int64)
+        found = mark_ranges(sent, lambda ranges: SentBack(ranges, self._to, now_ms))
+        for tries in range(1, _UNKNOWN_TRIES + 1):
+            try:
+                if found:
+                    log = self._place.warehouse.create(self._ref)
+                    log.append([Batch(rows_of_dead_marks(found))], flush=Flush.SYNC)
+            except Unknown:
+                if tries == _UNKNOWN_TRIES:
+                    raise
+            else:
+                return
 
 
 class _Place(NamedTuple):
@@ -238,6 +304,8 @@ class _Sender:
         self._dead = dead
         self._to = to
         self._topics: dict[str, Topic | None] = {}
+        #: The offsets of what is stored at its target now, and whether an earlier replay had stored it.
+        self.stored: list[tuple[int, bool]] = []
 
     def send(self, rows: pa.RecordBatch) -> Counter[str]:
         """Append rows to their targets; return counts of the outcomes."""
@@ -276,6 +344,7 @@ class _Sender:
             raise
         except DeltaMQError as error:
             return Counter({error.code: rows.num_rows})
+        self.stored += zip(rows.column("offset").to_pylist(), appended, strict=True)
         return Counter("duplicate" if one else "replayed" for one in appended)
 
     def _stamp(self, offset: int) -> ProducerStamp:

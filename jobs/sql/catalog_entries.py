@@ -30,7 +30,7 @@ from jobs.sql.views import VIEWS
 from mq.queue import DEAD_REASON_HEADER
 from tables.log import refs
 from tables.paths import PartitionRef, Space
-from tables.queue import AUDIT
+from tables.queue import AUDIT, is_dead_marks
 from tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
 from tables.state import read_state_log
 from tables.store import Store
@@ -102,6 +102,8 @@ def _nothing(schema: pa.Schema) -> str:
 def _dead_letters(store: Store, schema: str) -> Iterator[CatalogEntry]:
     selects = []
     for ref in refs(store, Space.DLQ):
+        if is_dead_marks(ref):
+            continue
         table = dead_letters_name(ref.topic, ref.name, ref.generation)
         yield _table(store, table, ref, f"Dead letters of group {ref.topic}, {ref.name}.")
         group, partition = literal(ref.topic), literal(ref.name)

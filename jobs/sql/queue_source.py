@@ -4,6 +4,7 @@
 |-----------------|--------------------------------------------------|------------------------------------------|
 | `mq_partitions` | partition of any space, with its offsets         | `warehouse`                              |
 | `mq_space`      | message of the groups' retry or dead-letter logs | `warehouse`, `space` (`retry` or `dlq`)  |
+|                 | (a dead letter with its state, from its marks)   |                                          |
 |                 | record of the audit                              | `warehouse`, `space` = `audit`           |
 
 A group's logs are created and deleted with the group, so no fixed list of Delta tables could stand for them. The audit
@@ -31,11 +32,11 @@ from jobs.sql.jobs_source import JobsSource
 from jobs.tasks import agreed_rows, current_query, keep_imports, storage
 from mq.errors import Refused
 from mq.names import broker_of
-from mq.queue import RetryTopic
+from mq.queue import LetterMarks, RetryTopic
 from tables.delta import FileReader, PartitionNotFound, RowCache, load
 from tables.log import refs
 from tables.paths import PartitionRef, Space
-from tables.queue import AUDIT
+from tables.queue import AUDIT, LETTER_STATES, add_marks, dead_marks_ref, is_dead_marks, states_between
 from tables.schema import MESSAGE_SCHEMA, TIME
 from tables.store import Store
 
@@ -69,6 +70,11 @@ SPACE_ROW: Final = pa.schema(
     ]
 )
 
+#: A dead letter, with what became of it (SPEC RETRY-8).
+DEAD_ROW: Final = pa.schema(
+    [*SPACE_ROW, ("state", pa.string()), ("sent_back_time", TIME), ("sent_back_by", pa.string())]
+)
+
 
 #: What names a partition.
 _REF: Final = pa.schema([PARTITION_ROW.field(name) for name in ("space", "topic", "partition", "generation")])
@@ -100,6 +106,8 @@ class _Reader(DataSourceReader):
 
     #: Partitions in one bundle, about.
     step = 64
+    #: What is agreed on of each partition.
+    state_row = PARTITION_ROW
 
     def __init__(
         self, warehouse: str, spaces: tuple[Space, ...] = tuple(Space), only: PartitionRef | None = None
@@ -127,7 +135,7 @@ class _Reader(DataSourceReader):
             if _remainder(one, min(bundles, partition.count)) == partition.number % bundles:
                 bundled.setdefault(_remainder(one, bundles), []).append(one)
         for bundle, those in bundled.items():
-            state = agreed_rows(store, query, f"{what} {bundles} {bundle}", partial(_states, store, those))
+            state = agreed_rows(store, query, f"{what} {bundles} {bundle}", partial(self._states, store, those))
             mine = [_remainder(_ref(row), partition.count) == partition.number for row in state.to_pylist()]
             yield from self.rows(store, state.filter(pa.array(mine, pa.bool_())))
 
@@ -137,6 +145,14 @@ class _Reader(DataSourceReader):
 
     def _refs(self, store: Store) -> list[PartitionRef]:
         return [self._only] if self._only is not None else [one for space in self._spaces for one in refs(store, space)]
+
+    def _states(self, store: Store, found: Sequence[PartitionRef]) -> pa.Table:
+        """Return a row for each of these partitions, as it is now; none for one that was deleted meanwhile."""
+        rows = [row for ref in found if (row := self._state(store, ref)) is not None]
+        return pa.Table.from_pylist(rows, schema=self.state_row)
+
+    def _state(self, store: Store, ref: PartitionRef) -> dict[str, Any] | None:
+        return _state(store, ref)
 
     @abstractmethod
     def rows(self, store: Store, state: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -156,30 +172,24 @@ def _remainder(ref: PartitionRef, count: int) -> int:
     return zlib.crc32(ref.folder.encode()) % count
 
 
-def _states(store: Store, found: Sequence[PartitionRef]) -> pa.Table:
-    """Return a row for each of these partitions, as it is now; none for one that was deleted meanwhile."""
-    rows = []
-    for ref in found:
-        try:
-            snapshot = load(store, ref.folder)
-        except PartitionNotFound:
-            continue
-        files = snapshot.files
-        rows.append(
-            {
-                "space": ref.space.value,
-                "topic": ref.topic,
-                "partition": ref.name,
-                "broker": broker_of(ref.name),
-                "generation": ref.generation,
-                "min_offset": snapshot.min_offset,
-                "end_offset": snapshot.end_offset,
-                "bytes": sum(file.size for file in files),
-                "last_append_time": files[-1].append_max_us if files else None,
-                "location": store.uri(ref.folder),
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=PARTITION_ROW)
+def _state(store: Store, ref: PartitionRef) -> dict[str, Any] | None:
+    try:
+        snapshot = load(store, ref.folder)
+    except PartitionNotFound:
+        return None
+    files = snapshot.files
+    return {
+        "space": ref.space.value,
+        "topic": ref.topic,
+        "partition": ref.name,
+        "broker": broker_of(ref.name),
+        "generation": ref.generation,
+        "min_offset": snapshot.min_offset,
+        "end_offset": snapshot.end_offset,
+        "bytes": sum(file.size for file in files),
+        "last_append_time": files[-1].append_max_us if files else None,
+        "location": store.uri(ref.folder),
+    }
 
 
 class PartitionsReader(_Reader):
@@ -191,7 +201,7 @@ class PartitionsReader(_Reader):
 
 
 class SpaceReader(_Reader):
-    """Yields the messages of retry or dead-letter logs."""
+    """Yields the messages of retry or dead-letter logs, or the records of the audit."""
 
     step = 1
 
@@ -199,24 +209,77 @@ class SpaceReader(_Reader):
         """Yield the messages, with their group, topic and partition."""
         for row in state.to_pylist():
             ref = _ref(row)
-            try:
-                snapshot = load(store, ref.folder)
-            except PartitionNotFound:
-                continue  # deleted meanwhile, with its group or topic
             retry = RetryTopic.of_storage_name(ref.topic)
             topic = retry.topic if ref.space is Space.RETRY else None
             places = [retry.group, topic, ref.name, ref.generation]
-            reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
-            for file in snapshot.files:
-                if file.start >= row["end_offset"]:
-                    break
-                for found in reader.groups(file, file.start, min(file.end, row["end_offset"]), MESSAGE_SCHEMA.names):
-                    columns = [
-                        pa.array([value] * found.num_rows, kind)
-                        for value, kind in zip(places, SPACE_ROW.types[: len(places)], strict=True)
-                    ]
-                    rows = pa.table([*columns, *found.columns], schema=SPACE_ROW)
-                    yield from rows.to_batches()
+            for found in _stored(store, ref, row["end_offset"]):
+                columns = [
+                    pa.array([value] * found.num_rows, kind)
+                    for value, kind in zip(places, SPACE_ROW.types[: len(places)], strict=True)
+                ]
+                yield from self._told(store, row, pa.table([*columns, *found.columns], schema=SPACE_ROW)).to_batches()
+
+    def _told(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
+        """Return rows of one partition as they are shown."""
+        return rows
+
+
+class DeadReader(SpaceReader):
+    """Yields dead letters with their states. All scans of a query see the same marks."""
+
+    state_row = PARTITION_ROW.append(pa.field("marks_end", pa.int64()))
+
+    def __init__(self, warehouse: str) -> None:
+        super().__init__(warehouse, (Space.DLQ,))
+        #: The marks of the partition that was read last, by its folder and their end.
+        self._marks: tuple[tuple[str, int | None], LetterMarks] | None = None
+
+    def _refs(self, store: Store) -> list[PartitionRef]:
+        return [ref for ref in super()._refs(store) if not is_dead_marks(ref)]
+
+    def _state(self, store: Store, ref: PartitionRef) -> dict[str, Any] | None:
+        state, marks = super()._state(store, ref), _state(store, _marks_ref(ref))
+        return None if state is None else {**state, "marks_end": None if marks is None else marks["end_offset"]}
+
+    def _told(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
+        marks = self._marks_of(store, _ref(state), state["marks_end"])
+        offsets = rows.column("offset").to_numpy()
+        low, high = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
+        numbers = pa.array(states_between(marks, low, high)[offsets - low])
+        sent = [marks.sent(offset) for offset in offsets.tolist()] if any(marks.sent_ranges(low, high)) else []
+        nothing = [None] * rows.num_rows
+        columns = [
+            pa.array(LETTER_STATES, pa.string()).take(numbers),
+            pa.array([one and one[0] * 1_000 for one in sent] or nothing, TIME),
+            pa.array([one and (one[1] or None) for one in sent] or nothing, pa.string()),
+        ]
+        return pa.table([*rows.columns, *columns], schema=DEAD_ROW)
+
+    def _marks_of(self, store: Store, ref: PartitionRef, end: int | None) -> LetterMarks:
+        key = ref.folder, end
+        if self._marks is None or self._marks[0] != key:
+            marks = LetterMarks()
+            for rows in _stored(store, _marks_ref(ref), end or 0):
+                add_marks(marks, rows)
+            self._marks = key, marks
+        return self._marks[1]
+
+
+def _marks_ref(dead: PartitionRef) -> PartitionRef:
+    return dead_marks_ref(dead.topic, dead.generation, broker_of(dead.name))
+
+
+def _stored(store: Store, ref: PartitionRef, end: int) -> Iterator[pa.Table]:
+    """Yield the rows of a log below `end`; none if it was deleted meanwhile, with its group or topic."""
+    try:
+        snapshot = load(store, ref.folder)
+    except PartitionNotFound:
+        return
+    reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
+    for file in snapshot.files:
+        if file.start >= end:
+            return
+        yield from reader.groups(file, file.start, min(file.end, end), MESSAGE_SCHEMA.names)
 
 
 class PartitionsSource(DataSource):
@@ -246,7 +309,7 @@ class SpaceSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns."""
-        return from_arrow_schema(SPACE_ROW)
+        return from_arrow_schema(DEAD_ROW if self.options.get("space") == Space.DLQ.value else SPACE_ROW)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
@@ -255,7 +318,9 @@ class SpaceSource(DataSource):
             return SpaceReader(_warehouse(self.options), (Space.SYS,), AUDIT)
         if space not in (Space.RETRY.value, Space.DLQ.value):
             raise Refused(f"option space must be retry, dlq or audit, not {space!r}", field="space")
-        return SpaceReader(_warehouse(self.options), (Space(space),))
+        if space == Space.DLQ.value:
+            return DeadReader(_warehouse(self.options))
+        return SpaceReader(_warehouse(self.options), (Space.RETRY,))
 
 
 def _warehouse(options: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@
 | `mq_lane_lag`     | the same for partitions as they are stored: segments of logical queues      |
 | `mq_logical_queues` | logical queue of a static topic, with its offsets, `messages`, `holes`, `leader` |
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, those still `waiting` |
-| `mq_dead_letters` | dead letter, with `reason` and where it came from                           |
+| `mq_dead_letters` | dead letter, with `reason`, where it came from, and `state`: what became of it |
 | `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
 | `mq_clients`      | exclusive client and topic: its `partitions`, and their total `lag`         |
@@ -198,7 +198,8 @@ _RETRIES: Final = f"""
 _DEAD: Final = f"""
     SELECT `group`, headers['{DEAD_REASON_HEADER}'] AS reason, reconsume_times AS attempts,
            origin.topic AS topic, origin.partition AS origin_partition, origin.offset AS origin_offset,
-           partition, offset, message_id, key, tag, headers, body, born_time, append_time AS dead_time
+           partition, offset, message_id, key, tag, headers, body, born_time, append_time AS dead_time,
+           state, sent_back_time, sent_back_by
     FROM mq_dead_messages
 """
 

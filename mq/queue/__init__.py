@@ -6,6 +6,15 @@ from mq.queue.buffer import Buffer
 from mq.queue.buffer_decisions import BufferSettings, Change, StoreCheckpoint
 from mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span, indexes, spans_of
 from mq.queue.checkpoint_state import CheckpointState, fold
+from mq.queue.dead_mark import (
+    DeadMark,
+    Deleted,
+    LetterMarks,
+    LetterState,
+    SentBack,
+    dead_mark_from_json,
+    dead_mark_to_json,
+)
 from mq.queue.delay import (
     DELAY_PRODUCER_PREFIX,
     Delayed,
@@ -81,7 +90,7 @@ from mq.queue.retry import (
     with_reason,
     without_reason,
 )
-from mq.queue.retry_topic import DeadLetterTopic, RetryTopic, retry_lane
+from mq.queue.retry_topic import DeadLetterTopic, RetryTopic, holds_marks, retry_lane
 from mq.queue.revive import (
     REVIVE_PRODUCER_PREFIX,
     DeadLetter,
@@ -126,10 +135,12 @@ __all__ = [
     "Dead",
     "DeadLetter",
     "DeadLetterTopic",
+    "DeadMark",
     "DeadReason",
     "Decision",
     "DelayMark",
     "Delayed",
+    "Deleted",
     "Delivered",
     "Delivery",
     "Done",
@@ -147,6 +158,8 @@ __all__ = [
     "LaneKey",
     "Later",
     "Lease",
+    "LetterMarks",
+    "LetterState",
     "Life",
     "Lost",
     "LostReason",
@@ -161,6 +174,7 @@ __all__ = [
     "RetryPolicy",
     "RetryTopic",
     "Revive",
+    "SentBack",
     "Skip",
     "Span",
     "Start",
@@ -179,6 +193,8 @@ __all__ = [
     "cluster_of_handle",
     "committed_of",
     "confirm_cancel",
+    "dead_mark_from_json",
+    "dead_mark_to_json",
     "dead_producer_id",
     "decide_commit",
     "decide_forwards",
@@ -188,6 +204,7 @@ __all__ = [
     "first_position",
     "fold",
     "handle_of_cluster",
+    "holds_marks",
     "index_of",
     "indexes",
     "is_due",

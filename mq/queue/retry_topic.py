@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from mq.names import broker_of, partition_name
 from mq.queue.checkpoint import LaneKey
 
-__all__ = ["DeadLetterTopic", "RetryTopic", "retry_lane"]
+__all__ = ["DeadLetterTopic", "RetryTopic", "holds_marks", "retry_lane"]
+
+_MARKS: Final = "%DLQ_MARKS%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,15 @@ class DeadLetterTopic:
     def partition(self, broker: str) -> str:
         """Return the name of its only partition on a broker."""
         return partition_name(self.name, broker)
+
+    def marks(self, broker: str) -> str:
+        """Return the name of the partition of the marks of these dead letters (SPEC RETRY-8)."""
+        return partition_name(f"{_MARKS}{self.group}", broker)
+
+
+def holds_marks(partition: str) -> bool:
+    """Whether a partition beside dead letters holds their marks."""
+    return partition.startswith(_MARKS)
 
 
 def retry_lane(lane: LaneKey, topic: str) -> LaneKey:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from mq.wire.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    DeleteLettersRequest,
+    LetterFilter,
+    ReplayRequest,
+    Target,
+)
 from mq.wire.filters import FILTER_DESCRIPTION
 from mq.wire.handles import (
     AckAnswer,
@@ -14,7 +22,7 @@ from mq.wire.handles import (
     NackAnswer,
     NackRequest,
 )
-from mq.wire.offsets import CommitRequest, ReplayRequest, ResetRequest, StartText, Target
+from mq.wire.offsets import CommitRequest, ResetRequest, StartText
 from mq.wire.order import (
     CLIENT_PATTERN,
     AsideRequest,
@@ -26,7 +34,7 @@ from mq.wire.order import (
 )
 from mq.wire.pop import FAILED_KEY, POP_MESSAGES_DEFAULT, PopAnswer, PoppedMessage, PopRequest
 from mq.wire.produce import Message, ProduceAnswer, Producer, ProduceRequest, Range
-from mq.wire.stored import DeadLetter, DeadLetters, FetchAnswer, MessageOrigin, StoredMessage
+from mq.wire.stored import FetchAnswer, MessageOrigin, StoredMessage
 
 __all__ = [
     "CLIENT_PATTERN",
@@ -41,11 +49,13 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DeadRequest",
+    "DeleteLettersRequest",
     "FailedHandle",
     "FetchAnswer",
     "HeartbeatRequest",
     "InvisibleAnswer",
     "InvisibleRequest",
+    "LetterFilter",
     "LocksGiven",
     "LocksRequest",
     "Message",

@@ -10,16 +10,13 @@ from msgspec import Meta
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.queue_limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX
 
-__all__ = ["CommitRequest", "ReplayRequest", "ResetRequest", "StartText", "Target"]
+__all__ = ["CommitRequest", "ResetRequest", "StartText"]
 
 #: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
 StartText = Annotated[str, Meta(extra_json_schema={"anyOf": [{"enum": ["first", "last"]}, {"format": "date-time"}]})]
-#: Where dead letters are sent back to.
-Target = Literal["origin", "retry"]
 _Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 _Offsets = Annotated[dict[str, _Offset], Meta(min_length=1, description="By partition, `NAME@BROKER`.")]
 _Attempts = dict[str, Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS_MAX)]]
-_Letters = dict[str, list[_Offset]]
 
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -65,16 +62,4 @@ class ResetRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     retries: Annotated[
         Literal["keep", "drop"] | None,
         Meta(description="Whether messages that wait for redelivery are kept (default) or dropped."),
-    ] = None
-
-
-class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The dead letters to send back, by default all, and their target."""
-
-    offsets: Annotated[
-        Annotated[_Letters, Meta(min_length=1)] | None, Meta(description="Offsets by partition of dead letters.")
-    ] = None
-    to: Annotated[
-        Target | None,
-        Meta(description="`origin` (default): their original partitions, for all groups; `retry`: this group alone."),
     ] = None

@@ -1,4 +1,4 @@
-"""Messages as the service shows them: fetched, or dead letters."""
+"""Messages as the service shows them: fetched ones, and what dead letters are, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["DeadLetter", "DeadLetters", "FetchAnswer", "MessageOrigin", "StoredMessage"]
+__all__ = ["FetchAnswer", "MessageOrigin", "StoredMessage"]
 
 
 class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
@@ -45,24 +45,3 @@ class FetchAnswer(msgspec.Struct):
     next_offset: int
     min_offset: int
     max_offset: int
-
-
-class DeadLetter(StoredMessage, kw_only=True):
-    """A dead letter of the group, at `offset` of its dead letters' `partition`.
-
-    `origin` is where the message was first, `reason` is why it is dead, `attempts` is how often it was delivered.
-    """
-
-    partition: str
-    topic: str | None
-    reason: str | None
-    attempts: int
-
-
-class DeadLetters(msgspec.Struct):
-    """Some of a group's `total` dead letters; `next_offset` is the offset to ask for next, null after the last."""
-
-    group: str
-    total: int
-    messages: list[DeadLetter]
-    next_offset: int | None

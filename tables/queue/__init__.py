@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tables.queue.dead_marks import LETTER_STATES, DeadMarks, add_marks, mark_ranges, states_between
 from tables.queue.delay_marks import DelayMarks, LogTail
 from tables.queue.delay_targets import DelayTargets
 from tables.queue.delay_times import DeliverTimes
@@ -28,6 +29,7 @@ from tables.queue.records import (
     offset_records_of,
     records_of,
     rows_of_audit,
+    rows_of_dead_marks,
     rows_of_delay_marks,
     rows_of_lost_records,
     rows_of_offset_records,
@@ -46,7 +48,9 @@ from tables.queue.refs import (
     REVIVE_LOG,
     STATISTICS,
     TOPIC_LIVES_MAX,
+    dead_marks_ref,
     dead_ref,
+    is_dead_marks,
     lives_of_retry,
     retry_life,
     retry_ref,
@@ -64,6 +68,7 @@ __all__ = [
     "AUDIT",
     "DELAY",
     "DELAY_MARKS",
+    "LETTER_STATES",
     "LOST",
     "MERGED_TABLES",
     "OFFSETS",
@@ -71,6 +76,7 @@ __all__ = [
     "STATISTICS",
     "TOPIC_LIVES_MAX",
     "CheckpointTable",
+    "DeadMarks",
     "DelayMarks",
     "DelayTargets",
     "DeliverTimes",
@@ -91,16 +97,20 @@ __all__ = [
     "Retention",
     "Times",
     "WaitingIndex",
+    "add_marks",
     "again",
     "app_id",
     "audit_records_of",
+    "dead_marks_ref",
     "dead_ref",
     "drop_segments",
     "fence_epochs_of",
     "forget_plans",
     "forwarded",
+    "is_dead_marks",
     "lives_of_retry",
     "lost_records_of",
+    "mark_ranges",
     "merged_to",
     "offset_records_of",
     "producer_in_delay",
@@ -115,6 +125,7 @@ __all__ = [
     "revive_ref",
     "revive_refs",
     "rows_of_audit",
+    "rows_of_dead_marks",
     "rows_of_delay_marks",
     "rows_of_lost_records",
     "rows_of_offset_records",
@@ -122,6 +133,7 @@ __all__ = [
     "rows_of_statistics",
     "seal_moves",
     "sent_back",
+    "states_between",
     "statistics_of",
     "system_ref",
     "times_of_columns",

@@ -5,6 +5,7 @@ offsets          a group's progress in a lane
 lost             offsets that a group can no longer get
 statistics       what a group did in a minute
 delay marks      cancelled, ended
+dead marks       sent back, deleted
 audit            an act begun, an act ended, refusals of a minute; the key is the record's id
 """
 
@@ -20,10 +21,13 @@ from mq.audit import record_from_json as audit_from_json
 from mq.audit import record_to_json as audit_to_json
 from mq.errors import Corrupt
 from mq.queue import (
+    DeadMark,
     DelayMark,
     LostRecord,
     OffsetRecord,
     Record,
+    dead_mark_from_json,
+    dead_mark_to_json,
     mark_from_json,
     mark_to_json,
     record_from_json,
@@ -34,11 +38,13 @@ from tables.schema import INGEST_SCHEMA, TIME
 
 __all__ = [
     "audit_records_of",
+    "dead_marks_of",
     "delay_marks_of",
     "lost_records_of",
     "offset_records_of",
     "records_of",
     "rows_of_audit",
+    "rows_of_dead_marks",
     "rows_of_delay_marks",
     "rows_of_lost_records",
     "rows_of_offset_records",
@@ -113,6 +119,16 @@ def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
 def delay_marks_of(rows: pa.Table) -> list[DelayMark]:
     """Return the marks in rows of the log of delay marks."""
     return _decoded(rows, lambda tag, body, _: mark_from_json(tag, body))
+
+
+def rows_of_dead_marks(marks: Sequence[DeadMark]) -> pa.RecordBatch:
+    """Return marks as rows for the log of marks of dead letters."""
+    return _plain([dead_mark_to_json(mark) for mark in marks])
+
+
+def dead_marks_of(rows: pa.Table) -> list[DeadMark]:
+    """Return the marks in rows of the log of marks of dead letters."""
+    return _decoded(rows, lambda tag, body, _: dead_mark_from_json(tag, body))
 
 
 def rows_of_audit(records: Sequence[AuditRecord]) -> pa.RecordBatch:

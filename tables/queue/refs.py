@@ -11,6 +11,7 @@
 | acts, refusals         | sys   | `audit`                         | `audit@audit`                     |       |
 | messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
 | dead letters           | dlq   | `{group}`                       | `%DLQ%{group}@{broker}`           | group |
+| marks about these      | dlq   | `{group}`                       | `%DLQ_MARKS%{group}@{broker}`     | group |
 
 Each broker has its own partitions, so that brokers in different processes do not race for the same one. The audit has
 one partition for the warehouse, as the metadata has: administrative acts are few, and have one order.
@@ -21,7 +22,7 @@ from __future__ import annotations
 from typing import Final
 
 from mq.names import partition_name
-from mq.queue import DeadLetterTopic, RetryTopic
+from mq.queue import DeadLetterTopic, RetryTopic, holds_marks
 from mq.queue_limits import REVIVE_QUEUES
 from tables.paths import PartitionRef, Space
 
@@ -34,7 +35,9 @@ __all__ = [
     "REVIVE_LOG",
     "STATISTICS",
     "TOPIC_LIVES_MAX",
+    "dead_marks_ref",
     "dead_ref",
+    "is_dead_marks",
     "lives_of_retry",
     "retry_life",
     "retry_ref",
@@ -100,3 +103,14 @@ def dead_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:
     """Return the partition of a group's dead letters on a broker, in this life of the group (SPEC RETRY-3)."""
     dead = DeadLetterTopic(group)
     return PartitionRef(Space.DLQ, dead.storage_name, dead.partition(broker), group_epoch)
+
+
+def dead_marks_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:
+    """Return the partition of the marks of these dead letters (SPEC RETRY-8)."""
+    dead = DeadLetterTopic(group)
+    return PartitionRef(Space.DLQ, dead.storage_name, dead.marks(broker), group_epoch)
+
+
+def is_dead_marks(ref: PartitionRef) -> bool:
+    """Whether a partition holds marks of dead letters, and no dead letters."""
+    return ref.space is Space.DLQ and holds_marks(ref.name)

@@ -5,6 +5,7 @@
 | topic                | the topic's `retention_ms`           | pops of it are done; groups, if waited for      |
 | retried messages     | `retention.retry_ms`                 | the same, for its one group                     |
 | dead letters         | `retention.dead_ms`                  |                                                 |
+| marks about these    | the same                             | the dead letters that they are about are removed |
 | checkpoints, offsets | `retention.system_ms`                | the merge job has it in its tables              |
 | lost messages        | `retention.system_ms`                | the same                                        |
 | statistics           | `retention.system_ms`                | the same                                        |
@@ -46,10 +47,21 @@ from tables.config_sections import RetentionSettings
 from tables.delta import DataFile, FileReader, RowCache, decoded_stats, time_ms
 from tables.log import Warehouse
 from tables.paths import PartitionRef, Space
+from tables.queue.dead_marks import void_dead_marks_below
 from tables.queue.delay_marks import ended_below, void_marks_below
 from tables.queue.merge_plan import merged_to
 from tables.queue.recovery import Follower, recover_progress
-from tables.queue.refs import AUDIT, DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, STATISTICS, lives_of_retry
+from tables.queue.refs import (
+    AUDIT,
+    DELAY,
+    DELAY_MARKS,
+    LOST,
+    OFFSETS,
+    REVIVE_LOG,
+    STATISTICS,
+    is_dead_marks,
+    lives_of_retry,
+)
 
 __all__ = ["RetainedPartition", "Rule", "Rules"]
 
@@ -169,10 +181,12 @@ class Rules:
     def files(self, log: RetainedPartition, now_us: int) -> Iterator[Dated]:
         """Return the files that retention may remove, oldest first, each with the time from which it ages."""
         kind = self._kind(log.ref)
+        if is_dead_marks(log.ref):
+            return _until(log, void_dead_marks_below(self._warehouse, log.ref))
         if kind == DELAY:
             return self._delayed(log, now_us)
         if kind == DELAY_MARKS:
-            return self._marks(log)
+            return _until(log, void_marks_below(self._warehouse, self._cluster, _broker(log.ref)))
         return (Dated(file.end, file.append_max_us) for file in log.files)
 
     def _kind(self, ref: PartitionRef) -> str | None:
@@ -241,10 +255,10 @@ class Rules:
                     return
             yield aged
 
-    def _marks(self, log: RetainedPartition) -> Iterator[Dated]:
-        """Return the files in which all marks are about removed messages."""
-        void = void_marks_below(self._warehouse, self._cluster, _broker(log.ref))
-        return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
+
+def _until(log: RetainedPartition, void: int) -> Iterator[Dated]:
+    """Return the files of marks in which all are about removed messages: those below `void`."""
+    return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
 
 
 def _broker(ref: PartitionRef) -> str:

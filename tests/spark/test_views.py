@@ -1,4 +1,4 @@
-"""The queue in SQL (SPEC POP-19, CONS-4, RETRY-3)."""
+"""The queue in SQL (SPEC POP-19, CONS-4, RETRY-3, RETRY-8)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,14 +22,22 @@ from mq.audit.records import ActBegun, ActEnded, AuditRecord, RefusalCount
 from mq.errors import Refused
 from mq.meta.group import decide_delete_group
 from mq.queue.checkpoint import LaneKey
+from mq.queue.dead_mark import Deleted, SentBack
 from mq.queue.lost import LostRecord
 from mq.queue.ordered_pop import CONDEMNED, REJECTED
 from mq.queue.progress import Committed, Delivered, OffsetRecord
 from mq.queue.revive import LostReason
 from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
 from tables.log.batch import Batch
-from tables.queue.records import rows_of_audit, rows_of_lost_records, rows_of_offset_records, rows_of_statistics
-from tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, system_ref
+from tables.queue.records import (
+    rows_of_audit,
+    rows_of_dead_marks,
+    rows_of_lost_records,
+    rows_of_offset_records,
+    rows_of_statistics,
+)
+from tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
+from tables.schema import INTERNAL_SCHEMA
 from tests.api.audit.test_killed_acts import OUTCOMES, killed_at_each_point
 from tests.queue_tables import BROKER, CLUSTER, QueueTables, config
 
@@ -89,6 +98,28 @@ def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSessi
         (about,) = rows(spark, f"DESCRIBE DETAIL {name}")
         assert (about["numFiles"], about["minReaderVersion"], about["minWriterVersion"]) == (0, 1, 2)
         assert about["properties"]["delta.logRetentionDuration"] == "interval 1 days"
+
+
+def test_retry_08_sql_tells_what_became_of_a_dead_letter(spark: SparkSession, tables: QueueTables) -> None:
+    Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
+    group = tables.group()
+    dead = tables.warehouse.create(dead_ref(group.name, group.epoch, BROKER))
+    bodies = [{"body": b"%d" % at} for at in range(5)]
+    dead.append([Batch(pa.RecordBatch.from_pylist(bodies, schema=INTERNAL_SCHEMA))])
+    register_views(spark, tables.conf)
+    told = "SELECT offset, state, sent_back_time, sent_back_by FROM mq_dead_letters ORDER BY offset"
+    assert [tuple(row.values()) for row in rows(spark, told)] == [(at, "new", None, None) for at in range(5)]
+    marks = [SentBack(((1, 4),), "origin", NOW_MS, "ada"), SentBack(((3, 4),), "retry", NOW_MS), Deleted(((2, 3),), 1)]
+    marked = tables.warehouse.create(dead_marks_ref(group.name, group.epoch, BROKER))
+    marked.append([Batch(rows_of_dead_marks(marks))])
+    sent = NOW.astimezone().replace(tzinfo=None)
+    assert [tuple(row.values()) for row in rows(spark, told)] == [
+        (0, "new", None, None),
+        (1, "sent_back", sent, "ada"),
+        (2, "deleted", sent, "ada"),
+        (3, "sent_back", sent, None),
+        (4, "new", None, None),
+    ]
 
 
 @pytest.mark.promise("STATE-5")

@@ -15,8 +15,8 @@ from mq.client.admin.admin import (
 )
 from mq.client.admin.audit_admin import ActInfo, RefusalInfo
 from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
+from mq.client.admin.dead_letter_admin import DeadLetter, FailedReplay
 from mq.client.admin.group_admin import (
-    DeadLetter,
     GroupClient,
     GroupInfo,
     GroupMember,
@@ -46,6 +46,7 @@ __all__ = [
     "BrokerInfo",
     "ClusterInfo",
     "DeadLetter",
+    "FailedReplay",
     "FaultInfo",
     "FeatureInfo",
     "GroupClient",

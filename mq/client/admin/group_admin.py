@@ -1,27 +1,24 @@
-"""Groups, their offsets and dead letters, and the cancelling of delayed messages over REST, as typed values."""
+"""Groups, their offsets, and the cancelling of delayed messages over REST, as typed values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from mq.client.admin.paged_calls import Page, PagedCalls
+from mq.client.admin.dead_letter_admin import DeadLetterAdmin
+from mq.client.admin.paged_calls import Page
 from mq.client.http import path_of, read_answer
-from mq.client.messages import MessageOrigin
 from mq.errors import NotFound, Unprocessable
 from mq.meta import ConsumeStrategy, Ordering, Strategy
 from mq.names import check_client_topic, check_group, check_reader, check_topic
-from mq.wire import CommitRequest, ReplayRequest, ResetRequest
+from mq.wire import CommitRequest, ResetRequest
 
 __all__ = [
     "ClientSubscription",
-    "DeadLetter",
-    "DeadLetterPage",
-    "FailedReplay",
     "GroupAdmin",
     "GroupAllocation",
     "GroupClient",
@@ -31,7 +28,6 @@ __all__ = [
     "GroupPlace",
     "GroupStatistics",
     "GroupTopic",
-    "Replayed",
     "ResetTarget",
     "TopicStatistics",
 ]
@@ -191,62 +187,7 @@ class GroupStatistics:
     topics: tuple[TopicStatistics, ...] = ()
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that the group gave up; `partition` and `offset` say where it is among the group's dead letters.
-
-    `origin` is where it was first stored, `reason` why the group gave it up, `attempts` the number of deliveries.
-    """
-
-    partition: str
-    offset: int
-    topic: str | None = None
-    reason: str | None = None
-    attempts: int = 0
-    body: str | None = None
-    body_base64: bytes | None = None
-    key: str | None = None
-    tag: str | None = None
-    headers: dict[str, str | None] | None = None
-    message_id: str | None = None
-    born_time: datetime | None = None
-    append_time: datetime | None = None
-    origin: MessageOrigin | None = None
-
-    @property
-    def payload(self) -> bytes:
-        """The body as bytes."""
-        return (self.body_base64 or b"") if self.body is None else self.body.encode()
-
-
-class DeadLetterPage(msgspec.Struct, frozen=True):
-    """A page of a group's `total` dead letters; `next_offset` is where the next page begins, None on the last page."""
-
-    total: int
-    messages: list[DeadLetter]
-    next_offset: int | None = None
-
-
-class FailedReplay(msgspec.Struct, frozen=True):
-    """A dead letter that was not sent back: `topic_not_found`, `offset_out_of_range`, `corrupt`."""
-
-    partition: str
-    offset: int
-    code: str
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """The outcome of a replay of dead letters.
-
-    `duplicates` counts those that had been sent back before. `failed` holds the first thousand of `failed_total`.
-    """
-
-    replayed: int
-    duplicates: int = 0
-    failed: list[FailedReplay] = []
-    failed_total: int = 0
-
-
-class GroupAdmin(PagedCalls):
+class GroupAdmin(DeadLetterAdmin):
     """The part of `Admin` that manages groups."""
 
     # Groups -----------------------------------------------------------------------------------------------------
@@ -379,35 +320,6 @@ class GroupAdmin(PagedCalls):
         target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
         body = msgspec.json.encode(ResetRequest(target, "keep" if keep_retries else "drop"))
         return read_answer(self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body), _Offsets).offsets
-
-    # Dead letters -----------------------------------------------------------------------------------------------
-
-    def dead_letters(self, group: str, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        """Return at most `limit` dead letters behind the first `offset`, broker by broker, the oldest first."""
-        query = {"limit": limit, "offset": offset}
-        answer = self._call("GET", path_of("groups", check_group(group), "dead-letters"), query=query)
-        return read_answer(answer, DeadLetterPage)
-
-    def replay_dead_letters(
-        self,
-        group: str,
-        *,
-        offsets: Mapping[str, Sequence[int]] | None = None,
-        to: Literal["origin", "retry"] = "origin",
-    ) -> Replayed:
-        """Send dead letters back; a repeated call stores nothing twice.
-
-        Parameters
-        ----------
-        offsets
-            Offsets of the dead letters to send, by their partition; all by default.
-        to
-            `origin`: to the topic that they came from, for all groups; `retry`: to this group alone.
-        """
-        some = None if offsets is None else {partition: list(chosen) for partition, chosen in offsets.items()}
-        request = ReplayRequest(some, to)
-        path = path_of("groups", check_group(group), "dead-letters", "replay")
-        return read_answer(self._call("POST", path, body=msgspec.json.encode(request)), Replayed)
 
     # Delayed messages -------------------------------------------------------------------------------------------
 

@@ -1,29 +1,73 @@
-"""`deltamq dead-letters ...`: list a group's dead letters, and send them back."""
+"""`deltamq dead-letters ...`: list and count a group's dead letters, send them back, delete them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
 
 import click
 import msgspec
 
-from mq.client.admin import Admin, DeadLetter
-from mq.client.cli.console import PATIENCE, error_line, one_line, print_json, service_options
+from mq.client.admin import Admin, DeadLetter, FailedReplay
+from mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
 from mq.client.cli.groups import parse_offsets
+from mq.client.cli.moments import PLACE_HELP, parse_moment
 from mq.client.http import ClientAccess
 from mq.errors import DeltaMQError
+from mq.queue import LetterState
 
 __all__ = ["dead_letters"]
 
 _PAGE: Final = 500
 _FAILED: Final = 1
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """List the messages that a group gave up, and send them back."""
+    """List and count the messages that a group gave up, send them back, delete them."""
+
+
+def _filters(command: Command) -> Command:
+    """Add options for which dead letters."""
+    for option in (
+        click.option("--since", metavar="TIME", help=f"Only those that are dead since then or later: {PLACE_HELP}."),
+        click.option("--topic", metavar="TOPIC", help="Only those from this topic."),
+        click.option("--reason", metavar="REASON", help="Only those with this reason."),
+    ):
+        command = option(command)
+    return command
+
+
+def _states(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--state", type=click.Choice(["new", "sent_back", "deleted"]), help=help_text)
+
+
+def _at(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--at", "places", multiple=True, metavar="PARTITION=OFFSET", help=help_text)
+
+
+def _since(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    moment = parse_moment(text, "--since")
+    if isinstance(moment, str):
+        raise click.BadParameter("name a time", param_hint="--since")
+    return moment
+
+
+def _offsets(places: Sequence[str]) -> dict[str, list[int]] | None:
+    offsets: dict[str, list[int]] = {}
+    for place in places:
+        for partition, offset in parse_offsets((place,), "--at").items():
+            offsets.setdefault(partition, []).append(offset)
+    return offsets or None
+
+
+# Look -----------------------------------------------------------------------------------------------------------------
 
 
 @dead_letters.command("list")
@@ -31,29 +75,45 @@ def dead_letters() -> None:
 @click.option(
     "--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="Print at most this number."
 )
+@_states("Only those in this state. Default: all that are not deleted.")
+@_filters
 @service_options
-def list_letters(group: str, max_messages: int, url: str, access: ClientAccess, as_json: bool) -> None:
-    """Print dead letters of GROUP, one a line: offset, attempts, reason, origin, key, body; or JSON with --json."""
+def list_letters(
+    group: str,
+    max_messages: int,
+    state: LetterState | None,
+    reason: str | None,
+    topic: str | None,
+    since: str | None,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Print dead letters of GROUP, one a line: offset, state, attempts, reason, origin, key, body; or JSON."""
     line = _json_line if as_json else _text_line
+    wanted = {"state": state, "reason": reason, "topic": topic, "since": _since(since)}
     with Admin(url, patience=PATIENCE, **access) as admin:
-        for letters in _pages(admin, group, max_messages):
+        for letters in _pages(admin, group, max_messages, wanted):
             sys.stdout.buffer.write(b"".join(map(line, letters)))
             sys.stdout.buffer.flush()
 
 
-def _pages(admin: Admin, group: str, most: int) -> Iterator[list[DeadLetter]]:
-    offset: int | None = 0
-    while most > 0 and offset is not None:
-        page = admin.dead_letters(group, limit=min(most, _PAGE), offset=offset)
+def _pages(admin: Admin, group: str, most: int, wanted: dict[str, Any]) -> Iterator[list[DeadLetter]]:
+    cursor: str | None = None
+    while most > 0:
+        page = admin.dead_letters(group, limit=min(most, _PAGE), cursor=cursor, **wanted)
         yield page.messages
         most -= len(page.messages)
-        offset = page.next_offset
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 def _text_line(letter: DeadLetter) -> bytes:
     origin = letter.origin
     cells = (
         f"{letter.partition}:{letter.offset}",
+        letter.state,
         str(letter.attempts),
         letter.reason or "",
         "" if origin is None else f"{origin.partition}:{origin.offset}",
@@ -72,7 +132,40 @@ def _json_line(letter: DeadLetter) -> bytes:
 
 @dead_letters.command()
 @click.argument("group")
-@click.option("--at", "places", multiple=True, help="PARTITION=OFFSET of a dead letter; may be repeated. Default: all.")
+@click.option(
+    "--by", type=click.Choice(["reason", "topic"]), default="reason", show_default=True, help="Count by this."
+)
+@_filters
+@service_options
+def count(
+    group: str,
+    by: Literal["reason", "topic"],
+    reason: str | None,
+    topic: str | None,
+    since: str | None,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> None:
+    """Print how many dead letters GROUP has: new ones, those sent back, and deleted ones."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        counts = admin.count_dead_letters(group, by=by, reason=reason, topic=topic, since=_since(since))
+    if as_json:
+        print_json(counts)
+        return
+    rows = [(one_line(getattr(one, by) or ""), one.new, one.sent_back, one.deleted) for one in counts.counts]
+    numbers = ("new", "sent back", "deleted")
+    print_table((by, *numbers), [*rows, ("all", counts.new, counts.sent_back, counts.deleted)], right=numbers)
+
+
+# Send back, delete ----------------------------------------------------------------------------------------------------
+
+
+@dead_letters.command()
+@click.argument("group")
+@_at("A dead letter to send back; may be repeated. Default: all that are new.")
+@_states("Those in this state: `sent_back` sends again.")
+@_filters
 @click.option(
     "--to",
     type=click.Choice(["origin", "retry"]),
@@ -84,24 +177,72 @@ def _json_line(letter: DeadLetter) -> bytes:
 def replay(
     group: str,
     places: tuple[str, ...],
+    state: LetterState | None,
+    reason: str | None,
+    topic: str | None,
+    since: str | None,
     to: Literal["origin", "retry"],
     url: str,
     access: ClientAccess,
     as_json: bool,
 ) -> int:
     """Send dead letters of GROUP back. A second run stores nothing twice; exits 1 if some could not be sent."""
-    offsets: dict[str, list[int]] = {}
-    for place in places:
-        for partition, offset in parse_offsets((place,), "--at").items():
-            offsets.setdefault(partition, []).append(offset)
+    offsets = _offsets(places)
     with Admin(url, patience=PATIENCE, **access) as admin:
-        done = admin.replay_dead_letters(group, offsets=offsets or None, to=to)
+        done = admin.replay_dead_letters(
+            group, offsets=offsets, to=to, state=state, reason=reason, topic=topic, since=_since(since)
+        )
     if as_json:
         print_json(done)
     else:
         again = f", {done.duplicates:,} had been sent before" if done.duplicates else ""
         click.echo(f"sent {done.replayed:,} dead letters back{again}")
-    for failed in done.failed:
-        error = DeltaMQError(f"{failed.partition}:{failed.offset} was not sent back", code=failed.code)
+    return _told(done.failed, done.failed_total, "sent back", as_json)
+
+
+@dead_letters.command()
+@click.argument("group")
+@_at("A dead letter to delete; may be repeated.")
+@_states("Those in this state.")
+@_filters
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@service_options
+def delete(
+    group: str,
+    places: tuple[str, ...],
+    state: LetterState | None,
+    reason: str | None,
+    topic: str | None,
+    since: str | None,
+    everything: bool,
+    url: str,
+    access: ClientAccess,
+    as_json: bool,
+) -> int:
+    """Delete dead letters of GROUP: say which, or --all. Only `list --state deleted` shows them; they stay dead."""
+    offsets = _offsets(places)
+    if everything is any((offsets, state, reason, topic, since)):
+        raise click.UsageError("say either which dead letters, or --all")
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        done = admin.delete_dead_letters(
+            group,
+            offsets=offsets,
+            state=state,
+            reason=reason,
+            topic=topic,
+            since=_since(since),
+            everything=everything,
+        )
+    if as_json:
+        print_json(done)
+    else:
+        again = f", {done.duplicates:,} had been deleted before" if done.duplicates else ""
+        click.echo(f"deleted {done.deleted:,} dead letters{again}")
+    return _told(done.failed, done.failed_total, "deleted", as_json)
+
+
+def _told(failed: Sequence[FailedReplay], total: int, what: str, as_json: bool) -> int:
+    for one in failed:
+        error = DeltaMQError(f"{one.partition}:{one.offset} was not {what}", code=one.code)
         click.echo(error_line(error, as_json=as_json), err=True)
-    return _FAILED if done.failed_total else 0
+    return _FAILED if total else 0

@@ -39,7 +39,10 @@ _OWN: Final = {
     "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
     "group": ("mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
     "outbox": ("mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
-    "dead-letters": ("mq.client.cli.dead_letters:dead_letters", "List dead letters, and send them back."),
+    "dead-letters": (
+        "mq.client.cli.dead_letters:dead_letters",
+        "List and count dead letters, send back, delete.",
+    ),
     "upgrade": ("mq.client.cli.cluster:upgrade", "Switch on what every process of the cluster knows."),
     "doctor": ("mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
 }

@@ -59,6 +59,7 @@ ACTS: list[tuple[str, str, object, tuple[str, str]]] = [
     ("PUT", "/v1/groups/billing", {"max_attempts": 3}, ("group", "billing")),
     ("POST", "/v1/groups/billing/topics/orders/offsets/reset", {"to": "first"}, ("group", "billing")),
     ("POST", "/v1/groups/billing/dead-letters/replay", {"to": "retry"}, ("group", "billing")),
+    ("DELETE", "/v1/groups/billing/dead-letters", {"all": True}, ("group", "billing")),
     ("DELETE", "/v1/groups/billing", None, ("group", "billing")),
     ("DELETE", "/v1/topics/orders", None, ("topic", "orders")),
     ("PUT", "/v1/auth/principals/reports", {"note": "Ada"}, ("principal", "reports")),

@@ -144,6 +144,33 @@ def test_retry_03_dead_letters_go_to_their_own_group_alone_when_asked(queue: Que
     assert (row["body"], row["reconsume_times"], row["headers"]) == (b"a", 0, None)
 
 
+def test_retry_08_job_and_service_see_what_the_other_sent_back_and_what_is_deleted(queue: Queue) -> None:
+    _bury(queue, "a", "b", "c")
+    settings, billing = _settings(queue), queue.consumer("billing")
+    place = "%DLQ%billing@broker-a"
+    billing.call("dead-letters/replay", offsets={place: [0]})
+    queue.api.call("DELETE", "/v1/groups/billing/dead-letters", {"offsets": {place: [1]}})
+    assert replay_dead_letters(settings, "billing", Chosen(), dry_run=True) == Replayed(matched=2, duplicates=1)
+    arm("replay.before_mark=raise")
+    try:
+        with pytest.raises(FailpointHit):
+            replay_dead_letters(settings, "billing", Chosen())
+    finally:
+        arm("")
+
+    def states() -> dict[int, str]:
+        listed = queue.api.call("GET", "/v1/groups/billing/dead-letters").json["messages"]
+        return {one["offset"]: one["state"] for one in listed}
+
+    assert states() == {0: "sent_back", 2: "new"}, "the last one was sent, its mark was not stored"
+    assert replay_dead_letters(settings, "billing", Chosen()) == Replayed(matched=2, duplicates=2)
+    assert states() == {0: "sent_back", 2: "sent_back"}
+    done = replay_dead_letters(settings, "billing", Chosen(offsets={place: frozenset({1, 2})}))
+    assert (done.duplicates, done.failed) == (1, {"dead_letter_deleted": 1})
+    kept = [row["body"].decode() for row in queue.dead_letters("billing") if row["offset"] != 1]
+    assert sorted(billing.pop_again(2).bodies) == sorted(kept)
+
+
 @pytest.mark.parametrize(
     ("chosen", "matched"),
     [

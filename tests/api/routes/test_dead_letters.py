@@ -1,7 +1,8 @@
-"""RETRY-3: dead letters can be looked at, and sent back once."""
+"""RETRY-3, RETRY-8: dead letters can be looked at, sent back once, and deleted; each says what became of it."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mq.errors import Unknown
 from mq.limits import OFFSET_MAX
 from mq.names import PartitionName
 from mq.queue.retry import DEAD_REASON_HEADER
+from tables.failpoints import arm
 from tables.log.batch import Batch
 from tables.paths import Space
 from tables.queue.refs import dead_ref, retry_ref
@@ -23,12 +25,14 @@ from tests.faulty_store import faulty_disk
 
 pytestmark = pytest.mark.static_too
 
+BROKERS = ("broker-a", "broker-b")
 
-def bury(api: Api, group: str, *letters: dict[str, Any], broker: str = "broker-a") -> str:
+
+def bury(api: Api, group: str, *letters: dict[str, Any], broker: str = "broker-a", reason: str = "max_attempts") -> str:
     """Append dead letters, as the revive job does; returns their partition."""
     epoch = api.service.groups.state.group(group).epoch
     rows = [
-        {"reconsume_times": 16, **letter, "headers": [*letter.get("headers", ()), (DEAD_REASON_HEADER, "max_attempts")]}
+        {"reconsume_times": 16, **letter, "headers": [*letter.get("headers", ()), (DEAD_REASON_HEADER, reason)]}
         for letter in letters
     ]
     ref = dead_ref(group, epoch, broker)
@@ -74,7 +78,13 @@ def group(api: Api, topic: str) -> str:
 
 @pytest.mark.promise("DELAY-4")
 def test_retry_03_a_dead_letter_says_where_it_was_and_why_it_is_dead(api: Api, topic: str, group: str) -> None:
-    assert listed(api, group) == {"group": group, "total": 0, "messages": [], "next_offset": None}
+    assert listed(api, group) == {
+        "group": group,
+        "total": 0,
+        "messages": [],
+        "next_offset": None,
+        "cursor": None,
+    }
     born = pa.scalar(0, pa.timestamp("us", "UTC")).as_py()
     place = bury(api, group, letter(topic, 7, key="k", tag="t", headers=[("h", "1")], born_time=born))
     answer = listed(api, group)
@@ -87,6 +97,9 @@ def test_retry_03_a_dead_letter_says_where_it_was_and_why_it_is_dead(api: Api, t
         "origin": {"topic": topic, "partition": f"{topic}@broker-a", "offset": 7},
         "reason": "max_attempts",
         "attempts": 16,
+        "state": "new",
+        "sent_back_time": None,
+        "sent_back_by": None,
         "reconsume_times": 16,
         "message_id": "m7",
         "body": "7",
@@ -125,6 +138,9 @@ def test_retry_03_dead_letters_of_all_brokers_are_listed_page_by_page(api: Api, 
         ("?limit=all", 400, "invalid_request", "limit"),
         ("?offset=-1", 422, "invalid_value", "offset"),
         (f"?offset={OFFSET_MAX + 1}", 422, "invalid_value", "offset"),
+        ("?state=dead", 422, "invalid_value", "state"),
+        ("?from_time=yesterday", 400, "invalid_request", "from_time"),
+        ("?cursor=7", 400, "invalid_request", "cursor"),
         ("?partition=orders@broker-a", 404, "partition_not_found", "partition"),
     ],
 )
@@ -196,7 +212,7 @@ def test_retry_03_what_cannot_be_sent_back_is_named_and_holds_up_nothing(api: Ap
     place = bury(api, group, letter("gone.topic", 0), letter(topic, 1), letter("gone.topic", 2))
     expected = [(place, 0, "topic_not_found"), (place, 2, "topic_not_found")]
     assert replay(api, group) == sent_back(1, 0, *expected)
-    assert replay(api, group, to="retry") == sent_back(1, 0, *expected)
+    assert replay(api, group, to="retry") == sent_back(0, 1, *expected)
     other = place.replace("broker-a", "broker-b")
     some = replay(api, group, offsets={place: [1, 99], other: [5]})
     assert some["replayed"] == 0 and some["duplicates"] == 1
@@ -273,6 +289,141 @@ def test_a_bad_replay_is_refused_by_name_and_sends_nothing(
     bury(api, group, letter(topic, 0))
     _assert_problem(api.call("POST", f"{group_path(group)}/dead-letters/replay", body), status, code, field)
     assert sum(api.stored(topic).values()) == 0
+
+
+# States ---------------------------------------------------------------------------------------------------------------
+
+
+def states(api: Api, group: str, query: str = "") -> dict[int, str]:
+    """The state of each dead letter that is listed, by offset."""
+    return {one["offset"]: one["state"] for one in listed(api, group, query)["messages"]}
+
+
+def counted(api: Api, group: str, query: str = "") -> Any:
+    reply = api.call("GET", f"{group_path(group)}/dead-letters/counts{query}")
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+def delete(api: Api, group: str, **ask: object) -> Any:
+    reply = api.call("DELETE", f"{group_path(group)}/dead-letters", ask)
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+def deleted(count: int = 0, duplicates: int = 0, *failed: tuple[str, int, str]) -> dict[str, Any]:
+    """What the answer to a deletion says."""
+    told = sent_back(0, duplicates, *failed)
+    return {"deleted": count} | {name: value for name, value in told.items() if name != "replayed"}
+
+
+def test_retry_08_a_dead_letter_is_new_sent_back_or_deleted_also_after_a_restart(tmp_path: Path) -> None:
+    config, place = config_for(tmp_path), "%DLQ%billing@broker-a"
+    with running(config) as api:
+        api.put_topic("orders", partitions=1)
+        put_group(api, "billing")
+        bury(api, "billing", *(letter("orders", at) for at in range(6)))
+        assert replay(api, "billing", offsets={place: [1, 2]}) == sent_back(2)
+        assert delete(api, "billing", offsets={place: [2, 4, 9]}) == deleted(2, 0, (place, 9, "offset_out_of_range"))
+    with running(config) as api:
+        assert states(api, "billing") == {0: "new", 1: "sent_back", 3: "new", 5: "new"}
+        assert states(api, "billing", "?state=sent_back") == {1: "sent_back"}
+        assert states(api, "billing", "?state=deleted") == {2: "deleted", 4: "deleted"}
+        pages = [listed(api, "billing", f"?limit=1&state={state}") for state in ("new", "sent_back", "deleted")]
+        assert [page["total"] for page in pages] == [3, 1, 2]
+        new, sent, gone = (page["messages"][0] for page in pages)
+        assert new["sent_back_time"] is None and sent["sent_back_time"] == gone["sent_back_time"] > new["append_time"]
+        assert counted(api, "billing") == {"group": "billing", "new": 3, "sent_back": 1, "deleted": 2, "counts": []}
+        # What is deleted is never sent, and what was sent back only when it is named.
+        assert replay(api, "billing", offsets={place: [4]}) == sent_back(0, 0, (place, 4, "dead_letter_deleted"))
+        assert replay(api, "billing") == sent_back(3, 1)
+        assert delete(api, "billing", all=True) == deleted(4) and listed(api, "billing")["total"] == 0
+        assert delete(api, "billing", offsets={place: [0]}) == deleted(0, 1)
+        assert sorted(m["body"] for m in api.fetch("orders", "orders@broker-a").json["messages"]) == list("01235")
+        log = api.service.warehouse.open_partition(dead_ref("billing", 1, "broker-a"))
+        assert (log.min_offset, log.end_offset) == (0, 6), "only retention removes them"
+
+
+def test_retry_08_what_was_sent_back_is_not_sent_again_when_its_target_has_forgotten_it(
+    api: Api, topic: str, group: str
+) -> None:
+    place = bury(api, group, letter(topic, 0))
+    assert replay(api, group) == sent_back(1)
+    api.call("DELETE", f"/v1/topics/{topic}")
+    api.put_topic(topic, partitions=2)
+    assert replay(api, group) == sent_back(0, 1) and sum(api.stored(topic).values()) == 0
+    assert replay(api, group, offsets={place: [0]}) == sent_back(1)
+
+
+def test_retry_08_dead_letters_are_found_counted_sent_back_and_deleted_by_what_they_are(
+    api: Api, topic: str, group: str
+) -> None:
+    other = f"{topic}.other"
+    api.put_topic(other, partitions=1)
+    bury(api, group, letter(topic, 0), letter(other, 1), broker="broker-a")
+    bury(api, group, letter(other, 2), broker="broker-b")
+    parsed = bury(api, group, letter(other, 3), letter(topic, 4), broker="broker-b", reason="cannot be parsed")
+    since = listed(api, group, "?reason=cannot%20be%20parsed")["messages"][0]["append_time"]
+    assert [one["body"] for one in listed(api, group, f"?topic={other}")["messages"]] == ["1", "2", "3"]
+    assert [one["body"] for one in listed(api, group, f"?from_time={since}")["messages"]] == ["3", "4"]
+    both = f"?topic={other}&reason=cannot%20be%20parsed"
+    assert listed(api, group, both)["total"] == 1 == counted(api, group, both)["new"]
+    assert replay(api, group, topic=other, from_time=since) == sent_back(1)
+    assert counted(api, group, "?by=reason")["counts"] == [
+        {"reason": "max_attempts", "new": 3, "sent_back": 0, "deleted": 0},
+        {"reason": "cannot be parsed", "new": 1, "sent_back": 1, "deleted": 0},
+    ]
+    assert delete(api, group, reason="max_attempts", topic=other) == deleted(2)
+    assert counted(api, group, "?by=topic")["counts"] == [
+        {"topic": topic, "new": 2, "sent_back": 0, "deleted": 0},
+        {"topic": other, "new": 0, "sent_back": 1, "deleted": 2},
+    ]
+    assert replay(api, group, reason="cannot be parsed", offsets={parsed: [0, 1]}) == sent_back(1, 1)
+    assert delete(api, group, state="sent_back") == deleted(2)
+
+
+def test_retry_08_a_cursor_holds_while_dead_letters_change_their_state(api: Api, topic: str, group: str) -> None:
+    places = [bury(api, group, *map(partial(letter, topic), range(4)), broker=broker) for broker in BROKERS]
+    first = listed(api, group, "?state=new&limit=3")
+    assert (first["cursor"], first["next_offset"], first["total"]) == ("broker-a:3", 3, 8)
+    delete(api, group, offsets={places[0]: [0, 1, 2]})
+    second = listed(api, group, f"?state=new&limit=3&cursor={first['cursor']}")
+    found = [(one["partition"], one["offset"]) for one in second["messages"]]
+    assert found == [(places[0], 3), (places[1], 0), (places[1], 1)]
+    last = listed(api, group, f"?state=new&limit=3&cursor={second['cursor']}")
+    assert len(last["messages"]) == 2 and (last["cursor"], last["next_offset"]) == (None, None)
+
+
+def test_retry_08_a_replay_that_was_cut_off_from_its_mark_is_marked_when_it_is_repeated(
+    api: Api, topic: str, group: str
+) -> None:
+    bury(api, group, letter(topic, 0), letter(topic, 1))
+    arm("replay.before_mark=raise")
+    try:
+        assert api.call("POST", f"{group_path(group)}/dead-letters/replay", {}).status == 500
+    finally:
+        arm("")
+    assert sum(api.stored(topic).values()) == 2 and set(states(api, group).values()) == {"new"}
+    assert replay(api, group) == sent_back(0, 2)
+    assert sum(api.stored(topic).values()) == 2 and set(states(api, group).values()) == {"sent_back"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field"),
+    [
+        ({}, 400, "invalid_request", "all"),
+        ({"all": True, "state": "new"}, 400, "invalid_request", "all"),
+        ({"state": "dead"}, 422, "invalid_value", "state"),
+        ({"from_time": "yesterday"}, 400, "invalid_request", "from_time"),
+        ({"offsets": {"p@b": [1]}}, 404, "partition_not_found", "offsets.p@b"),
+    ],
+)
+def test_retry_08_a_deletion_says_which(
+    api: Api, topic: str, group: str, body: object, status: int, code: str, field: str
+) -> None:
+    bury(api, group, letter(topic, 0))
+    _assert_problem(api.call("DELETE", f"{group_path(group)}/dead-letters", body), status, code, field)
+    assert listed(api, group)["total"] == 1
 
 
 # The whole way --------------------------------------------------------------------------------------------------------

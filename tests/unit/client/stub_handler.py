@@ -372,10 +372,8 @@ class _Handler(BaseHTTPRequestHandler):
                 }
             case "POST", [group, "topics", topic, "offsets", "reset"]:
                 return 200, {"group": group, "topic": topic, "epoch": 1, "offsets": queue.reset(group, topic, request)}
-            case "GET", [group, "dead-letters"]:
-                return 200, queue.dead_letters(group, int(query["limit"]), int(query["offset"]))
-            case "POST", [group, "dead-letters", "replay"]:
-                return 200, queue.replay(group, request)
+            case _, [group, "dead-letters", *more]:
+                return 200, queue.letters_answer(group, method, more, query, request)
             case "POST", [group, ("ack" | "nack" | "dead" | "invisible") as verb]:
                 return 200, queue.call(group, verb, request)
         raise NotFound("no such path", code="path_not_found")

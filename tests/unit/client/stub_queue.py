@@ -13,8 +13,8 @@ import select
 import socket
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from mq.errors import DeltaMQError, NotFound
 from mq.meta.group_settings import InvisibleBounds
+from mq.queue.dead_mark import Deleted, LetterMarks, SentBack
 from mq.queue.progress import Start
 from mq.queue.retry import DEAD_REASON_HEADER, without_reason
 from mq.testing.broker import Popped
@@ -73,6 +74,8 @@ class StubQueue:
     def __init__(self, changed: threading.Condition) -> None:
         self.twin = MemoryQueue(now_ms=_wall_ms(), invisible=InvisibleBounds(min_ms=1))
         self.changed = changed
+        #: What became of dead letters, by group.
+        self.marks: dict[str, LetterMarks] = defaultdict(LetterMarks)
         self.faults: dict[str, deque[QueueFault]] = defaultdict(deque)
         self.calls: list[QueueCall] = []
         #: Whether pops that would wait are answered at once, as by a service without long polls.
@@ -339,41 +342,96 @@ class StubQueue:
         normal = {lane.partition for lane in self.twin.lanes(group, topic) if not lane.retry}
         return {partition: offset for partition, offset in self.offsets(group, topic).items() if partition in normal}
 
-    def dead_letters(self, group: str, limit: int, offset: int) -> dict[str, Any]:
+    def letters_answer(
+        self, group: str, method: str, more: list[str], query: dict[str, str], request: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Answer a call about dead letters."""
+        match method, more:
+            case "GET", []:
+                return self.dead_letters(group, query)
+            case "GET", ["counts"]:
+                return self.count_letters(group, query)
+            case "POST", ["replay"]:
+                return self.replay(group, request)
+            case "DELETE", []:
+                return self.delete_letters(group, request)
+        raise NotFound("no such path", code="path_not_found")
+
+    def dead_letters(self, group: str, query: dict[str, str]) -> dict[str, Any]:
         self.tick()
-        rows = self.twin.dead_letters(group)
-        some = rows[offset : offset + limit]
+        marks = self.marks[group]
+        states = [query["state"]] if "state" in query else ["new", "sent_back"]
+        rows = [row for row in self._letters(group, query) if marks.state(row.offset) in states]
+        if "cursor" in query:
+            offset = sum(row.offset < int(query["cursor"].rpartition(":")[2]) for row in rows)
+        else:
+            offset = int(query["offset"])
+        some = rows[offset : offset + int(query["limit"])]
         letters = [
             {
                 "partition": f"%DLQ%{group}@memory",
                 "topic": row.origin.topic if row.origin else None,
                 "reason": row.headers.get(DEAD_REASON_HEADER),
                 "attempts": row.reconsume_times,
+                "state": marks.state(row.offset),
+                "sent_back_time": "2026-01-02T00:00:00Z" if marks.sent(row.offset) else None,
+                "sent_back_by": None,
                 **row_json(row),
             }
             for row in some
         ]
-        following = offset + len(some)
+        left = rows[offset + len(some) :]
         return {
             "group": group,
             "total": len(rows),
             "messages": letters,
-            "next_offset": following if following < len(rows) else None,
+            "next_offset": offset + len(some) if left else None,
+            "cursor": f"memory:{left[0].offset}" if left else None,
         }
+
+    def _letters(self, group: str, asked: Mapping[str, Any]) -> list[Row]:
+        rows = self.twin.dead_letters(group)
+        reason = asked.get("reason")
+        return [row for row in rows if reason in (None, row.headers.get(DEAD_REASON_HEADER))]
+
+    def count_letters(self, group: str, query: dict[str, str]) -> dict[str, Any]:
+        """Count dead letters by state; all have the reason of the first."""
+        rows = self._letters(group, query)
+        found = Counter(self.marks[group].state(row.offset) for row in rows)
+        counts = {state: found[state] for state in ("new", "sent_back", "deleted")}
+        by = [{"reason": rows[0].headers.get(DEAD_REASON_HEADER), **counts}] if rows else []
+        return {"group": group, **counts, "counts": by}
 
     def replay(self, group: str, request: dict[str, Any]) -> dict[str, Any]:
         """Send dead letters back to their origin, as new messages."""
-        partition = f"%DLQ%{group}@memory"
-        wanted = request.get("offsets")
-        offsets = None if wanted is None else {offset for some in wanted.values() for offset in some}
-        letters = self.twin.dead_letters(group)
-        rows = [row for row in letters if offsets is None or row.offset in offsets]
-        gone = sorted((offsets or set()) - {row.offset for row in letters})
-        for row in rows:
+        rows, failed = self._asked(group, request)
+        marks = self.marks[group]
+        new = [row for row in rows if marks.state(row.offset) == "new" or "offsets" in request]
+        for row in new:
             assert row.origin is not None
             self.twin.send(row.origin.topic, row.body, key=row.key, tag=row.tag, headers=without_reason(row.headers))
-        failed = [{"partition": partition, "offset": offset, "code": "offset_out_of_range"} for offset in gone]
-        return {"replayed": len(rows), "duplicates": 0, "failed": failed, "failed_total": len(failed)}
+        marks.add(SentBack(tuple((row.offset, row.offset + 1) for row in new), request["to"], 0))
+        sent = [row for row in rows if row not in new and marks.state(row.offset) == "sent_back"]
+        return {"replayed": len(new), "duplicates": len(sent), **failed}
+
+    def delete_letters(self, group: str, request: dict[str, Any]) -> dict[str, Any]:
+        rows, failed = self._asked(group, request)
+        marks = self.marks[group]
+        kept = [row for row in rows if marks.state(row.offset) != "deleted"]
+        marks.add(Deleted(tuple((row.offset, row.offset + 1) for row in kept), 0))
+        return {"deleted": len(kept), "duplicates": len(rows) - len(kept), **failed}
+
+    def _asked(self, group: str, request: dict[str, Any]) -> tuple[list[Row], dict[str, Any]]:
+        """Return the dead letters that a request is about, and what it says of those that are not there."""
+        wanted = request.get("offsets")
+        offsets = None if wanted is None else {offset for some in wanted.values() for offset in some}
+        letters = self._letters(group, request)
+        gone = sorted((offsets or set()) - {row.offset for row in letters})
+        failed = [
+            {"partition": f"%DLQ%{group}@memory", "offset": offset, "code": "offset_out_of_range"} for offset in gone
+        ]
+        rows = [row for row in letters if offsets is None or row.offset in offsets]
+        return rows, {"failed": failed, "failed_total": len(failed)}
 
 
 def message_json(popped: Popped) -> dict[str, Any]:

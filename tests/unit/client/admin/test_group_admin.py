@@ -97,7 +97,31 @@ def test_retry_03_dead_letters_are_listed_page_by_page_and_sent_back(
     done = admin.replay_dead_letters("billing", offsets={letter.partition: [letter.offset, 99]})
     assert (done.replayed, done.failed_total, done.failed[0].code) == (1, 1, "offset_out_of_range")
     assert [message.body for message in client.pop("orders").messages] == [b"2"]
-    assert admin.replay_dead_letters("billing", to="retry").replayed == 3
+    rest = admin.replay_dead_letters("billing", to="retry")
+    assert (rest.replayed, rest.duplicates) == (2, 1)
+
+
+def test_retry_08_dead_letters_have_states_are_counted_and_deleted(
+    stub: StubService, admin: Admin, client: PopClient
+) -> None:
+    stub.queue.fill("orders", 3)
+    client.dead([message.handle for message in client.pop("orders").messages], "no such customer")
+    stub.queue.wait_for(lambda: len(stub.queue.look(lambda twin: twin.dead_letters("billing"))) == 3)
+    place = admin.dead_letters("billing").messages[0].partition
+    assert admin.replay_dead_letters("billing", offsets={place: [1]}).replayed == 1
+    assert admin.delete_dead_letters("billing", offsets={place: [2]}).deleted == 1
+    new, sent = admin.dead_letters("billing").messages
+    assert (new.state, new.sent_back_time, sent.state) == ("new", None, "sent_back")
+    assert sent.sent_back_time is not None and sent.sent_back_time.tzinfo is not None
+    (gone,) = admin.dead_letters("billing", state="deleted", reason="no such customer").messages
+    assert (gone.offset, gone.state) == (2, "deleted")
+    counts = admin.count_dead_letters("billing", by="reason")
+    assert (counts.new, counts.sent_back, counts.deleted) == (1, 1, 1) and counts.counts[0].reason == "no such customer"
+    page = admin.dead_letters("billing", limit=1)
+    assert [one.offset for one in admin.dead_letters("billing", cursor=page.cursor).messages] == [1]
+    assert admin.delete_dead_letters("billing", everything=True).deleted == 2
+    with pytest.raises(Unprocessable):
+        admin.dead_letters("billing", since=datetime(2026, 1, 2))
 
 
 # Delays --------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def dead(stub: StubService) -> StubService:
 
 def test_dead_letters_for_people(run: Run, dead: StubService) -> None:
     rows = [line.split("\t") for line in run("dead-letters", "list", "billing").out.splitlines()]
-    assert rows[0] == ["%DLQ%billing@memory:0", "1", "no such customer", "orders@memory:0", "k", "0"]
+    assert rows[0] == ["%DLQ%billing@memory:0", "new", "1", "no such customer", "orders@memory:0", "k", "0"]
     assert len(rows) == 3
     assert len(run("dead-letters", "list", "billing", "--max", "2").out.splitlines()) == 2
 
@@ -221,8 +221,31 @@ def test_retry_03_dead_letters_are_sent_back(run: Run, dead: StubService) -> Non
     assert run("dead-letters", "replay", "billing", "--at", "%DLQ%billing@memory=1").out == "sent 1 dead letters back\n"
     assert [line["body"] for line in run("consume", "orders", "--group", "billing", "--json").lines] == ["1"]
     everything = run("dead-letters", "replay", "billing", "--json").json
-    assert everything["replayed"] == 3
+    assert (everything["replayed"], everything["duplicates"]) == (2, 1)
     assert dead.queue.calls_of("replay")[-1].request == {"to": "origin"}
+
+
+def test_retry_08_dead_letters_are_told_apart_counted_and_deleted(run: Run, dead: StubService) -> None:
+    run("dead-letters", "replay", "billing", "--at", "%DLQ%billing@memory=1")
+    rows = [line.split("\t") for line in run("dead-letters", "list", "billing").out.splitlines()]
+    assert [row[1] for row in rows] == ["new", "sent_back", "new"]
+    assert len(run("dead-letters", "list", "billing", "--state", "new", "--max", "2").out.splitlines()) == 2
+    done = run("dead-letters", "delete", "billing", "--at", "%DLQ%billing@memory=0", "--at", "%DLQ%billing@memory=9")
+    assert (done.status, done.out) == (1, "deleted 1 dead letters\n")
+    assert done.err == "error: offset_out_of_range: %DLQ%billing@memory:9 was not deleted\n"
+    assert run("dead-letters", "count", "billing", "--json").json["counts"] == [
+        {"reason": "no such customer", "topic": None, "new": 1, "sent_back": 1, "deleted": 1}
+    ]
+    assert [line.split() for line in run("dead-letters", "count", "billing").out.splitlines()[-2:]] == [
+        ["no", "such", "customer", "1", "1", "1"],
+        ["all", "1", "1", "1"],
+    ]
+    assert run("dead-letters", "delete", "billing").status == 2
+    assert run("dead-letters", "delete", "billing", "--all", "--reason", "x").status == 2
+    done = run("dead-letters", "delete", "billing", "--all")
+    assert done.out == "deleted 2 dead letters, 1 had been deleted before\n"
+    assert run("dead-letters", "list", "billing").out == ""
+    assert len(run("dead-letters", "list", "billing", "--state", "deleted", "--json").lines) == 3
 
 
 def test_a_dead_letter_that_is_not_there_is_told(run: Run, dead: StubService) -> None:

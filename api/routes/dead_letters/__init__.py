@@ -1,0 +1,10 @@
+"""A group's dead letters over REST: list, count, send back, delete.
+
+calls --> chosen: which are asked for, page by page --> `api.sending`: their logs and marks
+"""
+
+from __future__ import annotations
+
+from api.routes.dead_letters.calls import router
+
+__all__ = ["router"]

@@ -1,0 +1,297 @@
+"""A group's dead letters over REST: list, count, send back, delete (SPEC RETRY-3, RETRY-8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from api.routes.dead_letters.chosen import (
+    Chosen,
+    begin_at,
+    chosen_by,
+    cursor_to,
+    letters_wanted,
+    named,
+    page_of,
+    skip,
+)
+from api.routes.groups import GroupName
+from api.sending import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, Replayer
+from api.service import Asking, Running
+from api.wire import JsonBody, dead_letters, problems, shown_origins
+from mq.errors import Refused
+from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
+from mq.queue import Deleted, LetterState
+from mq.queue_limits import REASON_LENGTH_MAX
+from mq.wire import DeadLetters, DeleteLettersRequest, ReplayRequest
+from tables.queue import LETTER_STATES
+
+__all__ = [
+    "router",
+]
+
+log = logging.getLogger("deltamq.api")
+
+router = APIRouter(prefix="/v1/groups/{group}/dead-letters", tags=["groups"])
+
+LIST_MAX: Final = 1_000
+_LIST_DEFAULT: Final = 100
+#: Maximum number of reasons or topics that an answer counts by.
+_COUNTS_MAX: Final = 1_000
+_DELETED: Final = "dead_letter_deleted"
+
+_REPLAY: Final = JsonBody(ReplayRequest, {"offsets": {"%DLQ%billing@broker-a": [0, 7]}, "to": "retry"}, required=False)
+_DELETE: Final = JsonBody(DeleteLettersRequest, {"offsets": {"%DLQ%billing@broker-a": [0, 7]}})
+
+_State = Annotated[
+    LetterState | None, Query(description="Only those in this state; by default those that are not deleted.")
+]
+_Reason = Annotated[str | None, Query(description="Only those with this reason.", max_length=REASON_LENGTH_MAX)]
+_OfTopic = Annotated[str | None, Query(description="Only those from this topic.", max_length=NAME_LENGTH_MAX)]
+_FromTime = Annotated[str | None, Query(description="RFC 3339: only those that are dead since then or later.")]
+
+
+class FailedReplay(BaseModel):
+    """A dead letter with which it could not be done, and why.
+
+    `code` is `topic_not_found`, `offset_out_of_range`, `dead_letter_deleted` or another code.
+    """
+
+    partition: str
+    offset: int
+    code: str
+
+
+class ReplayAnswer(BaseModel):
+    """`replayed` dead letters were sent to their target; `duplicates` others had been sent back before.
+
+    `failed` names the first thousand of `failed_total`.
+    """
+
+    replayed: int
+    duplicates: int
+    failed: list[FailedReplay]
+    failed_total: int
+
+
+class DeleteAnswer(BaseModel):
+    """`deleted` dead letters are deleted; `duplicates` others were deleted before.
+
+    `failed` names the first thousand of `failed_total`.
+    """
+
+    deleted: int
+    duplicates: int
+    failed: list[FailedReplay]
+    failed_total: int
+
+
+class CountedLetters(BaseModel):
+    """How many dead letters there are with a `reason`, or from a `topic`, by state."""
+
+    reason: str | None = None
+    topic: str | None = None
+    new: int
+    sent_back: int
+    deleted: int
+
+
+class DeadLetterCounts(BaseModel):
+    """How many dead letters the group has, by state.
+
+    `counts` has those with the most that are not deleted first, and at most a thousand; it is empty without `by`.
+    """
+
+    group: str
+    new: int
+    sent_back: int
+    deleted: int
+    counts: list[CountedLetters]
+
+
+# List -----------------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "",
+    summary="A group's dead letters, broker by broker, oldest first",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A page of dead letters",
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/DeadLetters"}}},
+        },
+        **problems(400, 404, 422, 429, 500),
+    },
+)
+async def list_dead_letters(
+    group: GroupName,
+    service: Running,
+    caller: Asking,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = _LIST_DEFAULT,
+    offset: Annotated[
+        int, Query(ge=0, le=OFFSET_MAX, description="Number to skip; with `partition`, the first offset there.")
+    ] = 0,
+    partition: Annotated[str | None, Query(description="Only this one: `%DLQ%{group}@{broker}`.")] = None,
+    state: _State = None,
+    reason: _Reason = None,
+    topic: _OfTopic = None,
+    from_time: _FromTime = None,
+    cursor: Annotated[str | None, Query(description="The `cursor` of the page before; instead of `offset`.")] = None,
+) -> Response:
+    found = await service.groups.require(group)
+    # Others of the group may have consumed topics that this caller may not.
+    wanted = letters_wanted(
+        KEPT_STATES if state is None else (state,),
+        reason=reason,
+        topic=topic,
+        from_time=from_time,
+        may_read=caller.filter("topic", "subscribe"),
+    )
+    letters = await service.dead_letters.of(found)
+    chosen = await service.partitions.run(partial(_chosen, letters, wanted))
+    total = sum(len(one.offsets) for one in chosen.values())
+    if partition is not None:
+        named(letters, partition, "partition")
+        chosen = {name: one for name, one in chosen.items() if name == partition}
+    if cursor is not None:
+        begin_at(chosen, cursor)
+    elif partition is not None:
+        begin_at(chosen, cursor_to(partition, offset))
+    else:
+        skip(chosen, offset)
+    with service.answers.enter() as ticket:
+        page = await service.partitions.run(partial(page_of, chosen, limit))
+        ticket.grow(sum(rows.nbytes for _, rows in page.rows))
+        place_of = service.topics.place_of
+        messages = [
+            letter
+            for its, rows in page.rows
+            for letter in dead_letters(its.log.ref.name, shown_origins(rows, place_of), its.marks)
+        ]
+        following = None
+        if page.next is not None:
+            following = page.next[1] if partition is not None else offset + page.taken
+        after = None if page.next is None else cursor_to(*page.next)
+        answer = DeadLetters(group, total, messages, following, after)
+        return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _chosen(letters: Mapping[str, Letters | None], wanted: LettersWanted) -> dict[str, Chosen]:
+    return {name: Chosen(one, one.offsets(wanted)) for name, one in letters.items() if one is not None}
+
+
+# Count ----------------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/counts",
+    summary="How many dead letters a group has, by state, and by reason or topic",
+    response_model=DeadLetterCounts,
+    response_model_exclude_unset=True,
+    responses=problems(400, 404, 422, 500),
+)
+async def count_dead_letters(
+    group: GroupName,
+    service: Running,
+    caller: Asking,
+    by: Annotated[Literal["reason", "topic"] | None, Query(description="Also count by this.")] = None,
+    reason: _Reason = None,
+    topic: _OfTopic = None,
+    from_time: _FromTime = None,
+) -> Any:
+    found = await service.groups.require(group)
+    wanted = letters_wanted(
+        LETTER_STATES,
+        reason=reason,
+        topic=topic,
+        from_time=from_time,
+        may_read=caller.filter("topic", "subscribe"),
+    )
+    letters = [one for one in (await service.dead_letters.of(found)).values() if one is not None]
+    counts = await service.partitions.run(partial(_counts, letters, wanted, by))
+    return {"group": group, **counts}
+
+
+def _counts(letters: Sequence[Letters], wanted: LettersWanted, by: str | None) -> dict[str, object]:
+    total, by_value = LetterCount(), dict[str | None, LetterCount]()
+    for one in letters:
+        total.add(one.count(wanted))
+        if by is not None:
+            one.count_by(by, wanted, by_value)
+    most = sorted(by_value.items(), key=lambda found: (-found[1].new - found[1].sent_back, found[0] or ""))
+    return {**asdict(total), "counts": [{by: value, **asdict(count)} for value, count in most[:_COUNTS_MAX]]}
+
+
+# Send back, delete ----------------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/replay",
+    summary="Send dead letters back: those that are new, or those that are asked for",
+    response_model=ReplayAnswer,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=_REPLAY.described,
+)
+async def replay_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Any:
+    asked = await _REPLAY.read(request)
+    found = await service.groups.require(group)
+    letters, failures = await service.dead_letters.of(found), LetterFailures()
+    chosen = await service.partitions.run(partial(chosen_by, letters, asked, failures))
+    before, to_send = 0, []
+    for one in chosen:
+        failures.add(one.letters.log.ref.name, one.in_state("deleted"), _DELETED)
+        sent, new = one.in_state("sent_back"), one.in_state("new")
+        if asked.offsets is None and asked.state is None:
+            # Its target may have forgotten the request: it would get the message a second time.
+            before += len(sent)
+        else:
+            new = np.union1d(new, sent)
+        to_send.append((one.letters, new))
+    replayer = Replayer(
+        service.topics, service.partitions, service.meta, service.fencing, service.sealer, service.dead_letters
+    )
+    done = await replayer.replay(found, to_send, asked.to or "origin", caller, failures)
+    return {"replayed": done.replayed, "duplicates": before + done.duplicates, **_failed(failures)}
+
+
+@router.delete(
+    "",
+    summary="Delete dead letters: lists show them no more, nothing sends them back",
+    response_model=DeleteAnswer,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=_DELETE.described,
+)
+async def delete_dead_letters(group: GroupName, service: Running, caller: Asking, request: Request) -> Any:
+    asked = await _DELETE.read(request)
+    if asked.all is not asked.is_empty:
+        wrong = "nothing else with it" if asked.all else "which: offsets, state, reason, topic, from_time; or all: true"
+        raise Refused(f"all: say {wrong}", field="all")
+    found = await service.groups.require(group)
+    letters, failures = await service.dead_letters.of(found), LetterFailures()
+    may_read = caller.filter("topic", "subscribe")
+    chosen = await service.partitions.run(partial(chosen_by, letters, asked, failures, may_read))
+    now_ms, deleted = service.now_ms(), 0
+    for one in chosen:
+        offsets = np.union1d(one.in_state("new"), one.in_state("sent_back"))
+        if len(offsets):
+            await service.dead_letters.mark(
+                found, one.letters.log.ref.name, offsets, lambda ranges: Deleted(ranges, now_ms, caller.name)
+            )
+        deleted += len(offsets)
+    log.info("event=dead_letters_deleted group=%r count=%d", group, deleted)
+    duplicates = sum(len(one.in_state("deleted")) for one in chosen)
+    return {"deleted": deleted, "duplicates": duplicates, **_failed(failures)}
+
+
+def _failed(failures: LetterFailures) -> dict[str, object]:
+    listed = [{"partition": partition, "offset": offset, "code": code} for partition, offset, code in failures.listed]
+    return {"failed": listed, "failed_total": failures.total}

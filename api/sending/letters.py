@@ -1,0 +1,290 @@
+"""A group's dead letters with their states: which are wanted, how many there are, and marks (SPEC RETRY-3, RETRY-8).
+
+    partition of dead letters --filter--> offsets --read--> rows
+    partition of their marks  --fold----> states ---^
+
+States are ranges of offsets in memory. A filter by topic, reason or time needs columns of the files, which are
+remembered: files do not change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from api.host import HostedMeta
+from api.log import Partitions, RecordLog
+from mq.meta import Group
+from mq.names import broker_of
+from mq.queue import DEAD_REASON_HEADER, DeadMark, LetterMarks, LetterState
+from tables.delta import DataFile
+from tables.log import PartitionLog, Picked, TooMuch, pick
+from tables.queue import (
+    LETTER_STATES,
+    DeadMarks,
+    dead_marks_ref,
+    dead_ref,
+    mark_ranges,
+    rows_of_dead_marks,
+    states_between,
+)
+
+__all__ = ["KEPT_STATES", "DeadLetterLogs", "LetterCount", "LetterFailures", "Letters", "LettersWanted", "some_letters"]
+
+Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: The states of dead letters that are shown and sent back unless others are named.
+KEPT_STATES: Final[frozenset[LetterState]] = frozenset({"new", "sent_back"})
+#: Dead letters whose columns are remembered: 24 bytes each.
+_COLUMNS_MAX: Final = 1_000_000
+#: Partitions of dead letters whose marks are remembered.
+_MARKED_MAX: Final = 10_000
+#: Failures that are listed.
+_LISTED_MAX: Final = 1_000
+#: Messages that are read at once.
+_READ_MESSAGES: Final = 1_000
+
+
+class _Column(NamedTuple):
+    """What a column of dead letters holds: the number of a value for each row."""
+
+    values: list[str | None]
+    codes: Int64s
+
+    def among(self, wanted: Callable[[str | None], bool]) -> Bools:
+        """Return which rows hold a value that is wanted."""
+        return np.array([wanted(value) for value in self.values], dtype=bool)[self.codes]
+
+
+class _Columns(NamedTuple):
+    """The columns of one file by which dead letters are told apart."""
+
+    offsets: Int64s
+    topics: _Column
+    reasons: _Column
+    died_us: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersWanted:
+    """A selection of dead letters; a field that is None excludes none."""
+
+    states: Collection[LetterState] = KEPT_STATES
+    topic: str | None = None
+    reason: str | None = None
+    #: The time from which on they became dead letters.
+    from_us: int | None = None
+    may_read: Callable[[str], bool] | None = None
+
+    @property
+    def needs_columns(self) -> bool:
+        """Whether more than the states tells which are wanted."""
+        return (self.topic, self.reason, self.from_us, self.may_read) != (None, None, None, None)
+
+    def rows(self, columns: _Columns) -> Bools:
+        """Return which rows of a file are wanted, whatever their states."""
+        found = np.ones(len(columns.offsets), dtype=bool)
+        if self.topic is not None:
+            found &= columns.topics.among(lambda topic: topic == self.topic)
+        if self.reason is not None:
+            found &= columns.reasons.among(lambda reason: reason == self.reason)
+        if self.from_us is not None:
+            found &= columns.died_us >= self.from_us
+        may_read = self.may_read
+        if may_read is not None:
+            found &= columns.topics.among(lambda topic: topic is None or may_read(topic))
+        return found
+
+
+@dataclass(slots=True)
+class LetterCount:
+    """How many dead letters there are, by state."""
+
+    new: int = 0
+    sent_back: int = 0
+    deleted: int = 0
+
+    def add(self, counts: Iterable[int]) -> None:
+        """Add counts, in the order of `LETTER_STATES`."""
+        new, sent_back, deleted = counts
+        self.new += new
+        self.sent_back += sent_back
+        self.deleted += deleted
+
+
+class LetterFailures:
+    """Dead letters with which it could not be done, and why: the first of them, and how many."""
+
+    def __init__(self) -> None:
+        #: Partition, offset and code.
+        self.listed: list[tuple[str, int, str]] = []
+        self.total = 0
+
+    def add(self, partition: str, offsets: Iterable[int] | Int64s, code: str) -> None:
+        for offset in offsets:
+            self.total += 1
+            if len(self.listed) < _LISTED_MAX:
+                self.listed.append((partition, int(offset), code))
+
+
+class _Remembered:
+    """Columns of files that were read before; any thread."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._found: dict[tuple[str, str], _Columns] = {}
+        self._rows = 0
+
+    def of(self, log: PartitionLog, file: DataFile) -> _Columns:
+        key = log.ref.folder, file.path
+        found = self._found.get(key)
+        if found is None:
+            found = _columns(log.file_columns(file, ["offset", "origin", "headers", "append_time"]))
+            with self._turn:
+                if key not in self._found:
+                    self._found[key] = found
+                    self._rows += len(found.offsets)
+                while self._rows > _COLUMNS_MAX and self._found:
+                    self._rows -= len(self._found.pop(next(iter(self._found))).offsets)
+        return found
+
+
+def _columns(rows: pa.Table) -> _Columns:
+    return _Columns(
+        rows.column("offset").to_numpy(),
+        _coded(pc.struct_field(rows.column("origin"), "topic")),
+        _coded(pc.map_lookup(rows.column("headers"), pa.scalar(DEAD_REASON_HEADER), "last")),
+        rows.column("append_time").cast(pa.int64()).to_numpy(),
+    )
+
+
+def _coded(column: pa.ChunkedArray) -> _Column:
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return _Column(coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+class Letters:
+    """The dead letters of a group on one broker, as of one moment. Calls block; any thread."""
+
+    def __init__(self, log: PartitionLog, marks: LetterMarks, remembered: _Remembered) -> None:
+        self.log = log
+        self.marks = marks
+        self._remembered = remembered
+        self._low, self._high = log.min_offset, log.end_offset
+
+    def offsets(self, wanted: LettersWanted) -> Int64s:
+        """Return the offsets of those that are wanted, ascending."""
+        states = [LETTER_STATES.index(state) for state in wanted.states]
+        found = np.isin(states_between(self.marks, self._low, self._high), states)
+        if wanted.needs_columns:
+            fits = np.zeros_like(found)
+            for columns, here in self._files():
+                fits[columns.offsets[here] - self._low] = wanted.rows(columns)[here]
+            found &= fits
+        return self._low + np.flatnonzero(found)
+
+    def here(self, offsets: Int64s) -> Bools:
+        """Return which offsets have a dead letter, in any state."""
+        return (offsets >= self._low) & (offsets < self._high)
+
+    def states(self, offsets: Int64s) -> NDArray[np.int8]:
+        """Return the states of dead letters that are here, as places in `LETTER_STATES`."""
+        return states_between(self.marks, self._low, self._high)[offsets - self._low]
+
+    def count(self, wanted: LettersWanted) -> list[int]:
+        """Return how many are wanted of each of `LETTER_STATES`."""
+        counts: list[int] = np.bincount(self.states(self.offsets(wanted)), minlength=len(LETTER_STATES)).tolist()
+        return counts
+
+    def count_by(self, by: str, wanted: LettersWanted, into: dict[str | None, LetterCount]) -> None:
+        """Add the counts of those that are wanted to those by their `reason` or `topic`."""
+        kinds = len(LETTER_STATES)
+        states = states_between(self.marks, self._low, self._high)
+        for columns, here in self._files():
+            column = columns.reasons if by == "reason" else columns.topics
+            rows = here & wanted.rows(columns)
+            numbers = column.codes[rows] * kinds + states[columns.offsets[rows] - self._low]
+            counts = np.bincount(numbers, minlength=kinds * len(column.values)).reshape(-1, kinds)
+            for value, some in zip(column.values, counts.tolist(), strict=True):
+                if any(some):
+                    into.setdefault(value, LetterCount()).add(some)
+
+    def _files(self) -> Iterator[tuple[_Columns, Bools]]:
+        """Yield the columns of each file, and which of its rows are there."""
+        for file in list(self.log.files):
+            columns = self._remembered.of(self.log, file)
+            yield columns, self.here(columns.offsets)
+
+
+class DeadLetterLogs:
+    """The dead letters of all groups, with their marks. Used on the event loop."""
+
+    def __init__(
+        self, partitions: Partitions, meta: HostedMeta, brokers: Iterable[str], now_ms: Callable[[], int]
+    ) -> None:
+        self.now_ms = now_ms
+        self._partitions = partitions
+        self._meta = meta
+        self._brokers = list(brokers)
+        self._marks: dict[str, DeadMarks] = {}
+        self._remembered = _Remembered()
+
+    async def of(self, group: Group) -> dict[str, Letters | None]:
+        """Return each broker's dead letters by partition, None if there are none yet; in one order at every process.
+
+        They include those on all brokers that ever existed, whose topics and processes may be gone.
+        """
+        routes = [topic.route.partitions for topic in self._meta.now.topics.topics.values()]
+        of_routes = {broker_of(name) for route in routes for name in route}
+        known = {*self._brokers, *self._meta.now.brokers.brokers, *of_routes}
+        return {
+            dead_ref(group.name, group.epoch, broker).name: await self._on(group, broker) for broker in sorted(known)
+        }
+
+    async def _on(self, group: Group, broker: str) -> Letters | None:
+        log = await self._partitions.of(dead_ref(group.name, group.epoch, broker)).look()
+        if log is None:
+            return None
+        ref = dead_marks_ref(group.name, group.epoch, broker)
+        stored = await self._partitions.of(ref).look()
+        marks = self._marks.get(ref.folder)
+        if marks is None:
+            while len(self._marks) >= _MARKED_MAX:
+                del self._marks[next(iter(self._marks))]
+            marks = self._marks[ref.folder] = DeadMarks()
+        found = await self._partitions.run(partial(marks.follow, stored, log.min_offset))
+        return Letters(log, found, self._remembered)
+
+    async def mark(
+        self, group: Group, partition: str, offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], DeadMark]
+    ) -> None:
+        """Store that something was done with dead letters of a partition; durable when this returns.
+
+        Raises
+        ------
+        DeltaMQError
+            The marks, or some of them, are not stored.
+        """
+        ref = dead_marks_ref(group.name, group.epoch, broker_of(partition))
+        log: RecordLog[DeadMark] = RecordLog(self._partitions.of(ref), rows_of_dead_marks)
+        for one in mark_ranges(offsets, mark):
+            await log.append([one])
+
+
+def some_letters(log: PartitionLog, offsets: Int64s, bytes_max: int) -> tuple[Picked, int]:
+    """Return the messages at as many of the offsets as fit into `bytes_max`, at least one, and their number."""
+    count = min(len(offsets), _READ_MESSAGES)
+    while True:
+        try:
+            return pick(log, offsets[:count], bytes_max=bytes_max if count > 1 else None), count
+        except TooMuch:
+            count = max(1, count // 4)

@@ -1,0 +1,242 @@
+"""Dead letters of groups over REST, as typed values: list, count, send back, delete (SPEC RETRY-3, RETRY-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from mq.client.admin.access_admin import time_text
+from mq.client.admin.paged_calls import PagedCalls
+from mq.client.http import path_of, read_answer
+from mq.client.messages import MessageOrigin
+from mq.names import check_group
+from mq.queue import LetterState
+from mq.wire import DeleteLettersRequest, ReplayRequest
+
+__all__ = [
+    "CountedLetters",
+    "DeadLetter",
+    "DeadLetterAdmin",
+    "DeadLetterCounts",
+    "DeadLetterPage",
+    "DeletedLetters",
+    "FailedReplay",
+    "Replayed",
+]
+
+#: Offsets of dead letters by their partition.
+LetterOffsets: TypeAlias = Mapping[str, Sequence[int]]
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that the group gave up; `partition` and `offset` say where it is among the group's dead letters.
+
+    `origin` is where it was first stored, `reason` why the group gave it up, `attempts` the number of deliveries.
+    `state` is `new`, `sent_back` or `deleted`. It was last sent back at `sent_back_time` by the principal
+    `sent_back_by`.
+    """
+
+    partition: str
+    offset: int
+    topic: str | None = None
+    reason: str | None = None
+    attempts: int = 0
+    state: LetterState = "new"
+    sent_back_time: datetime | None = None
+    sent_back_by: str | None = None
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str | None] | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+    append_time: datetime | None = None
+    origin: MessageOrigin | None = None
+
+    @property
+    def payload(self) -> bytes:
+        """The body as bytes."""
+        return (self.body_base64 or b"") if self.body is None else self.body.encode()
+
+
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """A page of the `total` dead letters that were asked for.
+
+    `next_offset` and `cursor` are where the next page begins, None on the last page. A `cursor` holds whatever is sent
+    back or deleted meanwhile.
+    """
+
+    total: int
+    messages: list[DeadLetter]
+    next_offset: int | None = None
+    cursor: str | None = None
+
+
+class CountedLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dead letters there are with a `reason`, or from a `topic`, by state."""
+
+    reason: str | None = None
+    topic: str | None = None
+    new: int = 0
+    sent_back: int = 0
+    deleted: int = 0
+
+
+class DeadLetterCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dead letters a group has, by state; `counts` has them by reason or topic, the most first."""
+
+    new: int = 0
+    sent_back: int = 0
+    deleted: int = 0
+    counts: tuple[CountedLetters, ...] = ()
+
+
+class FailedReplay(msgspec.Struct, frozen=True):
+    """A dead letter that was not sent back, or deleted: `topic_not_found`, `offset_out_of_range`, `corrupt`.
+
+    `dead_letter_deleted`: it was deleted, and is not sent back.
+    """
+
+    partition: str
+    offset: int
+    code: str
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The outcome of a replay of dead letters.
+
+    `duplicates` counts those that had been sent back before. `failed` holds the first thousand of `failed_total`.
+    """
+
+    replayed: int
+    duplicates: int = 0
+    failed: list[FailedReplay] = []
+    failed_total: int = 0
+
+
+class DeletedLetters(msgspec.Struct, frozen=True):
+    """The outcome of a deletion of dead letters.
+
+    `duplicates` counts those that had been deleted before. `failed` holds the first thousand of `failed_total`.
+    """
+
+    deleted: int
+    duplicates: int = 0
+    failed: list[FailedReplay] = []
+    failed_total: int = 0
+
+
+class DeadLetterAdmin(PagedCalls):
+    """The part of `Admin` that manages dead letters.
+
+    Everywhere, `state`, `reason`, `topic` and `since` say which: those for which all that is given holds. `since` is a
+    time: those that have been dead since then or later.
+    """
+
+    def dead_letters(
+        self,
+        group: str,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        cursor: str | None = None,
+        state: LetterState | None = None,
+        reason: str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+    ) -> DeadLetterPage:
+        """Return at most `limit` dead letters behind the first `offset`, or from `cursor` on, the oldest first.
+
+        They come broker by broker. Without a `state`, those that are deleted are left out.
+        """
+        query: dict[str, str | int] = {"limit": limit, **_filter(state=state, reason=reason, topic=topic, since=since)}
+        query |= {"offset": offset} if cursor is None else {"cursor": cursor}
+        return read_answer(self._call("GET", _letters_path(group), query=query), DeadLetterPage)
+
+    def count_dead_letters(
+        self,
+        group: str,
+        *,
+        by: Literal["reason", "topic"] | None = None,
+        reason: str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+    ) -> DeadLetterCounts:
+        """Return how many dead letters a group has in each state, and `by` reason or topic if asked."""
+        query = _filter(by=by, reason=reason, topic=topic, since=since)
+        return read_answer(self._call("GET", _letters_path(group, "counts"), query=query), DeadLetterCounts)
+
+    def replay_dead_letters(
+        self,
+        group: str,
+        *,
+        offsets: LetterOffsets | None = None,
+        to: Literal["origin", "retry"] = "origin",
+        state: LetterState | None = None,
+        reason: str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+    ) -> Replayed:
+        """Send dead letters back: those that are new, or those named by `offsets` or `state` in any case.
+
+        A repeated call stores nothing twice. One with `offsets` or `state` may do so a day after the first: only as
+        long does a partition remember what it got.
+
+        Parameters
+        ----------
+        offsets
+            Offsets of the dead letters to send, by their partition.
+        to
+            `origin`: to the topic that they came from, for all groups; `retry`: to this group alone.
+        """
+        request = ReplayRequest(
+            offsets=_offsets(offsets), to=to, state=state, reason=reason, topic=topic, from_time=_time(since)
+        )
+        answer = self._call("POST", _letters_path(group, "replay"), body=msgspec.json.encode(request))
+        return read_answer(answer, Replayed)
+
+    def delete_dead_letters(
+        self,
+        group: str,
+        *,
+        offsets: LetterOffsets | None = None,
+        state: LetterState | None = None,
+        reason: str | None = None,
+        topic: str | None = None,
+        since: datetime | None = None,
+        everything: bool = False,
+    ) -> DeletedLetters:
+        """Delete dead letters: they are shown only on request, and never sent back; retention removes them in time.
+
+        Parameters
+        ----------
+        offsets
+            Offsets of the dead letters to delete, by their partition.
+        everything
+            Delete all; a call must say so, or which.
+        """
+        request = DeleteLettersRequest(
+            offsets=_offsets(offsets), state=state, reason=reason, topic=topic, from_time=_time(since), all=everything
+        )
+        answer = self._call("DELETE", _letters_path(group), body=msgspec.json.encode(request))
+        return read_answer(answer, DeletedLetters)
+
+
+def _letters_path(group: str, *more: str) -> str:
+    return path_of("groups", check_group(group), "dead-letters", *more)
+
+
+def _offsets(offsets: LetterOffsets | None) -> dict[str, list[int]] | None:
+    return None if offsets is None else {partition: list(chosen) for partition, chosen in offsets.items()}
+
+
+def _filter(*, since: datetime | None, **given: str | None) -> dict[str, str]:
+    return {name: value for name, value in {**given, "from_time": _time(since)}.items() if value is not None}
+
+
+def _time(since: datetime | None) -> str | None:
+    return None if since is None else time_text(since, "since")

@@ -1,0 +1,107 @@
+"""The states of a group's dead letters on a broker: their marks, followed and folded (SPEC RETRY-8).
+
+    dead letters    %DLQ%{group}@{broker}          never changed before retention removes them
+    marks           %DLQ_MARKS%{group}@{broker}    sent back, deleted: appended after the fact
+
+The marks lie beside the dead letters, in the same life of the group, and go with it. Retention calls
+`void_dead_marks_below` before it removes the beginning of the marks: no mark goes before the dead letters it is about.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mq.names import broker_of
+from mq.queue import DeadMark, LetterMarks
+from tables.log import PartitionLog, Warehouse, pages
+from tables.paths import PartitionRef
+from tables.queue.delay_marks import LogTail
+from tables.queue.records import dead_marks_of
+from tables.queue.refs import dead_ref
+
+__all__ = ["LETTER_STATES", "DeadMarks", "add_marks", "mark_ranges", "states_between", "void_dead_marks_below"]
+
+Int64s = npt.NDArray[np.int64]
+Int8s = npt.NDArray[np.int8]
+M = TypeVar("M", bound=DeadMark)
+
+#: The states, by the numbers that `states_between` returns.
+LETTER_STATES: Final = ("new", "sent_back", "deleted")
+#: Ranges in one mark; each takes about 20 bytes.
+_RANGES_MAX: Final = 5_000
+
+
+class DeadMarks:
+    """Follows the marks of one partition of dead letters; any thread."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._found = LetterMarks()
+        self._next = 0
+
+    def follow(self, log: PartitionLog | None, min_offset: int = 0) -> LetterMarks:
+        """Return the marks up to the end that `log` knows; they do not change any more.
+
+        `min_offset` is where the dead letters begin: what is about earlier ones is forgotten.
+
+        Raises
+        ------
+        Corrupt
+            A row of the log is not a mark.
+        """
+        with self._turn:
+            if log is not None and self._next < log.end_offset:
+                found, at = self._found.copy(), self._next
+                for page in pages(log, max(at, log.min_offset)):
+                    add_marks(found, page.rows)
+                    at = page.next_offset
+                found.drop_below(min_offset)
+                self._found, self._next = found, at
+            return self._found
+
+
+def add_marks(marks: LetterMarks, rows: pa.Table) -> None:
+    """Add the marks in rows of their log."""
+    for mark in dead_marks_of(rows):
+        marks.add(mark)
+
+
+def states_between(marks: LetterMarks, low: int, high: int) -> Int8s:
+    """Return the states of the dead letters `[low, high)`, as places in `LETTER_STATES`."""
+    states = np.zeros(max(0, high - low), dtype=np.int8)
+    for number, ranges in ((1, marks.sent_ranges(low, high)), (2, marks.deleted_ranges(low, high))):
+        for begin, end in ranges:
+            states[begin - low : end - low] = number
+    return states
+
+
+def mark_ranges(offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], M]) -> Sequence[M]:
+    """Return marks for these offsets, which ascend, as `mark` makes them of ranges: each of a size that is stored."""
+    starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) > 1) if len(offsets) else np.zeros(0, np.int64)
+    lows = offsets[starts].tolist()
+    highs = (offsets[np.append(starts[1:], len(offsets)) - 1] + 1).tolist() if lows else []
+    ranges = list(zip(lows, highs, strict=True))
+    return [mark(tuple(ranges[at : at + _RANGES_MAX])) for at in range(0, len(ranges), _RANGES_MAX)]
+
+
+def void_dead_marks_below(warehouse: Warehouse, marks_ref: PartitionRef) -> int:
+    """Return the offset of the first mark that is not void: the marks may begin there.
+
+    A mark is void when the dead letters that it is about are removed.
+    """
+    letters = LogTail(warehouse, dead_ref(marks_ref.topic, marks_ref.generation, broker_of(marks_ref.name))).log
+    tail = LogTail(warehouse, marks_ref)
+    if letters is None or tail.log is None:
+        return 0
+    letters.refresh()
+    for rows in tail.new_rows():
+        for at, mark in enumerate(dead_marks_of(rows)):
+            if max((high for _, high in mark.ranges), default=0) > letters.min_offset:
+                return tail.offset + at
+    return tail.offset
