@@ -73,14 +73,16 @@ class OffsetChanges:
         self._beyond: dict[tuple[str, str, int], int] = {}
 
     async def commit(self, request: OffsetCommitRequest, version: int, asker: Asker) -> OffsetCommitResponse:
-        """Store offsets of a member, or of anybody while the group has no members."""
-        group: Group | DeltaMQError
+        """Store offsets of a member, or of anybody while the group has no members.
+
+        The first offset that is stored makes the group.
+        """
+        group: str | DeltaMQError = request.group_id
         try:
-            name = check_group(request.group_id)
-            asker.check(OffsetCommitRequest, group=name)
+            check_group(request.group_id)
+            asker.check(OffsetCommitRequest, group=request.group_id)
             instance = request.group_instance_id
-            self._members.check_commit(name, request.member_id, request.generation_id, instance)
-            group = await self._groups.for_use(name)
+            self._members.check_commit(request.group_id, request.member_id, request.generation_id, instance)
         except DeltaMQError as error:
             group = error
         topics = [
@@ -94,7 +96,7 @@ class OffsetChanges:
         return OffsetCommitResponse(topics=topics)
 
     async def _committed_in(
-        self, group: Group | DeltaMQError, topic: CommitTopic, version: int, asker: Asker, *, is_member: bool
+        self, group: str | DeltaMQError, topic: CommitTopic, version: int, asker: Asker, *, is_member: bool
     ) -> list[CommittedOffset]:
         if version >= BY_ID:
             try:
@@ -109,18 +111,20 @@ class OffsetChanges:
         return [*over.values(), *[await self._stored(group, topic.name, one, asker) for one in left]]
 
     async def _stored(
-        self, group: Group | DeltaMQError, name: str, asked: CommitPartition, asker: Asker
+        self, name: str | DeltaMQError, topic_name: str, asked: CommitPartition, asker: Asker
     ) -> CommittedOffset:
         index = asked.index
-        if isinstance(group, DeltaMQError):
-            return CommittedOffset(index, group_code_of(group))
+        if isinstance(name, DeltaMQError):
+            return CommittedOffset(index, group_code_of(name))
         try:
-            asker.check(OffsetCommitRequest, topic=name)
-            topic = await self._places.topic(name)
+            asker.check(OffsetCommitRequest, topic=topic_name)
+            topic = await self._places.topic(topic_name)
+            self._places.check(topic, index)
             check_metadata(str(index), asked.metadata or "")
+            group = await self._groups.for_use(name)
             if not await self._is_stored(group, topic, asked, asker):
-                lanes = await self._lanes_at(group, topic, asked)
-                await self._reset(group.name, topic, lanes, asker)
+                lanes = await self._lanes_at(name, topic, asked)
+                await self._reset(name, topic, lanes, asker)
                 if asked.metadata:
                     await self._is_stored(group, topic, asked, asker)
         except DeltaMQError as error:
@@ -164,7 +168,7 @@ class OffsetChanges:
         return 0 if log is None else log.end_offset
 
     async def _put_back(
-        self, group: Group | DeltaMQError, asked: CommitTopic, asker: Asker
+        self, group: str | DeltaMQError, asked: CommitTopic, asker: Asker
     ) -> dict[int, CommittedOffset]:
         """Reset the group where the offsets are earlier than its own; return the outcome for these partitions."""
         if isinstance(group, DeltaMQError):
@@ -177,12 +181,12 @@ class OffsetChanges:
             for one in asked.partitions:
                 if not is_storable_metadata(one.metadata or ""):
                     continue  # it is refused, and nothing of it may be stored
-                if max(one.offset, 0) < (await self._committed.of(group.name, topic, one.index)).offset:
+                if max(one.offset, 0) < (await self._committed.of(group, topic, one.index)).offset:
                     done.append(one.index)
                     lanes |= await self._lanes_at(group, topic, one)
             if lanes:
-                asker.require("group", group.name, "reset")
-                await self._reset(group.name, topic, lanes, asker)
+                asker.require("group", group, "reset")
+                await self._reset(group, topic, lanes, asker)
         except DeltaMQError as error:
             code = group_code_of(error)
         return {index: CommittedOffset(index, code) for index in done}
@@ -196,16 +200,14 @@ class OffsetChanges:
         brokers = {broker_of(lane.partition) for lane in lanes}
         await self._owners.tell(brokers, Call.on_behalf("POST", "/v1", asker.headers))
 
-    async def _lanes_at(self, group: Group, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
+    async def _lanes_at(self, group: str, topic: HostedTopic, asked: CommitPartition) -> dict[LaneKey, int]:
         """Return the offset of each lane of a partition in which the group is put at an offset, which may be any."""
         queue, offset = self._places.queue(topic, asked.index), max(asked.offset, 0)
         if queue is not None:
-            return await self._progress.lanes_at(topic.topic, group.name, queue, offset)
+            return await self._progress.lanes_at(topic.topic, group, queue, offset)
         partition = self._places.partition(topic, asked.index)
         log = await topic.partition(partition).look()
-        return {
-            LaneKey(topic.topic.id, group.name, False, partition): max(offset, 0 if log is None else log.min_offset)
-        }
+        return {LaneKey(topic.topic.id, group, False, partition): max(offset, 0 if log is None else log.min_offset)}
 
     async def delete(self, request: OffsetDeleteRequest, asker: Asker) -> OffsetDeleteResponse:
         """Delete a group's offsets in topics that none of its members reads: it begins there as if it were new."""

@@ -126,6 +126,11 @@ class Places:
             raise NotFound(f"topic {topic.name} has no partition {index}", code="partition_not_found")
         return queues.require(queue_name(index), topic.name)
 
+    def check(self, topic: HostedTopic, index: int) -> None:
+        """Return if the topic has this partition; raises what `queue` does."""
+        if self.queue(topic, index) is None:
+            self.partition(topic, index)
+
     def partition(self, topic: HostedTopic, index: int) -> str:
         """Return the name of a plain topic's partition."""
         partitions = topic.route.partitions

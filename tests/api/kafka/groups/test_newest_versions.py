@@ -279,6 +279,26 @@ def test_kafka_17_a_commit_by_the_id_of_a_topic_that_was_made_anew_is_told_so(ka
         assert commit(_id_of(kafka, topic)) == 0
 
 
+def test_kafka_17_a_commit_that_is_refused_leaves_no_group_behind(kafka, topic, group) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+
+    def commit(name: str, index: int, **other: Any) -> int:
+        place = CommitTopic(name=name, partitions=[CommitPartition(index=index, offset=0, **other)])
+        asked = OffsetCommitRequest(group_id=group, generation_id=-1, member_id="", topics=[place])
+        return raw.ask(asked).topics[0].partitions[0].error_code
+
+    def state() -> str:
+        return raw.ask(DescribeGroupsRequest([group])).groups[0].state
+
+    with RawClient(kafka.port) as raw:
+        assert commit(f"{topic}.none", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert commit(topic, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert commit(topic, 0, metadata="x" * 5_000) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+        assert state() == "Dead"
+        assert commit(topic, 0) == 0
+        assert state() == "Empty"
+
+
 def test_kafka_17_a_producer_has_an_id_and_an_epoch_or_neither(kafka) -> None:
     with RawClient(kafka.port) as raw:
         for version in range(_APIS[InitProducerIdRequest].high + 1):

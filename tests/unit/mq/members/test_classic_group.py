@@ -198,6 +198,30 @@ def test_kafka_09_a_static_member_that_comes_back_has_its_part_and_nobody_plans_
     group.heartbeat(5_000, "later", 1, name)
 
 
+def test_kafka_17_a_static_leader_that_knows_of_it_leads_and_has_nothing_to_plan() -> None:
+    group = _static("a", "b")
+    group.join(5_000, "", "later", _said(instance_id="a", may_skip=True))
+    assert group.take_joined() == ["later"] and group.phase is Phase.STABLE
+    told = group.joined("later")
+    assert (told.leader, told.skips, [one[0] for one in told.members]) == ("later", True, ["later", "b"])
+    group.join(6_000, "later", "", _said(BOTH, instance_id="a", may_skip=True))
+    group.join(6_000, "b", "", _said(instance_id="b", may_skip=True))
+    assert sorted(group.take_joined()) == ["b", "later"]
+    assert (group.joined("later").skips, group.generation) == (False, 2), "there is a new plan to make"
+    group.join(7_000, "", "other", _said(instance_id="b", may_skip=True))
+    assert not group.joined("other").skips, "it does not lead"
+
+
+def test_kafka_17_who_plans_by_another_protocol_gets_no_part() -> None:
+    group = _stable("a")
+    for by in (("connect", "range"), ("consumer", "sticky"), (None, "sticky")):
+        assert _code(partial(group.sync, 2_000, "a", 1, {}, by=by)) == "inconsistent_protocol"
+    assert group.take_synced() == []
+    for by in (("consumer", "range"), (None, None)):
+        group.sync(2_000, "a", 1, {}, by=by)
+        assert group.take_synced() == ["a"]
+
+
 def test_kafka_09_a_static_member_that_plans_in_another_way_makes_all_plan_anew() -> None:
     group = _static("a", "b")
     group.join(5_000, "", "later", _said(BOTH, instance_id="a"))
