@@ -8,7 +8,14 @@ from urllib.parse import quote
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    Producer,
+)
 from confluent_kafka import ConsumerGroupState as State
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
@@ -181,7 +188,16 @@ def test_kafka_09_groups_are_listed_described_and_deleted(kafka, topic, group) -
     assert described().state is State.STABLE
     (shown,) = described().members
     assert shown.client_id == "worker" and len(shown.assignment.topic_partitions) == 2
-    assert group in {one.group_id for one in admin.list_consumer_groups().result(TIMEOUT_S).valid}
+    for filters in ({}, {"states": {State.STABLE}}, {"types": {ConsumerGroupType.CLASSIC}}):
+        (listed,) = (
+            one for one in admin.list_consumer_groups(**filters).result(TIMEOUT_S).valid if one.group_id == group
+        )
+        assert (listed.state, listed.type) == (State.STABLE, ConsumerGroupType.CLASSIC)
+    assert group not in {
+        one.group_id for one in admin.list_consumer_groups(states={State.EMPTY}).result(TIMEOUT_S).valid
+    }
+    operations = admin.describe_consumer_groups([group], include_authorized_operations=True)[group]
+    assert {one.name for one in operations.result(TIMEOUT_S).authorized_operations} == {"READ", "DELETE", "DESCRIBE"}
     with pytest.raises(KafkaException) as error:
         admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
     assert error.value.args[0].code() == KafkaError.NON_EMPTY_GROUP

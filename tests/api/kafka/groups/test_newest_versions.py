@@ -30,8 +30,9 @@ from api.kafka.messages import (
 from api.kafka.messages.apis import APIS
 from api.kafka.messages.group_messages import GroupProtocol, PlannedAssignment
 from mq import Admin
-from tests.api.kafka.door import KafkaApi
+from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
+from tests.api.running import until
 
 _APIS = {api.request: api for api in APIS.values()}
 
@@ -227,6 +228,23 @@ def test_kafka_17_groups_are_listed_by_states_and_types(kafka, group) -> None:
         assert names(types=["consumer", "share"]) == names(states=["Dead"]) == names(states=["no state"]) == set()
         kinds = {one.group_id: one.protocol_type for one in raw.ask(ListGroupsRequest()).groups}
         assert (kinds[group], kinds[empty]) == ("connect", "consumer")
+
+
+def test_kafka_17_the_process_that_knows_the_members_lists_the_groups(tmp_path, group) -> None:
+    with kafka_running(tmp_path) as one, kafka_running(tmp_path) as two:
+        assert two.api.call("PUT", f"/v1/groups/{group}", {}).status == 201
+        with RawClient(one.port) as here, RawClient(two.port) as there:
+            found = [raw.ask(FindCoordinatorRequest(keys=[group])).coordinators[0].port for raw in (here, there)]
+            assert found in ([one.port] * 2, [two.port] * 2)
+            knows, other = (here, there) if found[0] == one.port else (there, here)
+            until(lambda: [one.group_id for one in knows.ask(ListGroupsRequest()).groups] == [group])
+            empty = other.ask(ListGroupsRequest())
+            assert (empty.error_code, empty.groups) == (0, [])
+            away = ErrorCode.NOT_COORDINATOR
+            assert other.ask(DescribeGroupsRequest([group])).groups[0].error_code == away
+            assert other.ask(DeleteGroupsRequest([group])).results[0].error_code == away
+            left = other.ask(LeaveGroupRequest(group, members=[LeavingMember("a", None)]))
+            assert (left.error_code, left.members) == (away, [])
 
 
 def test_kafka_17_offsets_of_several_groups_are_fetched_at_once(kafka, topic, group) -> None:
