@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,59 @@ def test_kafka_04_a_connect_worker_writes_lines_of_a_file_as_messages(served, tm
         _until_stored(served, program, "lines", [*lines, "one more"])
     finally:
         program.stop()
+
+
+def test_kafka_15_a_distributed_connect_worker_goes_on_after_a_restart(served, tmp_path) -> None:
+    served.make_topic("lines", 2)
+    lines = [f"line {number}" for number in range(100)]
+    source = tmp_path / "source.txt"
+    source.write_text("".join(f"{line}\n" for line in lines))
+    worker = {
+        "bootstrap.servers": served.address,
+        "group.id": "connect",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.flush.interval.ms": "500",
+        "listeners": f"http://127.0.0.1:{free_port()}",
+        "plugin.discovery": "only_scan",
+    }
+    for kind in ("config", "offset", "status"):  # compacted topics, which the worker makes
+        worker |= {f"{kind}.storage.topic": f"connect.{kind}", f"{kind}.storage.replication.factor": "1"}
+    worker |= {"offset.storage.partitions": "2", "status.storage.partitions": "1"}
+    path = _properties(tmp_path / "worker.properties", worker)
+    connector = {
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+        "tasks.max": "1",
+        "file": str(source),
+        "topic": "lines",
+    }
+    for further in (None, "after the restart"):
+        program = Java(CONNECT).start("org.apache.kafka.connect.cli.ConnectDistributed", path)
+        try:
+            if further is None:
+                _put_connector(program, worker["listeners"], "lines", connector)
+            else:  # the worker knows its connector, and where that was
+                lines.append(further)
+                with source.open("a") as file:
+                    file.write(f"{further}\n")
+            _until_stored(served, program, "lines", lines)
+        finally:
+            program.stop()  # positions are stored with it
+
+
+def _put_connector(program: Any, url: str, name: str, connector: dict[str, str]) -> None:
+    def done() -> bool:
+        assert program.is_running, program.lines()[-30:]
+        body = json.dumps(connector).encode()
+        head = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/connectors/{name}/config", body, head, method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status in (200, 201)
+        except OSError:
+            return False  # it is not there yet, or balances its work
+
+    until(done, 120)
 
 
 def _until_stored(served: Served, program: Any, topic: str, wanted: list[str]) -> None:
