@@ -160,7 +160,7 @@ def test_what_does_not_exist_is_named(api: Api, holder: Member) -> None:
         assert_problem(no_topic, 404, "topic_not_found", "topic")
     assert_problem(Member(api, "nobody", "held", "c0").send_beat(), 404, "group_not_found", "group")
     assert_problem(api.fetch("held", "held@broker-a", "?group=nobody"), 404, "group_not_found", "group")
-    assert_problem(Member(api, "no%20group", "held", "c0").send_beat(), 400, "invalid_group_name", "group")
+    assert_problem(Member(api, "no%2Agroup", "held", "c0").send_beat(), 400, "invalid_group_name", "group")
 
 
 @pytest.mark.parametrize("path", ["clients/c0/heartbeat", "topics/held/locks"])
