@@ -70,6 +70,7 @@ def play(process: Process) -> None:
         ("commit.after_dir_fsync", 11),
         ("commit.after_link", 14),
         ("commit.after_link", 18),
+        ("replay.before_mark", 1),
         # The first of them are hit while it starts, the last perhaps not at all.
         *(pytest.param(p, n, marks=pytest.mark.long) for p, n in product(POINTS, range(8, 36))),
     ],
@@ -91,6 +92,8 @@ def test_f2_calls_that_are_repeated_after_a_kill_end_where_they_would(
         assert view["offsets"].items() >= {"orders@broker-a": 0, "orders@broker-b": 2}.items()
         retries = {p["partition"]: p["end_offset"] for p in view["partitions"] if p["retry"]}
         assert retries == {"%RETRY%billing_orders@broker-a": 3}
+        letters = call(process, "GET", f"{GROUP}/dead-letters", None)["messages"]
+        assert [one["state"] for one in letters] == ["sent_back"] * 3
         assert sorted(process.stored()) == ["m0", "m2", "m4", "m6"]
         assert call(process, "GET", GROUP, None)["max_attempts"] == 3
     waiting, cancelled = what_waits(tmp_path)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from mq.client import Admin, Message, PopClient, Producer
 from mq.client.cli.root import COMMANDS
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
@@ -43,6 +44,29 @@ def test_from_topic_to_topic(run: Run, topic: str) -> None:
     assert sum(partition["messages"] for partition in shown["partitions"]) == 5_000
     assert run("topic", "delete", topic).returncode == 0
     assert topic not in run("topic", "list").stdout
+
+
+def test_retry_08_dead_letters_tell_what_became_of_them_also_after_a_crash(service: ServiceProcess) -> None:
+    def run(*arguments: str) -> str:
+        command = [*DELTAMQ, "dead-letters", *arguments, "--url", service.url]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    with Admin(service.url) as admin, Producer(service.url) as producer, PopClient(service.url, "billing") as client:
+        admin.create_topic("orders", partitions=1)
+        admin.create_group("billing", order=True)
+        producer.send_batch("orders", [Message(body) for body in ("a", "b", "c")])
+        assert client.dead([one.handle for one in client.pop("orders").messages], "no such customer") == []
+        (place,) = {one.partition for one in admin.dead_letters("billing").messages}
+        assert run("replay", "billing", "--at", f"{place}=0") == "sent 1 dead letters back\n"
+        assert run("delete", "billing", "--at", f"{place}=1") == "deleted 1 dead letters\n"
+        service.kill()
+        service.start()
+        assert [line.split("\t")[:2] for line in run("list", "billing").splitlines()] == [
+            [f"{place}:0", "sent_back"],
+            [f"{place}:2", "new"],
+        ]
+        assert run("replay", "billing") == "sent 1 dead letters back, 1 had been sent before\n"
+        assert [message.body for message in client.pop("orders").messages] == [b"a", b"c"]
 
 
 @pytest.mark.long

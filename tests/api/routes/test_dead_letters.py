@@ -197,6 +197,7 @@ def test_retry_03_a_replay_that_is_repeated_stores_nothing_twice_also_after_a_re
         assert replay(api, "billing", to=to) == sent_back(37, 3)
     with running(config) as api:
         assert replay(api, "billing", to=to) == sent_back(0, 40)
+        assert replay(api, "billing", offsets={"%DLQ%billing@broker-a": list(range(40))}, to=to) == sent_back(0, 40)
         assert sorted(int(m["body"]) for m in pop(api, "billing", "orders", max_messages=100)) == list(range(40))
 
 

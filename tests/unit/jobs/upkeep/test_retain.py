@@ -23,6 +23,7 @@ from mq.meta.group import Group, decide_begin, decide_delete_group, decide_reset
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Topic, decide_put_topic
 from mq.queue.checkpoint import LaneKey
+from mq.queue.dead_mark import Deleted, SentBack
 from mq.queue.delay_mark import Ended
 from mq.queue.progress import Committed, OffsetRecord, Start, StartKind
 from tables import failpoints
@@ -31,10 +32,11 @@ from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
+from tables.queue.dead_marks import void_dead_marks_below
 from tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
 from tables.queue.metadata import META_PARTITION
-from tables.queue.records import rows_of_offset_records
-from tables.queue.refs import DELAY, DELAY_MARKS, OFFSETS, dead_ref, retry_ref, revive_ref, system_ref
+from tables.queue.records import rows_of_dead_marks, rows_of_offset_records
+from tables.queue.refs import DELAY, DELAY_MARKS, OFFSETS, dead_marks_ref, dead_ref, retry_ref, revive_ref, system_ref
 from tables.state.schema import POP_CHECKPOINTS
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
@@ -288,6 +290,23 @@ def test_retry_6_dead_letters_have_their_own_time(bench: Bench) -> None:
     assert bench.bounds(dead) == (0, 1)
     bench.run(after_ms=31 * DAY_MS)
     assert bench.bounds(dead) == (1, 1)
+
+
+def test_retry_08_marks_stay_as_long_as_the_dead_letters_that_they_are_about(bench: Bench) -> None:
+    group = bench.group()
+    dead, marks = (ref(group.name, group.epoch, BROKER) for ref in (dead_ref, dead_marks_ref))
+    for body in (b"a", b"b", b"c"):
+        bench.put(dead, body)
+    for mark in (SentBack(((0, 1),), "origin", 1), Deleted(((0, 2),), 2), SentBack(((2, 3),), "origin", 3)):
+        bench.warehouse.create(marks).append([Batch(rows_of_dead_marks([mark]))])
+    for gone in (0, 1, 2):
+        bench.warehouse.open_partition(dead).delete_below(gone)
+        assert void_dead_marks_below(bench.warehouse, marks) == gone
+    bench.run(after_ms=29 * DAY_MS)
+    assert (bench.bounds(dead), bench.bounds(marks)) == ((2, 3), (0, 3)), "they are not old enough"
+    for _ in range(2):
+        bench.run(after_ms=31 * DAY_MS)
+    assert (bench.bounds(dead), bench.bounds(marks)) == ((3, 3), (3, 3))
 
 
 @pytest.mark.promise("KEEP-6")
