@@ -17,8 +17,10 @@ from typing import Final
 
 from tests.suites.broker import Broker, running_broker
 from tests.suites.cache import Cache, CannotRun
+from tests.suites.go_suites import play_kafka_go, play_kgo
+from tests.suites.librdkafka_suite import play_librdkafka
 from tests.suites.outcomes import Comparison, Outcome, compare, reasons
-from tests.suites.python_suites import play_kafka_python
+from tests.suites.python_suites import play_aiokafka, play_kafka_python
 
 _ROOT: Final = Path(__file__).parents[2]
 _EXPECTED: Final = Path(__file__).parent / "expected"
@@ -36,6 +38,10 @@ class Suite:
 
 SUITES: Final = {
     "kafka-python": Suite(play_kafka_python),
+    "aiokafka": Suite(play_aiokafka, {"service_kafka_partitions": "2"}),
+    "kgo": Suite(play_kgo),
+    "kafka-go": Suite(play_kafka_go),
+    "librdkafka": Suite(play_librdkafka, {"service_kafka_partitions": "4"}),
 }
 
 

@@ -44,6 +44,12 @@ class Cache:
         path.mkdir(parents=True)
         return path
 
+    def copy(self, source: Path, name: str) -> Path:
+        """Return a copy of a folder that a suite may change."""
+        folder = self.fresh("play", name)
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        return folder
+
     def python(self) -> Path:
         """Return the Python of an environment with what the Python suites need, made if it is not there."""
         pins = PINS / "python.txt"
@@ -97,9 +103,9 @@ class Cache:
         )
 
     def go_env(self) -> dict[str, str]:
-        """Return the environment for Go, with its own caches within this one."""
+        """Return the environment for Go, with its own caches within this one; kafka-go's go.mod is not complete."""
         caches = {"GOMODCACHE": str(self.place("go", "mod")), "GOCACHE": str(self.place("go", "build"))}
-        return {**os.environ, **caches, "GOTOOLCHAIN": "auto", "GOFLAGS": "-modcacherw -buildvcs=false"}
+        return {**os.environ, **caches, "GOTOOLCHAIN": "auto", "GOFLAGS": "-mod=mod -modcacherw -buildvcs=false"}
 
     def debian_source(self, package: str, version: str, sums: Mapping[str, str]) -> Path:
         """Return the folder with the files of a Debian source package, checked by the sums of their names."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.suites.broker import Broker
-from tests.suites.cache import Cache
+from tests.suites.cache import Cache, CannotRun
 from tests.suites.outcomes import Outcome
 from tests.suites.playing import lines_of
 
-__all__ = ["play_kafka_python"]
+__all__ = ["play_aiokafka", "play_kafka_python"]
 
 _LIMIT_S: Final = 3_600
 _TEST_S: Final = 120
@@ -29,6 +29,35 @@ class SpawnedService(ExternalService):
     def __init__(self, *args): raise RuntimeError("this test starts a broker of its own")
 """
 
+_AIOKAFKA: Final = "0.14.0"
+#: Behind aiokafka's fixtures, which start Kafka in a container: these have the same names, and win.
+_BROKER: Final = """
+
+@pytest.fixture(scope="session")
+def docker():
+    return None
+
+@pytest.fixture(scope="session")
+def kafka_image(request):
+    return request.config.getoption("--docker-image")
+
+@pytest.fixture(scope="session")
+def ssl_folder():
+    return pathlib.Path("tests/ssl_cert")
+
+@pytest.fixture(scope="session")
+def kafka_server():
+    host, port = os.environ["SUITE_BROKER"].rsplit(":", 1)
+    return KafkaServer(host, int(port), int(port), int(port), int(port), None)
+
+@pytest.fixture(scope="class")
+def kerberos_utils():
+    return None
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if "kafka_server" in getattr(item, "fixturenames", ())]
+"""
+
 
 def play_kafka_python(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
     """Play the integration tests of kafka-python; those without a broker ask nothing of ours."""
@@ -40,6 +69,27 @@ def play_kafka_python(cache: Cache, broker: Broker, log: Path, pattern: str) -> 
     (folder / "test/service.py").write_text(_SERVICE)
     env = {"KAFKA_VERSION": "4.3", "KAFKA_ROOT": str(folder), "KAFKA_URI": f"kafka://{broker.address}"}
     flags = ["test/integration", "--override-ini=log_level=WARNING", "--override-ini=filterwarnings=default"]
+    yield from _pytest(python, folder, env, flags, log, pattern)
+
+
+def play_aiokafka(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play the tests of aiokafka that ask a broker, from a checkout: its sdist has none.
+
+    The package is the registry's, with its compiled parts.
+    """
+    checkout, python = Path(os.environ.get("AIOKAFKA", "")), cache.python()
+    about = checkout / "aiokafka/__init__.py"
+    if not (about.is_file() and f'__version__ = "{_AIOKAFKA}"' in about.read_text() and (checkout / "tests").is_dir()):
+        raise CannotRun(
+            f"the sdist of aiokafka has no tests: give the folder of a checkout of its tag v{_AIOKAFKA}, AIOKAFKA=DIR"
+        )
+    folder = cache.fresh("play", "aiokafka")
+    shutil.copytree(checkout / "tests", folder / "tests")
+    shutil.copy(checkout / "pyproject.toml", folder / "pyproject.toml")
+    with (folder / "tests/conftest.py").open("a") as conftest:
+        conftest.write(_BROKER)
+    env = {"SUITE_BROKER": broker.address}
+    flags = ["tests", "--docker-image=aiolibs/kafka:2.13_2.8.1", "--override-ini=filterwarnings=default"]
     yield from _pytest(python, folder, env, flags, log, pattern)
 
 

@@ -1,0 +1,56 @@
+"""The suites of clients in Go: each test is a process of its own, since one that panics ends all in its process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.suites.broker import Broker
+from tests.suites.cache import Cache, run
+from tests.suites.outcomes import Outcome, go_outcomes
+from tests.suites.playing import output_of
+
+__all__ = ["play_kafka_go", "play_kgo"]
+
+_KGO: Final = ("github.com/twmb/franz-go", "v1.22.3", "h1:RHe35s34pKefMLyL+ZYJ6mQVtfFZz4zHDHVkTyACur0=")
+_KAFKA_GO: Final = ("github.com/segmentio/kafka-go", "v0.4.51", "h1:JgDPPG75tC1rWIS2Me6MwcvXJ6f49UQ4HjAOef71Hno=")
+
+
+def play_kgo(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play the tests of franz-go's client, with a tenth of their records."""
+    folder = cache.go_module(*_KGO) / "pkg/kgo"
+    settings = {"KGO_SEEDS": broker.address, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "50000", "KGO_LOG_LEVEL": "none"}
+    yield from _played(cache, folder, settings, log, pattern, limit_s=180)
+
+
+def play_kafka_go(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play the tests of kafka-go's main package, whose sources are told where the broker is."""
+    folder = cache.copy(cache.go_module(*_KAFKA_GO), "kafka-go")
+    for source in folder.glob("*_test.go"):
+        if source.name == "address_test.go":
+            # its addresses are none of a broker
+            continue
+        text = source.read_text().replace('TCP("localhost")', f'TCP("{broker.address}")')
+        source.write_text(re.sub(r"\b9092\b", str(broker.port), text))
+    # the newest version for which its tests take branches of their own
+    yield from _played(cache, folder, {"KAFKA_VERSION": "3.7.0"}, log, pattern, limit_s=120)
+
+
+def _played(
+    cache: Cache, folder: Path, settings: Mapping[str, str], log: Path, pattern: str, *, limit_s: float
+) -> Iterator[tuple[str, Outcome]]:
+    go, env = cache.go(), {**cache.go_env(), **settings}
+    program = cache.folder / "play" / f"{folder.name}.test"
+    program.parent.mkdir(exist_ok=True)
+    print("  the tests are built", flush=True)
+    run([go, "test", "-c", "-o", str(program), "."], cwd=folder, env=env)
+    for test in run([str(program), "-test.list", "^Test"], cwd=folder, env=env).split():
+        if not re.search(pattern, test):
+            continue
+        # the program shows each test's lines as soon as they come; Go's own tool makes events of them
+        command = [go, "tool", "test2json", "-t", str(program), "-test.v=test2json", f"-test.run=^{test}$"]
+        command += [f"-test.timeout={limit_s:.0f}s"]
+        lines = output_of(command, cwd=folder, env=env, log=log, limit_s=limit_s + 30).splitlines()
+        yield from (go_outcomes(lines) or {test: Outcome.FAIL}).items()
