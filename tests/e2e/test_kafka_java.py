@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from mq import Admin
+from mq import Admin, Producer
 from mq.client import ReceivedMessage
+from mq.errors import NotFound
 from mq.partitioners import kafka_hash
 from tests.api.kafka.door import free_port, stored_messages
 from tests.api.running import until
@@ -21,6 +24,7 @@ from tests.java import CONNECT, GENERATIONS, Java
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 _CLIENTS = str(Path(__file__).parents[1] / "java" / "Clients.java")
+_COUNT_PROGRAM = str(Path(__file__).parents[1] / "java" / "Count.java")
 _COUNT = 250
 
 
@@ -221,6 +225,90 @@ def test_kafka_15_a_distributed_connect_worker_goes_on_after_a_restart(served, t
             program.stop()  # positions are stored with it
 
 
+def test_kafka_15_a_streams_program_that_lost_its_memory_has_its_state_in_a_topic(served, tmp_path) -> None:
+    for topic in ("words", "counted"):
+        served.make_topic(topic, 2)
+    for run, total in enumerate(("10", "21")):
+        with Producer(served.service.url) as producer:
+            producer.send_batch("words", [f"word {number % 3}" for number in range(30 + 3 * run)])
+        program = Java(GENERATIONS["4.3"]).start(_COUNT_PROGRAM, served.address, str(tmp_path / f"state-{run}"))
+        try:
+            _until_counted(served, program, {f"word {number}": total for number in range(3)})
+        finally:
+            program.stop()
+
+
+def _until_counted(served: Served, program: Any, wanted: dict[str, str]) -> None:
+    def done() -> bool:
+        assert program.is_running, program.lines()[-30:]
+        stored = served.stored("counted")
+        return {stored[place].key: stored[place].text for place in sorted(stored)} == wanted
+
+    until(done, 120)
+
+
+def test_kafka_15_mirrormaker_copies_messages_settings_and_offsets(served, tmp_path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Served(tmp_path / "other" / "warehouse")
+    admin, there = ({"bootstrap.servers": one.address} for one in (served, other))
+    try:
+        settings = {"cleanup.policy": "compact", "retention.ms": "-1", "segment.bytes": "2000000"}
+        here = AdminClient(admin)
+        (made,) = here.create_topics([NewTopic("orders", 2, 1, config=settings)]).values()
+        made.result(60)
+        with Producer(served.service.url) as producer:
+            producer.send_batch("orders", [f"order {number}" for number in range(100)])
+        reader = Consumer({**admin, "group.id": "billing"})
+        ends = {index: reader.get_watermark_offsets(TopicPartition("orders", index), timeout=60)[1] for index in (0, 1)}
+        at_end = [TopicPartition("orders", index, end) for index, end in ends.items()]
+        reader.commit(offsets=at_end, asynchronous=False)
+        reader.close()
+        mirror = {
+            "clusters": "here, there",
+            "here.bootstrap.servers": served.address,
+            "there.bootstrap.servers": other.address,
+            "here->there.enabled": "true",
+            "here->there.topics": "orders",
+            "sync.topic.acls.enabled": "false",
+            "sync.group.offsets.enabled": "true",
+            "emit.checkpoints.interval.seconds": "1",
+            "sync.group.offsets.interval.seconds": "1",
+            "offset.flush.interval.ms": "500",
+            "plugin.discovery": "only_scan",
+        }
+        for kind in ("", *(f"{one}.topic." for one in ("checkpoints", "heartbeats", "offset-syncs"))):
+            mirror[f"{kind}replication.factor"] = "1"
+        for kind in ("offset", "status", "config"):
+            mirror[f"{kind}.storage.replication.factor"] = "1"
+        path = _properties(tmp_path / "mirror.properties", mirror)
+        program = Java(CONNECT).start("org.apache.kafka.connect.mirror.MirrorMaker", path)
+        try:
+            _until_stored(other, program, "here.orders", [f"order {number}" for number in range(100)])
+            copied = AdminClient(there)
+            (shown,) = copied.describe_configs([ConfigResource("topic", "here.orders")]).values()
+            of_topic = {name: one.value for name, one in shown.result(60).items() if one.source == 1}
+            assert of_topic == settings
+            _until_committed(there, program, {index: end for index, end in ends.items() if end})
+        finally:
+            program.stop()
+    finally:
+        other.service.close()
+
+
+def _until_committed(client: dict[str, str], program: Any, wanted: dict[int, int]) -> None:
+    reader = Consumer({**client, "group.id": "billing"})
+
+    def done() -> bool:
+        assert program.is_running, program.lines()[-30:]
+        found = reader.committed([TopicPartition("here.orders", index) for index in wanted], 60)
+        return {one.partition: one.offset for one in found} == wanted
+
+    try:
+        until(done, 120)
+    finally:
+        reader.close()
+
+
 def _put_connector(program: Any, url: str, name: str, connector: dict[str, str]) -> None:
     def done() -> bool:
         assert program.is_running, program.lines()[-30:]
@@ -239,7 +327,10 @@ def _put_connector(program: Any, url: str, name: str, connector: dict[str, str])
 def _until_stored(served: Served, program: Any, topic: str, wanted: list[str]) -> None:
     def done() -> bool:
         assert program.is_running, program.lines()[-30:]
-        return sorted(one.text for one in served.stored(topic).values()) == sorted(wanted)
+        try:
+            return sorted(one.text for one in served.stored(topic).values()) == sorted(wanted)
+        except NotFound:
+            return False
 
     until(done, 120)
 

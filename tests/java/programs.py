@@ -53,13 +53,14 @@ def _kafka(generation: str, version: str, *others: str) -> JarSet:
 GENERATIONS: Final = {
     "2.8": _kafka("2.8", "2.8.2"),
     "3.9": _kafka("3.9", "3.9.2"),
-    "4.3": _kafka("4.3", "4.3.1", "kafka-storage"),
+    "4.3": _kafka("4.3", "4.3.1", "kafka-storage", "kafka-streams"),
 }
 SPARK_KAFKA: Final = _jars("spark", f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}")
 CONNECT: Final = _jars(
     "connect",
     "org.apache.kafka:connect-runtime:4.3.1",
     "org.apache.kafka:connect-file:4.3.1",
+    "org.apache.kafka:connect-mirror:4.3.1",
     without=("org.slf4j", "com.github.luben", "org.xerial.snappy", "org.lz4"),
 )
 
