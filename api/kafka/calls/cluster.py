@@ -10,6 +10,7 @@ from api.kafka.access import Asker, operations
 from api.kafka.calls.places import EPOCH, Node, Places
 from api.kafka.messages import (
     BROKERS,
+    CONTROLLERS,
     NO_OPERATIONS,
     NO_TOPIC_ID,
     BrokerNode,
@@ -60,7 +61,8 @@ class Cluster:
             topics = [self._shown(one) for one in known if self._places.served(one) and is_shown(one.name)]
         else:
             create = self._create and request.allow_auto_topic_creation
-            topics = [await self._called(topic, create, asker) for topic in request.topics]
+            once = {(topic.name, topic.topic_id): topic for topic in request.topics}.values()
+            topics = [await self._called(topic, create, asker) for topic in once]
         if request.include_topic_operations:
             for one in topics:
                 if one.name is not None and one.error_code == ErrorCode.NONE:
@@ -100,7 +102,7 @@ class Cluster:
             asker.check(DescribeClusterRequest)
             if kind != BROKERS:
                 detail = f"endpoint type {kind}: there are brokers alone (type {BROKERS}), which do what controllers do"
-                raise Unprocessable(detail, code="endpoint_type")
+                raise Unprocessable(detail, code="endpoint_type" if kind == CONTROLLERS else "endpoint_type_unknown")
         except DeltaMQError as error:
             refused = error_code_of(error), error.detail
             return DescribeClusterResponse(

@@ -155,12 +155,12 @@ class Fetching:
 
     async def _asked(self, name: str, wanted: FetchPartition, asker: Asker) -> _Asked:
         asker.check(FetchRequest, topic=name)
-        check_epoch(wanted.current_leader_epoch)
         topic = await self._places.topic(name)
         queue = self._places.queue(topic, wanted.partition)
+        partition = "" if queue is not None else self._places.partition(topic, wanted.partition)
+        check_epoch(wanted.current_leader_epoch)
         if queue is not None:
             return _Asked(topic, topic.partition(queue.newest_readable.partition), wanted, queue)
-        partition = self._places.partition(topic, wanted.partition)
         self._topics.check_readable(topic, partition)
         return _Asked(topic, topic.partition(partition), wanted)
 

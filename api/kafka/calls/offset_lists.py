@@ -5,6 +5,7 @@ A partition's log is never cut, whichever process serves it, so all of it belong
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -82,23 +83,29 @@ class OffsetLists:
         self._progress = progress
 
     async def offsets(self, request: ListOffsetsRequest, version: int, asker: Asker) -> ListOffsetsResponse:
-        """Return offsets by time, or by the names that the version has."""
+        """Return offsets by time, or by the names that the version has; what is asked twice is refused, once."""
         topics = []
         for topic in request.topics:
-            listed = [await self._listed(topic.name, wanted, version, asker) for wanted in topic.partitions]
+            counts = Counter(wanted.index for wanted in topic.partitions)
+            first = {wanted.index: wanted for wanted in topic.partitions}.values()
+            listed = [
+                await self._listed(topic.name, wanted, version, asker)
+                if counts[wanted.index] == 1
+                else ListedOffset(wanted.index, ErrorCode.INVALID_REQUEST)
+                for wanted in first
+            ]
             topics.append(ListedTopic(topic.name, listed))
         return ListOffsetsResponse(topics=topics)
 
     async def _listed(self, name: str, wanted: ListOffsetsPartition, version: int, asker: Asker) -> ListedOffset:
         try:
             asker.check(ListOffsetsRequest, topic=name)
-            check_epoch(wanted.leader_epoch)
             if wanted.timestamp < 0 and version < _SINCE.get(wanted.timestamp, version + 1):
                 detail = f"time: version {version} of ListOffsets has no offset named {wanted.timestamp}"
                 raise Unprocessable(detail, code="offset_name_unknown")
             topic = await self._places.topic(name)
             try:
-                found = await self._found(topic, wanted.index, wanted.timestamp)
+                found = await self._found(topic, wanted)
             except GONE as error:
                 raise await self._topics.explained(topic, error) from error
         except DeltaMQError as error:
@@ -106,11 +113,13 @@ class OffsetLists:
         epoch = -1 if found.offset < 0 else EPOCH
         return ListedOffset(wanted.index, ErrorCode.NONE, found.time_ms, found.offset, epoch)
 
-    async def _found(self, topic: HostedTopic, index: int, wanted: int) -> _Found:
-        queue = self._places.queue(topic, index)
+    async def _found(self, topic: HostedTopic, asked: ListOffsetsPartition) -> _Found:
+        wanted, queue = asked.timestamp, self._places.queue(topic, asked.index)
+        name = "" if queue is not None else self._places.partition(topic, asked.index)
+        check_epoch(asked.leader_epoch)
         if queue is not None:
             return await self._found_in_queue(topic, queue, wanted)
-        partition = topic.partition(self._places.partition(topic, index))
+        partition = topic.partition(name)
         await partition.opened()
         await partition.refresh()
         log = await partition.opened()

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from api.host import HostedMeta, HostedTopic, Hosting, Topics
 from api.kafka.topic_ids import TopicIds
-from mq.errors import Conflict, NotFound, Unprocessable
+from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.meta import Topic
-from mq.names import broker_of
+from mq.names import broker_of, check_client_topic
 from mq.static import LogicalQueue, queue_name
 
-__all__ = ["EPOCH", "Node", "Places", "address_of", "check_epoch"]
+__all__ = ["EPOCH", "Node", "Places", "address_of", "check_epoch", "existing"]
 
 #: The leader epoch of every partition: its log is never cut, whichever process serves it. Clients say -1 for none.
 EPOCH: Final = 0
@@ -40,6 +40,24 @@ def check_epoch(current: int) -> None:
     """Return if a client may know this leader epoch, else raise `Conflict` (`leader_epoch_unknown`)."""
     if current > EPOCH:
         raise Conflict(f"leader epoch {current} has not begun: it is {EPOCH}", code="leader_epoch_unknown")
+
+
+def existing(name: str) -> str:
+    """Return the name of a topic that is there already: what cannot be a name is that of none, as for Kafka.
+
+    Raises
+    ------
+    NotFound
+        `topic_not_found`
+    Refused
+        `system_name`
+    """
+    try:
+        return check_client_topic(name)
+    except Refused as error:
+        if error.code != "invalid_topic_name":
+            raise
+        raise NotFound(f"there is no topic {name!r}: {error.detail}", code="topic_not_found") from None
 
 
 class Places:
@@ -91,7 +109,7 @@ class Places:
 
     async def topic(self, name: str) -> HostedTopic:
         """Return a topic; raise `NotFound` if there is none, `Conflict` (`topic_global`) if it is of clusters."""
-        found = await self._topics.require(name)
+        found = await self._topics.require(existing(name))
         if not self.served(found.topic):
             detail = f"topic {name} is a topic of several clusters: Kafka clients cannot use it"
             raise Conflict(detail, code="topic_global")

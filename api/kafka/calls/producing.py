@@ -252,7 +252,7 @@ class Producing:
         DeltaMQError
             Nothing of the batch was stored.
         """
-        hosted = await self._places.topic(check_client_topic(name))
+        hosted = await self._places.topic(name)
         queue = self._places.queue(hosted, part.index)
         partition = "" if queue is not None else self._places.partition(hosted, part.index)
         records = b"" if part.records is None else part.records

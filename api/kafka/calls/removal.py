@@ -22,7 +22,6 @@ from api.kafka.messages import (
 from api.log import Partitions
 from api.progress import QueueProgress
 from mq.errors import DeltaMQError, NotFound
-from mq.names import check_client_topic
 from mq.queue import Bounds
 from mq.static import LogicalQueue, commit_steps
 from tables.log import delete_before
@@ -67,7 +66,7 @@ class Removal:
     async def _deleted(self, name: str, wanted: DeleteRecordsPartition, asker: Asker) -> DeleteRecordsResult:
         try:
             asker.check(DeleteRecordsRequest, topic=name)
-            topic = await self._places.topic(check_client_topic(name))
+            topic = await self._places.topic(name)
             try:
                 low = await self._removed(topic, wanted, asker)
             except GONE as error:

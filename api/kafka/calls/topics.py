@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from api.audit import Audit
 from api.auth import permit_put
@@ -27,6 +28,7 @@ from api.kafka.messages import (
     DeleteTopicsResponse,
     DeletingTopic,
     ErrorCode,
+    Message,
     NewPartitions,
     error_code_of,
 )
@@ -36,6 +38,8 @@ from mq.meta import TopicRequest, check_may_grow
 from mq.names import check_client_topic
 
 __all__ = ["TopicCalls"]
+
+M = TypeVar("M", bound=Message)
 
 
 class TopicCalls:
@@ -59,15 +63,16 @@ class TopicCalls:
 
     async def create(self, request: CreateTopicsRequest, asker: Asker) -> CreateTopicsResponse:
         """Make topics; the store keeps the copies, so replication factors are taken and mean nothing."""
-        twice = _twice([topic.name for topic in request.topics])
-        topics = [await self._created(topic, request.validate_only, asker, twice) for topic in request.topics]
+        once, twice = _each_once(request.topics, lambda one: one.name)
+        topics = [await self._created(topic, request.validate_only, asker, twice) for topic in once]
         return CreateTopicsResponse(topics=topics)
 
     async def _created(
-        self, asked: CreateTopic, validate_only: bool, asker: Asker, twice: Container[str]
+        self, asked: CreateTopic, validate_only: bool, asker: Asker, twice: Container[object]
     ) -> CreatedTopic:
         try:
-            name = _once(check_client_topic(asked.name), twice)
+            _check_once(asked.name, twice)
+            name = check_client_topic(asked.name)
             asker.check(CreateTopicsRequest, topic=name)
             wanted = self._wanted_new(name, asked)
             if validate_only:
@@ -117,22 +122,29 @@ class TopicCalls:
         elif asked.replication_factor < 1 and asked.replication_factor != -1:
             detail = f"replication_factor {asked.replication_factor}: must be 1 or more, or -1 for the default"
             raise Unprocessable(detail, code="invalid_replication_factor")
+        if count < 1 and count != -1:
+            detail = f"num_partitions {count}: must be 1 or more, or -1 for the default"
+            raise Unprocessable(detail, code="partitions_out_of_range")
         return replace(wanted, partitions=(self._default_partitions or None) if count == -1 else count)
 
     async def delete(self, request: DeleteTopicsRequest, asker: Asker) -> DeleteTopicsResponse:
         """Delete topics with all that is stored of them."""
         called = request.topics or [DeletingTopic(name=name) for name in request.names]
-        return DeleteTopicsResponse(topics=[await self._deleted(one, asker) for one in called])
+        once, twice = _each_once(called, lambda one: (one.name, one.topic_id))
+        return DeleteTopicsResponse(topics=[await self._deleted(one, asker, twice) for one in once])
 
-    async def _deleted(self, called: DeletingTopic, asker: Asker) -> DeletedTopic:
+    async def _deleted(self, called: DeletingTopic, asker: Asker, twice: Container[object]) -> DeletedTopic:
         name, wanted = called.name, called.topic_id
         try:
+            _check_once((name, wanted), twice)
+            if name is None and wanted == NO_TOPIC_ID:
+                raise Refused("topics: give the name or the id of each")
             if name is None:
                 name = await self._places.ids.name(wanted)
             elif wanted != NO_TOPIC_ID:
                 raise Refused(f"topic {name}: give its name or its id, not both")
             asker.check(DeleteTopicsRequest, topic=name)
-            topic = (await self._places.topic(check_client_topic(name))).topic
+            topic = (await self._places.topic(name)).topic
             async with recorded(self._audit, asker, "topic", name, {}):
                 await self._delete(name)
         except DeltaMQError as error:
@@ -142,17 +154,18 @@ class TopicCalls:
 
     async def grow(self, request: CreatePartitionsRequest, asker: Asker) -> CreatePartitionsResponse:
         """Add partitions to topics."""
-        twice = _twice([one.name for one in request.topics])
+        once, twice = _each_once(request.topics, lambda one: one.name)
         return CreatePartitionsResponse(
-            results=[await self._grown(one, request.validate_only, asker, twice) for one in request.topics]
+            results=[await self._grown(one, request.validate_only, asker, twice) for one in once]
         )
 
     async def _grown(
-        self, asked: NewPartitions, validate_only: bool, asker: Asker, twice: Container[str]
+        self, asked: NewPartitions, validate_only: bool, asker: Asker, twice: Container[object]
     ) -> CreatePartitionsResult:
         try:
-            asker.check(CreatePartitionsRequest, topic=_once(asked.name, twice))
-            topic = await self._places.topic(check_client_topic(asked.name))
+            _check_once(asked.name, twice)
+            asker.check(CreatePartitionsRequest, topic=asked.name)
+            topic = await self._places.topic(asked.name)
             if topic.topic.static is not None:
                 detail = f"topic {asked.name} is static: queues are added over REST or by `deltamq topic alter`"
                 raise Conflict(detail, code="topic_static")
@@ -180,11 +193,13 @@ def _check_new(name: str, is_new: bool) -> None:
         raise Conflict(f"topic {name} exists", code="topic_exists")
 
 
-def _twice(names: Sequence[str]) -> Container[str]:
-    return {name for name, count in Counter(names).items() if count > 1}
+def _each_once(asked: Sequence[M], key: Callable[[M], object]) -> tuple[list[M], Container[object]]:
+    """Return what is asked without repeats, and the keys of what is asked twice: that is answered once, as refused."""
+    counts = Counter(map(key, asked))
+    first = {key(one): one for one in asked}
+    return list(first.values()), {one for one, count in counts.items() if count > 1}
 
 
-def _once(name: str, twice: Container[str]) -> str:
-    if name in twice:
-        raise Refused(f"topic {name} is in the request twice")
-    return name
+def _check_once(key: object, twice: Container[object]) -> None:
+    if key in twice:
+        raise Refused("topics: each may be in the request once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from api.kafka.messages.apis import Frame, answer_frame, offered, read_frame, unknown_version
 from api.kafka.messages.cluster_messages import (
     BROKERS,
+    CONTROLLERS,
     NO_OPERATIONS,
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -130,6 +131,7 @@ from api.kafka.messages.subscription import subscription_of
 
 __all__ = [
     "BROKERS",
+    "CONTROLLERS",
     "NO_OPERATIONS",
     "NO_TOPIC_ID",
     "AlterConfigsRequest",

@@ -22,6 +22,7 @@ from api.kafka.messages.codec import (
 
 __all__ = [
     "BROKERS",
+    "CONTROLLERS",
     "NO_OPERATIONS",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
@@ -72,8 +73,9 @@ __all__ = [
 
 #: The answer to a question for permissions: not asked, or not known.
 NO_OPERATIONS: Final = -(2**31)
-#: The kind of nodes that clients ask for; the other one is controllers, which there are none of.
+#: The kinds of nodes that clients ask for.
 BROKERS: Final = 1
+CONTROLLERS: Final = 2
 
 
 class ApiVersionsRequest(Message):

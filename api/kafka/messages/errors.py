@@ -75,6 +75,7 @@ class ErrorCode(enum.IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     UNKNOWN_TOPIC_ID = 100
     MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 _BY_CODE: Final = {
@@ -93,6 +94,7 @@ _BY_CODE: Final = {
     "invalid_assignment": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     "invalid_replication_factor": ErrorCode.INVALID_REPLICATION_FACTOR,
     "endpoint_type": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+    "endpoint_type_unknown": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
     "strict_topic": ErrorCode.POLICY_VIOLATION,
     "unknown_member": ErrorCode.UNKNOWN_MEMBER_ID,
     "illegal_generation": ErrorCode.ILLEGAL_GENERATION,

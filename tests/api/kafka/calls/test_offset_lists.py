@@ -73,6 +73,22 @@ def test_kafka_18_a_version_refuses_names_that_it_does_not_have(
         assert _listed(raw, topic, name, since).error_code == ErrorCode.NONE
 
 
+def test_kafka_20_what_is_asked_twice_or_of_no_topic_is_refused_as_by_kafka(
+    kafka: KafkaApi, raw: RawClient, topic: str
+) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+
+    def errors(name: str, *indexes: int, epoch: int = -1) -> list[int]:
+        wanted = [ListOffsetsPartition(index=one, timestamp=LATEST, leader_epoch=epoch) for one in indexes]
+        (found,) = raw.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(name, wanted)])).topics
+        return [one.error_code for one in found.partitions]
+
+    assert errors(topic, 0, 0) == [ErrorCode.INVALID_REQUEST]
+    for name in ("a b", "", "x" * 250, f"{topic}.not"):
+        assert errors(name, 0) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert errors(topic, 1, epoch=5) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], "before its epoch"
+
+
 def test_kafka_20_an_offset_by_time_has_the_time_of_its_record(kafka: KafkaApi, raw: RawClient, topic: str) -> None:
     kafka.api.put_topic(topic, partitions=1)
     kafka.api.send(topic, *({"body": "{}", "born_time": time} for time in BORN))

@@ -113,7 +113,7 @@ def test_kafka_18_no_id_is_the_id_of_no_topic(raw: RawClient, topic: str) -> Non
     assert _sent(raw, NO_TOPIC_ID, b"of nobody").error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert _fetched(raw, NO_TOPIC_ID).error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert _shown(raw, MetadataRequestTopic(name=None)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    assert _deleted(raw, DeletingTopic()) == (ErrorCode.UNKNOWN_TOPIC_ID, None, NO_TOPIC_ID)
+    assert _deleted(raw, DeletingTopic()) == (ErrorCode.INVALID_REQUEST, None, NO_TOPIC_ID)
     both = DeletingTopic(name=topic, topic_id=made)
     assert _deleted(raw, both) == (ErrorCode.INVALID_REQUEST, topic, made)
     assert _shown(raw, MetadataRequestTopic(name=topic)).topic_id == made, "nothing was deleted"
