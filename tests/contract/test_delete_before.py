@@ -13,7 +13,7 @@ from tables.log.rewrite import Removed, delete_before
 from tables.ops.verification import Gravity, verify
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.contract.test_delete_below import SETTINGS, Process, Start, numbered, status
-from tests.rows import all_bodies
+from tests.rows import all_bodies, batch
 from tests.set_clock import SetClock
 
 # The first run builds the S3 server.
@@ -65,6 +65,17 @@ def test_kafka_19_a_file_of_several_row_groups_is_divided(start: Start) -> None:
     one.fill(1, each=5 * SETTINGS.row_group_rows)
     assert before(one, 37).messages == 37
     assert all_bodies(start().log) == numbered(37, 80)
+
+
+def test_kafka_19_requests_of_producers_behind_the_offset_are_remembered(start: Start) -> None:
+    one = start()
+    one.fill(1, each=3)
+    sent = [batch(*numbered(low, low + 3), producer="p", seq=seq) for seq, low in enumerate((3, 6))]
+    one.log.append(sent)
+    before(one, 6)
+    (again,) = start().log.append(sent[1:])
+    assert (again.base_offset, again.duplicate) == (6, True)
+    assert all_bodies(start().log) == numbered(6, 9)
 
 
 def test_kafka_19_processes_that_append_and_remove_at_once_lose_nothing(start: Start) -> None:
