@@ -83,6 +83,18 @@ class Cache:
             tar.extractall(new, filter="data")
         next(new.iterdir()).rename(folder)
 
+    def npm(self, package: str, version: str, integrity: str) -> Path:
+        """Return the folder of a package of npm that needs no other."""
+        folder = self.folder / f"{package}-{version}"
+        if not folder.exists():
+            print(f"  {package} {version} is fetched", flush=True)
+            npm, kept = tool("npm", "Node.js and npm (Debian: apt-get install nodejs npm)"), self.fresh("npm", package)
+            answer = json.loads(run([npm, "pack", f"{package}@{version}", "--json"], cwd=kept))[0]
+            if answer["integrity"] != integrity:
+                raise CannotRun(f"{package} {version} has {answer['integrity']}, and {integrity} is pinned")
+            self.unpack(kept / answer["filename"], folder)
+        return folder
+
     def go_module(self, module: str, version: str, checksum: str) -> Path:
         """Return the source of a Go module that can be built in; its own go.sum pins what it needs."""
         folder = self.folder / f"{module.rsplit('/', 1)[-1]}-{version}"
