@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 __all__ = ["Comparison", "ExpectationsInvalid", "Outcome", "compare", "go_outcomes", "librdkafka_outcome", "reasons"]
 
+#: Begins the line of a test that may pass and may fail.
+_EITHER: Final = "? "
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -29,8 +31,8 @@ class ExpectationsInvalid(ValueError):
 def reasons(text: str) -> dict[str, str]:
     """Return the tests that are expected to fail, each with its reason.
 
-    A line without indent is a reason, and the indented lines below it are the tests that it holds for. `#` begins a
-    comment.
+    A line without indent is a reason, and the indented lines below it are the tests that it holds for. One that begins
+    with `? ` may pass as well, for a reason that lies in the client. `#` begins a comment.
     """
     found: dict[str, str] = {}
     reason = ""
@@ -69,15 +71,16 @@ class Comparison:
         return not (self.failed or self.passed_unexpectedly or self.missing)
 
 
-def compare(outcomes: Mapping[str, Outcome], expected: Iterable[str], *, is_whole: bool = True) -> Comparison:
+def compare(outcomes: Mapping[str, Outcome], expected: Collection[str], *, is_whole: bool = True) -> Comparison:
     """Hold outcomes against what is expected; unless the suite is whole, expected tests may not have run."""
-    wanted = set(expected)
+    either = {test.removeprefix(_EITHER) for test in expected if test.startswith(_EITHER)}
+    wanted = {test for test in expected if not test.startswith(_EITHER)}
     failed = {test for test, outcome in outcomes.items() if outcome is Outcome.FAIL}
     return Comparison(
         passed=sum(outcome is Outcome.PASS for outcome in outcomes.values()),
         skipped=sum(outcome is Outcome.SKIP for outcome in outcomes.values()),
-        failed_as_expected=tuple(sorted(failed & wanted)),
-        failed=tuple(sorted(failed - wanted)),
+        failed_as_expected=tuple(sorted(failed & (wanted | either))),
+        failed=tuple(sorted(failed - wanted - either)),
         passed_unexpectedly=tuple(sorted(test for test in wanted & outcomes.keys() if outcomes[test] is Outcome.PASS)),
         missing=tuple(sorted(test for test in wanted if outcomes.get(test, Outcome.SKIP) is Outcome.SKIP))
         if is_whole
