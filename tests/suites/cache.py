@@ -129,7 +129,7 @@ class Cache:
             run(["apt-get", *options, "update"])
             run(["apt-get", *options, "source", "--download-only", f"{package}={version}"], cwd=new)
             for name, wanted in sums.items():
-                if (new / name).exists() and _sha256(new / name) != wanted:
+                if not (new / name).exists() or _sha256(new / name) != wanted:
                     raise CannotRun(f"{name} is not the file whose checksum is pinned")
             new.rename(kept)
         return kept
