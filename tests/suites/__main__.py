@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -67,6 +68,8 @@ def main() -> int:
     names = [name for name in asked.only.split(",") if name] or list(_had_everywhere())
     if unknown := sorted(set(names) - SUITES.keys()):
         parser.error(f"there is no suite {unknown[0]}; there are {', '.join(SUITES)}")
+    # so that the service and the tests end with the runner
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     statuses = [_status(name, Cache(asked.cache.resolve()), asked.tests) for name in names]
     return max(statuses)
 
