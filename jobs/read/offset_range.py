@@ -96,6 +96,10 @@ def check_queue_names(catalog: Catalog, options: ReadOptions) -> None:
 
 def selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
     """Yield the partitions that the options select; raise `NotFound` for a topic or partition that does not exist."""
+    return (one for one in _selected(catalog, options) if one.ref.folder not in options.excepted)
+
+
+def _selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
     if options.strategy is Strategy.ASSIGN:
         for topic, names in options.assigned.items():
             yield from _assigned(topic, names, catalog.partitions(topic))

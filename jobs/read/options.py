@@ -39,6 +39,7 @@ OPTIONS: Final = (
     "subscribe",
     "subscribePattern",
     "assign",
+    "except",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -127,6 +128,8 @@ class ReadOptions:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The folders of tables that are not read, because they are read by other means.
+    excepted: frozenset[str] = frozenset()
     start: Bound
     end: Bound
     start_latest_when_no_match: bool = False
@@ -168,6 +171,7 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mod
         topics=topics,
         pattern=pattern,
         assigned=assigned,
+        excepted=_excepted(options.get("except")),
         start=_start(options, mode),
         end=_end(options, mode),
         start_latest_when_no_match=_choice(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
@@ -241,6 +245,16 @@ def _assigned(text: str) -> Mapping[str, tuple[str, ...]]:
     if not any(assigned.values()):
         raise _wrong("assign", "must name at least one partition")
     return assigned
+
+
+def _excepted(text: str | None) -> frozenset[str]:
+    try:
+        read = json.loads(text or "[]")
+    except ValueError:
+        read = None
+    if not isinstance(read, list) or not all(isinstance(folder, str) for folder in read):
+        raise _wrong("except", "must be a JSON list of the folders of tables")
+    return frozenset(read)
 
 
 def _pattern(text: str) -> str:

@@ -109,6 +109,8 @@ def plan_shares(options: ReadOptions, *, rows_max: int) -> list[SharePartition]:
         What `resolve` raises, so that wrong options and topics that do not exist are known before any task runs.
     """
     catalog = Catalog(storage(options.warehouse))
+    if options.excepted:
+        return [_share_of_the_rest(catalog, options)]
     ranges = resolve(catalog, options, empty=True)
     catalog.check_readable((one.partition for one in ranges), SYSTEM_CLOCK.wall_us() // 1_000)
     most = min(options.records_per_partition_max or rows_max, rows_max)
@@ -127,6 +129,12 @@ def plan_shares(options: ReadOptions, *, rows_max: int) -> list[SharePartition]:
     if options.strategy is Strategy.PATTERN:
         shares[0].topics = frozenset(topic for topic, _ in partitions)
     return shares
+
+
+def _share_of_the_rest(catalog: Catalog, options: ReadOptions) -> SharePartition:
+    """Return the share that reads whatever is in no table of those that are excepted: usually nothing."""
+    topics = _topics(catalog, replace(options, excepted=frozenset()))
+    return SharePartition(uuid.uuid4().hex, later=dict.fromkeys(topics, (0, 0, 1)), topics=frozenset(topics))
 
 
 def _starts(planned: Sequence[OffsetRange]) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -155,6 +163,8 @@ def _say_later(shares: Sequence[SharePartition]) -> None:
 def ranges_of_share(options: ReadOptions, share: SharePartition) -> Iterator[OffsetRange]:
     """Yield the ranges of a share in the query that runs here, each with the files that hold it now."""
     store, query = storage(options.warehouse), current_query(share.plan)
+    if options.excepted and not any(selected(Catalog(store), options)):
+        return  # nothing to agree on
 
     def resolved() -> bytes:
         catalog = Catalog(store)

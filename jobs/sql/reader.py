@@ -3,9 +3,9 @@
 Options and columns are those of `format("mq")`, but for `filter`. Spark prunes columns by itself and skips files by
 Delta's statistics on `offset` and the times. Bounds in the options are resolved once, when the DataFrame is made.
 Without bounds there is no filter on `offset` (it costs a quarter of a `count(*)`), and each query reads what is
-stored when it runs, in the partitions that the topic had when the DataFrame was made; those that had no table yet are
-read with the format. Measured on two cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22
-alternating runs):
+stored when it runs. Tables that were made since (of a topic's new partitions, or by the first message of one) are read
+with the format. Measured on two cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22 alternating
+runs):
 
 | read                              | `read_topic` | `format("mq")`, option `columns` | `format("delta")` |
 |-----------------------------------|--------------|----------------------------------|-------------------|
@@ -22,7 +22,7 @@ here, Spark checks parquet's page checksums.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,6 @@ from jobs.read import (
     quoted,
     resolve,
     schema_of,
-    selected,
     split,
     sql_columns,
 )
@@ -57,7 +56,7 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     """Return a topic's messages.
 
     Bounds in the options are resolved once, now (`endingOffsets="latest"` means where the topic ends now). Without
-    bounds, each query sees the messages that are stored when it runs, in the partitions that exist now.
+    bounds, each query sees the messages that are stored when it runs, in partitions that were made since, too.
 
     Parameters
     ----------
@@ -93,25 +92,22 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     selects = [_select(store, parsed, piece, edges[piece.partition]) for piece in read]
     chunks = [selects[at : at + _SELECTS] for at in range(0, len(selects), _SELECTS)]
     frames = [spark.sql(" UNION ALL ".join(chunk)) for chunk in chunks]
-    frames += _without_tables(spark, parsed, given, catalog, {found.partition.key for found in ranges})
+    frames += _rest(spark, parsed, given, [found.partition.ref.folder for found in ranges])
     return _union(frames) if frames else spark.createDataFrame([], schema_of(parsed))
 
 
-def _without_tables(
-    spark: SparkSession, options: ReadOptions, given: Mapping[str, str], catalog: Catalog, read: Set[tuple[str, str]]
+def _rest(
+    spark: SparkSession, options: ReadOptions, given: Mapping[str, str], read: Sequence[str]
 ) -> Iterator[DataFrame]:
-    """Yield a frame of the partitions that have no table: before its first message, Delta could not name it."""
+    """Yield a frame of what is in no table that is read natively when a query runs.
+
+    Before its first message, a partition has no table that Delta could name; and topics get partitions, queues tables.
+    """
     open_end = options.end.everywhere == LATEST and "endingoffsets" not in map(str.lower, given)
-    missing = [one for one in selected(catalog, options) if one.key not in read]
-    if not missing or options.start.everywhere != EARLIEST or not open_end or session_warehouse(spark) is None:
+    if options.start.everywhere != EARLIEST or not open_end or session_warehouse(spark) is None:
         return
-    kept = {"rowformat", "includeheaders", "columns", "failondataloss"}
-    more = {key: value for key, value in given.items() if key.lower() in kept}
-    assign: dict[str, list[str]] = {}
-    for one in missing:
-        assign.setdefault(one.ref.topic, []).append(one.name)
-    reader = spark.read.format("mq").options(**more, warehouse=options.warehouse, assign=json.dumps(assign))
-    yield reader.load()
+    more: dict[str, str] = {**given, "warehouse": options.warehouse, "except": json.dumps(read)}
+    yield spark.read.format("mq").options(**more).load()
 
 
 def _open_edges(options: ReadOptions, given: Mapping[str, str], found: OffsetRange) -> tuple[int | None, int | None]:

@@ -150,7 +150,7 @@ def test_spark_13_queries_of_a_streams_batch_see_what_the_batch_has_stored(
     assert counts == [120, 123]
 
 
-def test_spark_13_a_native_read_sees_the_first_message_of_a_partition(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_13_a_native_read_sees_tables_that_were_made_since(spark: SparkSession, tmp_path: Path) -> None:
     tables = QueueTables(tmp_path)
     topic = tables.topic("orders", partitions=2)
     tables.send(topic, "a")
@@ -159,8 +159,16 @@ def test_spark_13_a_native_read_sees_the_first_message_of_a_partition(spark: Spa
     assert [Path(uri, folder).exists() for folder in sorted(folders)] == [True, False]
     frames = [read_topic(spark, "orders", warehouse=uri, **more) for more in ({}, {"endingOffsets": "latest"})]
     tables.send(topic, "b", "c", partition=1)
-    tables.close()
     assert [frame.count() for frame in frames] == [3, 1]
+    grown = tables.topic("orders", partitions=4)
+    tables.send(grown, "d", partition=3)
+    tables.close()
+    assert [frame.count() for frame in frames] == [4, 1]
+    assert sorted(row.partition for row in frames[0].select("partition").distinct().collect()) == [
+        "orders#1@broker-a",
+        "orders#3@broker-a",
+        "orders@broker-a",
+    ]
 
 
 def test_spark_13_a_native_read_refuses_the_filter_that_it_would_not_apply(spark: SparkSession, seen: Filled) -> None:
