@@ -116,7 +116,7 @@ def test_spark_23_the_first_line_says_what_happened_and_what_to_do(
         "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform initialOffset: "
         "mq.errors.Refused: option endingOffsets: cannot be given to a stream, which has no end; batch reads take it",
         "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
-        "mq.errors.Refused: topic must be 1 to 127 characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
+        "mq.errors.Refused: topic must be 1 to 249 characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
     ]
 
 
