@@ -28,6 +28,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Servi
         one.close()
 
 
+@pytest.mark.long
 def test_pop_01_a_consumer_that_knows_one_process_pops_at_both_and_loses_nothing_with_one_of_them(
     pair: list[ServiceProcess], topic: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_f7_a_merge_on_a_full_disk_merges_each_record_once_when_there_is_room(
     assert sorted((row.start_offset, row.in_flight) for row in rows) == [(2 * at, 2) for at in range(len(_PAGES))]
 
 
+@pytest.mark.long
 def test_f7_revive_and_delay_on_a_full_disk_deliver_each_once_when_there_is_room(
     spark: SparkSession, disk: SmallDisk, tables: QueueTables
 ) -> None:

@@ -105,10 +105,7 @@ CASES = {
 
 
 #: Those that `make test` plays; the others take longer, or are found by rules that these are found by, too.
-SHORT = (
-    "ack-before-commit",
-    "order-ignored",
-)
+SHORT = ("order-ignored",)
 
 
 @pytest.mark.timeout(240)

@@ -102,6 +102,7 @@ def test_spark_08_two_drivers_at_once_do_each_file_once(spark: SparkSession, fil
     assert all_bodies(log) == sent and len(log.files) == 10
 
 
+@pytest.mark.long
 def test_spark_08_a_damaged_partition_fails_no_task(spark: SparkSession, filled: Filled) -> None:
     for ref in (A, B):
         fill(filled, ref, 10)

@@ -165,6 +165,7 @@ def run(spark: SparkSession, filled: Filled, tmp_path: Path) -> Callable[[str], 
     return export
 
 
+@pytest.mark.long
 def test_spark_20_another_type_is_refused_by_name_and_the_first_schema_goes_on(
     spark: SparkSession, filled: Filled, tmp_path: Path, run: Callable[[str], dict[str, int]]
 ) -> None:
@@ -229,6 +230,7 @@ def test_spark_20_a_plan_of_a_life_of_the_topic_that_is_over_is_refused_or_passe
     assert (done["batches"], done["rows"]) == (2, 1)
 
 
+@pytest.mark.long
 def test_spark_21_an_export_that_is_removed_and_added_goes_on_where_its_table_is(
     spark: SparkSession, filled: Filled, tmp_path: Path, run: Callable[[str], dict[str, int]]
 ) -> None:

@@ -156,6 +156,7 @@ def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, cluster
 
 
 @pytest.mark.promise("STATE-6")
+@pytest.mark.long
 def test_meta_4_brokers_clients_allocations_and_moves_are_tables(
     spark: SparkSession, cluster: Cluster, merger: Merger
 ) -> None:

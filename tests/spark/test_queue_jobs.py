@@ -105,6 +105,7 @@ def _check(found: list[dict[str, object]], points: tuple[str, ...]) -> None:
 
 
 @pytest.mark.promise("JOB-20")
+@pytest.mark.long
 def test_spark_07_a_task_whose_worker_was_killed_is_repeated_and_stores_nothing_twice(tmp_path: Path) -> None:
     _check(_played(tmp_path, POINTS), POINTS)
 

@@ -118,13 +118,16 @@ class Fetching:
         deadline = self._loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         bytes_max = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         bytes_min = min(request.min_bytes, bytes_max)
+        worth = 1
         while True:
             found = await self._read_all(request, bytes_max, ticket, asker)
             left_s = deadline - self._loop.time()
             if found.is_final or found.size >= bytes_min or left_s <= 0 or self._reader.stopping or not found.read:
                 self._note(found.read)
                 return FetchResponse(topics=found.topics)
-            await self._more(found.read, found.missing(bytes_min), deadline)
+            # Messages may be larger than those before them, so a few are worth a look, more with each look in vain.
+            await self._more(found.read, min(worth, found.missing(bytes_min)), deadline)
+            worth *= 2
 
     async def _read_all(self, request: FetchRequest, bytes_max: int, ticket: Ticket, asker: Asker) -> _Round:
         """Read each partition once."""
