@@ -21,6 +21,7 @@ from typing import Final
 from obstore.store import S3Store
 
 from tables.store.object import ObjectStore
+from tests.free_ports import free_port
 
 __all__ = ["S3Server", "ServerUnavailable", "s3_server"]
 
@@ -109,7 +110,7 @@ def _started(binary: Path, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     environment = {"PATH": os.environ.get("PATH", ""), "ROOT_ACCESS_KEY_ID": _USER, "ROOT_SECRET_ACCESS_KEY": _SECRET}
     log = folder / "server.log"
     for _ in range(_PORTS):
-        port = _free_port()
+        port = free_port()
         with log.open("ab") as output:
             server = subprocess.Popen(
                 [binary, f"127.0.0.1:{port}", str(folder)], env=environment, stdout=output, stderr=output
@@ -155,12 +156,6 @@ def _build(go: str, binary: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise ServerUnavailable(f"the S3 server was not built in {_BUILD_S} s") from error
     made.rename(binary)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:

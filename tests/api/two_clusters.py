@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import quote
 from api.ports import REAL, Ports
 from tables.config import Config
 from tests.api.running import Api, Reply, config_for, running
+from tests.free_ports import free_port
 
 __all__ = ["GlobalTopic", "TwoClusters", "name_of"]
 
@@ -23,14 +23,6 @@ NAMES = ("east", "west")
 def name_of(queue: int) -> str:
     """The name under which clients know a queue of a global topic."""
     return f"{queue}@__global_logical_queue_broker__"
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with contextlib.closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @dataclass

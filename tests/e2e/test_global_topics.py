@@ -18,9 +18,10 @@ from api.first_start import make_administrator
 from mq import Producer
 from mq.client import cli
 from tests.api.running import config_for
-from tests.api.two_clusters import free_port, name_of
+from tests.api.two_clusters import name_of
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.test_two_brokers import Reply, call, until
+from tests.free_ports import free_port
 
 TOPIC = "orders"
 NAMES = ("east", "west")

@@ -14,9 +14,10 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
 from mq import Admin
-from tests.api.kafka.door import free_port, stored_messages
+from tests.api.kafka.door import stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
+from tests.free_ports import free_port
 
 TIMEOUT_S = 60
 

@@ -16,9 +16,10 @@ from mq import Admin, Producer
 from mq.client import ReceivedMessage
 from mq.errors import NotFound
 from mq.partitioners import kafka_hash
-from tests.api.kafka.door import free_port, stored_messages
+from tests.api.kafka.door import stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess
+from tests.free_ports import free_port
 from tests.java import CONNECT, GENERATIONS, Java
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

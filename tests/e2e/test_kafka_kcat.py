@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mq import Admin
-from tests.api.kafka.door import free_port
 from tests.e2e.service_process import ServiceProcess
+from tests.free_ports import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
 

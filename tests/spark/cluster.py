@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -22,7 +21,9 @@ from typing import Final
 import psutil
 import pyspark
 
-__all__ = ["Cluster", "cluster", "free_port", "python_without_project"]
+from tests.free_ports import free_port
+
+__all__ = ["Cluster", "cluster", "python_without_project"]
 
 _START_S: Final = 400.0
 _LOOK_S: Final = 0.05
@@ -128,10 +129,3 @@ def python_without_project(folder: Path) -> Path:
     # Python does not read .pth files in a folder that a .pth file names; an editable install is such a file
     (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
     return folder / "bin" / "python"
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -16,7 +16,8 @@ import pyspark
 
 from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
 from jobs.spark.shipped import pack
-from tests.spark.cluster import free_port, python_without_project
+from tests.free_ports import free_port
+from tests.spark.cluster import python_without_project
 
 __all__ = ["ConnectServer", "connect_server"]
 

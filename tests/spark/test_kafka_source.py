@@ -13,8 +13,9 @@ import pytest
 
 from jobs.setup import jars_folder, pinned_jars
 from mq import Admin
-from tests.api.kafka.door import free_port, stored_messages
+from tests.api.kafka.door import stored_messages
 from tests.e2e.service_process import ServiceProcess
+from tests.free_ports import free_port
 from tests.java import SPARK_KAFKA, fetched
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]

@@ -16,8 +16,9 @@ import pytest
 from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
 from tables.state.schema import POP_CHECKPOINTS
 from tables.state.table import read_state_log
+from tests.free_ports import free_port
 from tests.queue_tables import QueueTables
-from tests.spark.cluster import Cluster, cluster, free_port
+from tests.spark.cluster import Cluster, cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 

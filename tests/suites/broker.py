@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.api.kafka.door import free_port
+from tests.free_ports import free_port
 
 __all__ = ["Broker", "running_broker"]
 

@@ -13,8 +13,8 @@ from api.first_start import make_administrator
 from api.service import Service
 from mq.errors import Unavailable
 from tests.api.guarded import guarded
-from tests.api.kafka.door import free_port
 from tests.api.running import config_for, running, until
+from tests.free_ports import free_port
 
 
 def test_sec_44_a_process_without_authentication_does_not_serve_a_guarded_warehouse(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 from mq import Admin, PullConsumer
 from mq.client import ReceivedMessage
 from tests.api.running import Api, config_for, running
+from tests.free_ports import free_port
 
-__all__ = ["KafkaApi", "free_port", "kafka_running", "stored_messages"]
+__all__ = ["KafkaApi", "kafka_running", "stored_messages"]
 
 _TIMEOUT_S = 60
 
@@ -30,14 +31,6 @@ class KafkaApi:
     def connect(self) -> socket.socket:
         """Return a plain connection to the door."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

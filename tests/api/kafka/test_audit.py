@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from api.audit import read_refusals
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, Door, consume, everything, send
-from tests.api.kafka.door import free_port
 from tests.certificates import Authority
+from tests.free_ports import free_port
 
 
 @pytest.fixture(scope="module")

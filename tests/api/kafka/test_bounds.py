@@ -17,10 +17,11 @@ from api.kafka.messages import FetchPartition, FetchRequest, MetadataRequest
 from api.kafka.messages.log_messages import FetchTopic
 from mq.limits import MIB
 from tests.api.guarded import guarded
-from tests.api.kafka.door import free_port, kafka_running
+from tests.api.kafka.door import kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
 from tests.certificates import Authority
+from tests.free_ports import free_port
 
 CLIENTS = 3_000
 #: Connections that other processes hold open: half of them each.

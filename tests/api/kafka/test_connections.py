@@ -34,9 +34,10 @@ from api.wire import Admission, Ticket
 from mq.limits import MIB
 from tables.config_sections import ServiceSettings
 from tests.api.guarded import guarded
-from tests.api.kafka.door import free_port, kafka_running
+from tests.api.kafka.door import kafka_running
 from tests.api.kafka.raw_client import RawClient, framed
 from tests.api.running import until
+from tests.free_ports import free_port
 
 #: Few places for appends, so that a test can take them all.
 PLACES = 16

@@ -37,10 +37,11 @@ from api.sending import INLINE_BYTES
 from tables.delta import RowsPart
 from tables.log import ROUTE_FENCE, Warehouse
 from tables.paths import PartitionRef, Space
-from tests.api.kafka.door import KafkaApi, free_port, kafka_running
+from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import config_for, running, until
 from tests.faulty_store import faulty_disk
+from tests.free_ports import free_port
 
 TIMEOUT_S = 30
 HEADERS = [("trace", b"1"), ("trace", b"\xff"), ("empty", b""), ("none", None)]

@@ -21,11 +21,11 @@ from api.kafka.messages.log_messages import ProduceTopic
 from api.kafka.records import Records, encode_records
 from api.ports import Ports
 from mq.meta.static_topics import decide_remap
-from tests.api.kafka.door import free_port
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_calls import StaticTopic, name_of
 from tests.faulty_store import faulty_disk
+from tests.free_ports import free_port
 
 TIMEOUT_S = 30
 QUEUES = 4

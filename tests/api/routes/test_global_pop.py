@@ -17,7 +17,8 @@ from mq import PopConsumer
 from mq.meta import decide_move
 from tables.log import Warehouse
 from tests.api.running import Api, Reply, running, until
-from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, free_port, name_of
+from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
+from tests.free_ports import free_port
 from tests.queue_engines import revive_job
 
 GROUP = "workers"

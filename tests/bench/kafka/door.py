@@ -19,12 +19,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from api.kafka.records import Records, batches_of, decode_batches, encode_records
 from api.kafka.rows import native_decoder, records_of, rows_of
 from tables.delta import RowsPart, Stamped
-from tests.api.kafka.door import free_port
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench
 from tests.bench.service import Service, cores_mark, cores_used, running_service
 from tests.bench.session import Session
+from tests.free_ports import free_port
 
 __all__ = ["PARTITIONS", "kafka_service"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from tests.api.kafka.door import free_port
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
+from tests.free_ports import free_port
 from tests.history.checker.check import Checked, Reach, check
 from tests.history.checker.ops import History, Outcome, TopicRules
 from tests.history.checker.record import Recorder, read_history

@@ -8,8 +8,8 @@ import pytest
 
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import Door
-from tests.api.kafka.door import free_port
 from tests.certificates import Authority
+from tests.free_ports import free_port
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,10 @@ from mq.auth.state import AuthState, KeyPut
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, consume, everything, send
 from tests.api.kafka.access.calls import ANYTHING
-from tests.api.kafka.door import free_port, kafka_running
+from tests.api.kafka.door import kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until
+from tests.free_ports import free_port
 from tests.identity_provider import provider
 
 

@@ -19,10 +19,10 @@ from api.kafka.records import Records, encode_records
 from tables.config_sections import Secret, TlsClientAuth
 from tests.api.guarded import SECRET, guarded
 from tests.api.kafka.access.callers import Door, consume, everything, send
-from tests.api.kafka.door import free_port
 from tests.api.kafka.raw_client import RawClient, framed
 from tests.api.running import until
 from tests.certificates import Authority
+from tests.free_ports import free_port
 
 
 def test_kafka_11_without_tls_a_client_is_not_spoken_to(door) -> None:

@@ -12,7 +12,7 @@ from jobs.spark.s3a import s3a_settings, task_environment
 from jobs.spark.session_settings import session_settings
 from mq.errors import Refused, Unavailable
 from tables.config import Config, load
-from tests.spark.cluster import free_port
+from tests.free_ports import free_port
 
 
 def _conf(master: str) -> Config:
