@@ -59,7 +59,24 @@ def test_spark_09_messages_go_into_the_typed_table_once_and_what_does_not_fit_in
         ("body", "is not JSON", "orders@b", 2),
     ]
     assert bytes(lost[0].body) == b'{"id": "x", "amount": 1}' and lost[0].reason.endswith(": x")
+    assert run("id BIGINT NOT NULL, amount DOUBLE")["batches"] == 0
 
+
+@pytest.mark.promise("PIPE-10")
+@pytest.mark.long
+def test_spark_09_a_driver_that_dies_and_fields_that_change_lose_and_repeat_nothing(
+    spark: SparkSession, filled: Filled, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "silver")
+    filled.append("orders", "orders@a", *_bodies({"id": 1, "amount": 1.5}, {"id": "x", "amount": 1}, {"amount": 2.0}))
+    filled.append("orders", "orders@b", *_bodies(b"\xff\xfe", b"[1]", b'{"id": 2', {"id": 3, "amount": 2, "new": "n"}))
+
+    def run(schema: str) -> dict[str, int]:
+        return export_topic(
+            spark, "orders", to, schema=schema, columns=("key", "append_time"), warehouse=filled.warehouse.uri
+        )
+
+    run("id BIGINT NOT NULL, amount DOUBLE")
     # a driver that dies between its tables
     filled.append("orders", "orders@a", *_bodies({"id": 4}, {"id": None}))
     arm("export.before_state=raise")

@@ -61,7 +61,7 @@ def _native(spark: SparkSession, seen: Filled, name: str) -> None:
 WAYS = {"format": _dataframe, "USING": _using, "read_topic": _native}
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=["format", "USING", pytest.param("read_topic", marks=pytest.mark.long)])
 def view(request: pytest.FixtureRequest, spark: SparkSession, seen: Filled) -> Iterator[str]:
     name = next(_names)
     WAYS[request.param](spark, seen, name)
