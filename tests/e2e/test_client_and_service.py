@@ -128,6 +128,7 @@ def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
 
 
 @pytest.mark.static_too
+@pytest.mark.long
 def test_order_of_each_key_holds_over_threads_and_ways_to_send(
     shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
 ) -> None:

@@ -481,6 +481,7 @@ def most_at_once(heard: Sequence[Heard]) -> int:
 
 
 @pytest.mark.static_too
+@pytest.mark.long
 def test_order_11_clients_come_and_go_and_keys_heard_in_parallel_keep_their_order_without_a_repeated_message(
     service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
 ) -> None:

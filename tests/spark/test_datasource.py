@@ -187,6 +187,7 @@ def test_spark_1_native_bounds_are_those_of_the_call(spark: SparkSession, orders
     assert frame.count() == 17
 
 
+@pytest.mark.long
 def test_spark_1_without_bounds_a_native_read_sees_what_is_there_when_a_query_runs(
     spark: SparkSession, orders: Filled
 ) -> None:

@@ -214,6 +214,7 @@ def test_spark_20_another_type_is_refused_by_name_and_the_first_schema_goes_on(
     ]
 
 
+@pytest.mark.long
 def test_spark_20_a_batch_that_is_in_the_typed_table_is_finished_by_the_schema_of_its_plan(
     spark: SparkSession, filled: Filled, tmp_path: Path, run: Callable[[str], dict[str, int]]
 ) -> None:

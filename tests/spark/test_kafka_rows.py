@@ -106,6 +106,7 @@ def test_spark_18_each_row_is_what_a_kafka_client_reads(records: Records, read: 
         assert (row["us"], row["timestampType"]) == (times[at] * 1000, 0), at
 
 
+@pytest.mark.long
 def test_spark_18_some_of_the_columns_are_the_same(records: Records, read: Read) -> None:
     whole = read(includeHeaders="true").orderBy("offset")
     for names in ("key", "value", "headers", "timestamp", "headers,key", "value,offset,key"):

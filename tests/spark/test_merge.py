@@ -197,7 +197,7 @@ def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
     spark: SparkSession, tables: QueueTables, seed: int
 ) -> None:
     drawn = random.Random(seed)
-    records = any_records(tables, drawn, 4 if seed == 1 else 8)
+    records = any_records(tables, drawn, 2 if seed == 1 else 8)
     merges = Merges(spark, tables, Tuning(batch_records_max=15, share_records=4, span_records_max=4, files_max=3))
     while records:
         count = drawn.randint(8, 20)

@@ -95,6 +95,7 @@ def test_an_empty_warehouse_is_sound(spark: SparkSession, filled: Filled) -> Non
     assert verify.run(spark, _conf(filled), NOW)["partitions"] == 0
 
 
+@pytest.mark.long
 def test_a_missing_file_is_found_and_does_not_hide_the_other_partitions(spark: SparkSession, orders: Filled) -> None:
     gone = sorted(Path(orders.uri, "topics/orders", A).glob("*.parquet"))[1]
     gone.unlink()

@@ -292,6 +292,7 @@ def test_sec_43_sql_shows_each_act_once_with_its_outcome(spark: SparkSession, ta
     assert first["time"].timestamp() * 1_000 == pytest.approx(NOW_MS + 1)
 
 
+@pytest.mark.long
 def test_outsider_7_sql_shows_each_act_once_wherever_its_process_was_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
