@@ -161,6 +161,12 @@ class Partition:
         """See the commits of other processes, and wake the readers if there are any."""
         await self.look()
 
+    async def newest(self) -> PartitionLog:
+        """Return the log with the commits of other processes; opened, or made, if need be."""
+        await self.opened()
+        await self.refresh()
+        return await self.opened()
+
     async def look(self) -> PartitionLog | None:
         """Return the log with the commits of other processes; None if the first append, which makes it, is to come."""
         self.refreshed_at = self._owner.loop.time()

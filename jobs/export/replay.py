@@ -31,6 +31,7 @@ from tables.failpoints import failpoint
 from tables.log import Batch, PartitionLog, one_record_batch, pages
 from tables.paths import PartitionRef
 from tables.queue import (
+    LETTER_STATES,
     DeadMarks,
     FenceEpochs,
     dead_marks_ref,
@@ -40,6 +41,7 @@ from tables.queue import (
     retry_ref,
     rows_of_dead_marks,
     sent_back,
+    states_at,
 )
 from tables.settings import Flush
 
@@ -233,7 +235,7 @@ def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
     for page in pages(log, max(work.low, log.min_offset)):
         rows = page.rows.filter(pc.less(page.rows.column("offset"), work.high))
         rows = rows.filter(work.what.chosen.mask(log.ref.name, rows))
-        states = np.array([letters.state(offset) for offset in rows.column("offset").to_pylist()], dtype=object)
+        states = np.array(LETTER_STATES)[states_at(letters, rows.column("offset").to_numpy())]
         counts["matched"] += int(np.sum(states != "deleted"))
         if named:
             counts[_DELETED] += int(np.sum(states == "deleted"))

@@ -21,7 +21,7 @@ from jobs.sink.place import SinkPlace
 from jobs.sink.routing import route_rows
 from jobs.sink.staging import StagedMessage, StagedRows, Stager
 from jobs.tasks import keep_imports
-from mq.errors import DeltaMQError, Unavailable
+from mq.errors import DeltaMQError
 from mq.limits import MIB
 from tables.log import PartitionLog
 from tables.settings import Flush
@@ -84,24 +84,13 @@ def stage_rows(
     return stager.finish()
 
 
-def name_of(staged: Sequence[StagedRows], name: str, place: SinkPlace, topic: str | None) -> str:
-    """Return the name that the tasks have staged by; without rows, that of the topic's present life.
-
-    Raises
-    ------
-    Unavailable
-        The topic was deleted and made again while the batch was staged.
-    """
-    names = {one.name for one in staged if one.sections}
-    if len(names) > 1:
-        raise Unavailable(
-            f"topic {topic} was deleted and made again while this batch was staged: run it again",
-            code="topic_made_again",
-        )
-    if names:
-        return names.pop()
+def name_of(staged: Sequence[StagedRows], place: SinkPlace, topic: str | None) -> str:
+    """Return the name that the tasks have staged rows by; without rows, that of the topic's present life."""
+    name = next((one.name for one in staged if one.sections), None)
+    if name is not None:
+        return name
     found = None if topic is None else place.refresh().topics.topics.get(topic)
-    return name if found is None else name_in_life(name, found.id)
+    return staged[0].name if found is None else name_in_life(staged[0].name, found.id)
 
 
 def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
@@ -132,7 +121,8 @@ def commit_staged(
     Conflict
         `producer_sequence_reused`: an earlier run of the batch brought other rows (SPEC SPARK-17).
     Unavailable
-        A partition is being taken over, or the disk is full: the same call continues where this one stopped.
+        A partition is being taken over, a topic was made again since its rows were staged, or the disk is full: the
+        same call continues where this one stopped.
     """
     manifests = Manifests(place.warehouse.store, name)
     what = f"batch {batch} of {name}"
@@ -148,7 +138,8 @@ def commit_staged(
         return
     if not plan.requests and manifests.read(batch) is None:
         return  # a batch without rows
-    check_lives(contents, {name: topic.id for name, topic in place.refresh().topics.topics.items()})
+    topics = place.refresh().topics.topics
+    check_lives(contents, {topic: topics[topic].id for topic in contents if topic in topics})
     manifest, is_new = manifests.put(plan)
     if not (is_new or ignores_repeats):
         check_same(what, manifest.contents, contents)

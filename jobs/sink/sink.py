@@ -20,7 +20,7 @@ that brings other rows is refused (SPARK-17).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
 from jobs.sink.columns import SinkColumns, check_schema
 from jobs.sink.manifest import Manifests, sweep_writes
 from jobs.sink.options import SinkOptions, parse_sink_options
-from jobs.sink.place import SinkSettings, place_of
+from jobs.sink.place import SinkPlace, SinkSettings, place_of
 from jobs.tasks import in_one_line
 from mq.errors import Refused, Unavailable
 from tables.config import load
@@ -85,11 +85,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the batch unless it has been appended."""
-        staged, options, place = decoded(messages), self._options, place_of(self._settings)
-        if staged:
-            name = name_of(staged, staged[0].name, place, options.topic)
-            ignores = options.ignores_repeats
-            commit_staged(place, name, batchId, staged, flush=options.flush, ignores_repeats=ignores)
+        _commit(place_of(self._settings), self._options, batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the staged rows: a manifest may name them, and the next batch that is done sweeps them."""
@@ -116,12 +112,8 @@ class BatchSink(DataSourceArrowWriter):
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows, unless the write is named and has been done before."""
-        staged, options, place = decoded(messages), self._options, place_of(self._settings)
-        if staged:
-            named = options.name is not None
-            name = name_of(staged, self._name, place, options.topic) if named else self._name
-            ignores = options.ignores_repeats
-            commit_staged(place, name, options.batch, staged, flush=options.flush, ignores_repeats=ignores)
+        place = place_of(self._settings)
+        _commit(place, self._options, self._options.batch, messages)
         if self._options.name is None:
             place.warehouse.store.delete_tree(Manifests(place.warehouse.store, self._name).folder)
         sweep_writes(place.warehouse.store, place.now_ms())
@@ -131,6 +123,13 @@ class BatchSink(DataSourceArrowWriter):
         if self._options.name is None:
             store = place_of(self._settings).warehouse.store
             store.delete_tree(Manifests(store, self._name).folder)
+
+
+def _commit(place: SinkPlace, options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    staged = decoded(messages)
+    if staged:
+        name = name_of(staged, place, options.topic)
+        commit_staged(place, name, batch, staged, flush=options.flush, ignores_repeats=options.ignores_repeats)
 
 
 def _query_and_batch() -> tuple[str, int]:

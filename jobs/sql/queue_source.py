@@ -36,7 +36,7 @@ from mq.queue import LetterMarks, RetryTopic
 from tables.delta import FileReader, PartitionNotFound, RowCache, load
 from tables.log import refs
 from tables.paths import PartitionRef, Space
-from tables.queue import AUDIT, LETTER_STATES, add_marks, dead_marks_ref, is_dead_marks, states_between
+from tables.queue import AUDIT, LETTER_STATES, add_marks, dead_marks_ref, is_dead_marks, states_at
 from tables.schema import MESSAGE_SCHEMA, TIME
 from tables.store import Store
 
@@ -244,9 +244,9 @@ class DeadReader(SpaceReader):
     def _told(self, store: Store, state: Mapping[str, Any], rows: pa.Table) -> pa.Table:
         marks = self._marks_of(store, _ref(state), state["marks_end"])
         offsets = rows.column("offset").to_numpy()
-        low, high = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
-        numbers = pa.array(states_between(marks, low, high)[offsets - low])
-        sent = [marks.sent(offset) for offset in offsets.tolist()] if any(marks.sent_ranges(low, high)) else []
+        numbers = pa.array(states_at(marks, offsets))
+        is_any_sent = len(offsets) and any(marks.sent_ranges(int(offsets[0]), int(offsets[-1]) + 1))
+        sent = [marks.sent(offset) for offset in offsets.tolist()] if is_any_sent else []
         nothing = [None] * rows.num_rows
         columns = [
             pa.array(LETTER_STATES, pa.string()).take(numbers),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.queue.dead_marks import LETTER_STATES, DeadMarks, add_marks, mark_ranges, states_between
+from tables.queue.dead_marks import LETTER_STATES, DeadMarks, add_marks, mark_ranges, states_at, states_between
 from tables.queue.delay_marks import DelayMarks, LogTail
 from tables.queue.delay_targets import DelayTargets
 from tables.queue.delay_times import DeliverTimes
@@ -133,6 +133,7 @@ __all__ = [
     "rows_of_statistics",
     "seal_moves",
     "sent_back",
+    "states_at",
     "states_between",
     "statistics_of",
     "system_ref",

@@ -25,7 +25,15 @@ from tables.queue.delay_marks import LogTail
 from tables.queue.records import dead_marks_of
 from tables.queue.refs import dead_ref
 
-__all__ = ["LETTER_STATES", "DeadMarks", "add_marks", "mark_ranges", "states_between", "void_dead_marks_below"]
+__all__ = [
+    "LETTER_STATES",
+    "DeadMarks",
+    "add_marks",
+    "mark_ranges",
+    "states_at",
+    "states_between",
+    "void_dead_marks_below",
+]
 
 Int64s = npt.NDArray[np.int64]
 Int8s = npt.NDArray[np.int8]
@@ -79,6 +87,14 @@ def states_between(marks: LetterMarks, low: int, high: int) -> Int8s:
         for begin, end in ranges:
             states[begin - low : end - low] = number
     return states
+
+
+def states_at(marks: LetterMarks, offsets: Int64s) -> Int8s:
+    """Return the states of the dead letters at offsets that ascend, as places in `LETTER_STATES`."""
+    if not len(offsets):
+        return np.zeros(0, dtype=np.int8)
+    low = int(offsets[0])
+    return states_between(marks, low, int(offsets[-1]) + 1)[offsets - low]
 
 
 def mark_ranges(offsets: Int64s, mark: Callable[[tuple[tuple[int, int], ...]], M]) -> Sequence[M]:

@@ -120,9 +120,7 @@ class OffsetLists:
         if queue is not None:
             return await self._found_in_queue(topic, queue, wanted)
         partition = topic.partition(name)
-        await partition.opened()
-        await partition.refresh()
-        log = await partition.opened()
+        log = await partition.newest()
         if wanted in _TIERED:
             return _Found()
         if wanted in (_EARLIEST, _EARLIEST_LOCAL):

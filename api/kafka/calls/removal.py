@@ -106,8 +106,5 @@ class Removal:
     async def _bounds(self, topic: HostedTopic, queue: LogicalQueue | None, index: int) -> Bounds:
         if queue is not None:
             return await self._progress.bounds(topic.topic, queue)
-        partition = topic.partition(self._places.partition(topic, index))
-        await partition.opened()
-        await partition.refresh()
-        log = await partition.opened()
+        log = await topic.partition(self._places.partition(topic, index)).newest()
         return Bounds(log.min_offset, log.end_offset)

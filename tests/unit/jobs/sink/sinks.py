@@ -94,7 +94,7 @@ class Sink:
     def commit(self, batch: int, messages: list[StagedMessage], *, ignores_repeats: bool = False) -> None:
         """Do what Spark's commit does."""
         staged = decoded(messages)
-        name = name_of(staged, self.name, self.place, self.topic)
+        name = name_of(staged, self.place, self.topic)
         commit_staged(self.place, name, batch, staged, ignores_repeats=ignores_repeats)
 
     def write(self, batch: int, *tasks: pa.RecordBatch) -> None:

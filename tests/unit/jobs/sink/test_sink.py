@@ -409,7 +409,7 @@ def test_spark_17_what_is_forgotten_is_refused_too() -> None:
     sink.write(5, keyed(["a"]))
     with pytest.raises(Conflict, match="comes after batch 5, and what it brought is not known"):
         sink.write(4, keyed(["b"]))
-    sink.write(4)
+    sink.write(4, keyed([]))
     contents = sink.manifests.done(5)
     assert contents is not None
     sink.manifests.finish(5 + 127, contents)
