@@ -44,7 +44,7 @@ from tables.kafka_row import (
 from tables.message_limits import check_column
 from tables.schema import HEADERS, TIME
 
-__all__ = ["RECORD_COLUMNS", "native_decoder", "native_encoder", "records_of", "rows_of", "time_of"]
+__all__ = ["RECORD_COLUMNS", "native_decoder", "native_encoder", "records_of", "rows_of"]
 
 #: The columns of MESSAGE_SCHEMA that records are made of, and their offset.
 RECORD_COLUMNS: Final = ("offset", "key", "headers", "body", "born_time")
@@ -241,11 +241,6 @@ def records_of(rows: pa.Table) -> Records:
         headers=kafka_headers(headers, key, body),
         time_ms=times,
     )
-
-
-def time_of(rows: pa.Table) -> int:
-    """Return the time of the first row's record, in milliseconds."""
-    return int(kafka_time_ms(_column(rows, "born_time"))[0])
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array:

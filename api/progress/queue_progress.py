@@ -31,7 +31,7 @@ from mq.static import (
     reset_steps,
     unfinished,
 )
-from tables.log import PartitionLog
+from tables.log import Born, PartitionLog
 
 __all__ = ["QueuePosition", "QueueProgress"]
 
@@ -123,6 +123,21 @@ class QueueProgress:
             offset = await self._lanes.logs.run(partial(log.offset_at, time_us))
             found[segment.partition] = SegmentOffsets(offset, log.end_offset)
         return offset_at_time(queue, found)
+
+    async def born_at(self, topic: Topic, queue: LogicalQueue, time_us: int) -> Born | None:
+        """Return the first message born at or after a time, at its logical offset; None if there is none."""
+        for segment in queue.readable:
+            log = await self._log(topic, segment)
+            found = await self._lanes.logs.run(partial(log.born_at, time_us))
+            if found is not None:
+                return found._replace(offset=segment.logical(found.offset))
+        return None
+
+    async def last_born_ms(self, topic: Topic, queue: LogicalQueue) -> int | None:
+        """Return the latest born time in a queue in whole milliseconds; None if it is empty."""
+        logs = [await self._log(topic, segment) for segment in queue.readable]
+        times = [await self._lanes.logs.run(log.last_born_ms) for log in logs]
+        return max((time for time in times if time is not None), default=None)
 
     async def _log(self, topic: Topic, segment: Segment) -> PartitionLog:
         """Return the segment's log with the commits of all processes."""

@@ -10,7 +10,7 @@ from tables.log.follow import LogFollower
 from tables.log.log import PartitionLog
 from tables.log.paging import NotStored, pages
 from tables.log.point_reads import Picked, TooMuch, pick
-from tables.log.reader import offset_at
+from tables.log.reader import Born, offset_at
 from tables.log.rewrite import Removed, delete_before
 from tables.log.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.log.warehouse import Warehouse, open_store, refs
@@ -23,6 +23,7 @@ __all__ = [
     "ROUTE_FENCE",
     "Appended",
     "Batch",
+    "Born",
     "DeadFiles",
     "FetchStatus",
     "Fetched",

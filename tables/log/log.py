@@ -40,7 +40,7 @@ from tables.log.fences import put_up_fence
 from tables.log.fetch import Fetched
 from tables.log.publish import Publisher, keys_of
 from tables.log.races import Races
-from tables.log.reader import LogReader
+from tables.log.reader import Born, LogReader
 from tables.log.requests import Requests
 from tables.log.rewrite import Removed, Rewrite
 from tables.log.state import LogState, PartitionStats
@@ -107,12 +107,7 @@ class PartitionLog:
         self._reader = LogReader(self.state, self._files, self._tail)
         orphan_keep_ms = min(settings.orphan_keep_ms, self.state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._publisher = Publisher(
-            store,
-            ref.folder,
-            self._log,
-            self._unsynced,
-            clock=clock,
-            stale_ms=int(orphan_keep_ms * STALE_FRACTION),
+            store, ref.folder, self._log, self._unsynced, clock=clock, stale_ms=int(orphan_keep_ms * STALE_FRACTION)
         )
         self._appender = Appender(
             self.state,
@@ -203,6 +198,16 @@ class PartitionLog:
         self._stop.check()
         return self._reader.offset_at(time_us)
 
+    def born_at(self, time_us: int) -> Born | None:
+        """Return the first message whose born time is at or after `time_us`; None if there is none."""
+        self._stop.check()
+        return self._reader.born_at(time_us)
+
+    def last_born_ms(self) -> int | None:
+        """Return the latest born time in whole milliseconds; None if the partition is empty."""
+        self._stop.check()
+        return self._reader.last_born_ms()
+
     def known_producer(self, producer_id: str) -> ProducerSeen | None:
         """Return what is remembered of an idempotent producer; None if nothing is (SPEC SEND-5)."""
         return self._requests.seen(producer_id)
@@ -284,17 +289,11 @@ class PartitionLog:
         `confirm` is called before each try, when this log is in the state that the try's commit must follow directly:
         what it finds there still holds when the rows are stored. It raises to refuse the append.
         """
+        appending = self.append_in_turn(
+            rows, parts, flush=flush, expected_offset=expected_offset, fence_epochs=fence_epochs, confirm=confirm
+        )
         with self.turn:
-            return blocking(
-                self.append_in_turn(
-                    rows,
-                    parts,
-                    flush=flush,
-                    expected_offset=expected_offset,
-                    fence_epochs=fence_epochs,
-                    confirm=confirm,
-                )
-            )
+            return blocking(appending)
 
     def publishes_aside(self, flush: Flush) -> bool:
         """Whether `append_in_turn` awaits its file calls, and makes none itself but to learn of other writers."""

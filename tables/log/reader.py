@@ -3,29 +3,60 @@
 Readers take no lock: they use the list of live files as it is at that moment, which writers replace rather than change.
 A file that is gone when a reader opens it was rolled up or removed by another process, or the partition is damaged; the
 newest log tells which.
+
+Appends have the order of their times, births do not: clients say them. The latest birth up to each file ascends, so
+that the first file with a birth at or after a time is found without a look into others:
+
+    file              0    1    2    3    4
+    latest birth      10   12   11   30   20
+    latest so far     10   12   12   30   30        at or after 11: file 1; at or after 15: file 3
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from mq.errors import Corrupt
+from mq.limits import TIME_US_MAX
 from tables.delta import DataFile, FileReader
 from tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, status_of
 from tables.log.state import LogState
 from tables.log.tail import Tail
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["LogReader", "offset_at"]
+__all__ = ["Born", "LogReader", "offset_at"]
 
 T = TypeVar("T")
+Int64s = npt.NDArray[np.int64]
 #: Most rows whose columns are made on an event loop.
 _MADE_ROWS_MAX: Final = 8_192
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: In a file's statistics, what stands before its latest birth, which is the last birth there.
+_BORN: Final = '"born_time":"'
+_TIME_CHARS: Final = len("2026-01-01T00:00:00.000Z")
+#: Stands for a birth that is not known: later than all.
+_LATE: Final = "~"
+
+
+class Born(NamedTuple):
+    """Where a message is, and when it was born."""
+
+    offset: int
+    time_us: int
+
+
+class _Births(NamedTuple):
+    """The latest birth up to each of these files, as their statistics write it: in milliseconds, rounded up."""
+
+    files: Sequence[DataFile]
+    latest: Sequence[str]
 
 
 class LogReader:
@@ -35,6 +66,7 @@ class LogReader:
         self._state = state
         self._files = files
         self._tail = tail
+        self._births = _Births((), ())
 
     def in_memory(self, offset: int, rows_max: int) -> bool:
         """Return whether a read at `offset` is cheap enough for an event loop: no store, and few columns to be made."""
@@ -119,6 +151,68 @@ class LogReader:
         """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
         return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
 
+    def born_at(self, time_us: int) -> Born | None:
+        """Return the first message whose born time is at or after `time_us`; None if there is none."""
+        return self._on_live_files(lambda files, _: self._born_at(files, time_us))
+
+    def last_born_ms(self) -> int | None:
+        """Return the latest born time in whole milliseconds, rounded down; None if there is no message."""
+        return self._on_live_files(lambda files, _: self._last_born_ms(files))
+
+    def _born_at(self, files: Sequence[DataFile], time_us: int) -> Born | None:
+        if time_us >= TIME_US_MAX:
+            return None
+        latest, wanted = self._latest(files), _written(time_us)
+        for at in range(bisect_left(latest, wanted), len(latest)):
+            # a second file is opened only if the first one's latest birth is in the same millisecond, and before
+            found = self._born_in(files[at], time_us) if _latest_of(files[at]) >= wanted else None
+            if found is not None:
+                return found
+        return None
+
+    def _born_in(self, file: DataFile, time_us: int) -> Born | None:
+        at = file.start
+        for times in self._births_in(file):
+            late = times >= time_us
+            first = int(late.argmax())
+            if late[first]:
+                return Born(at + first, int(times[first]))
+            at += len(times)
+        return None
+
+    def _last_born_ms(self, files: Sequence[DataFile]) -> int | None:
+        latest = self._latest(files)
+        if not latest:
+            return None
+        greatest, found = latest[-1], -1
+        for file in files[bisect_left(latest, greatest) : len(latest)]:
+            # of files whose latest births are in the same millisecond, or in part of it, another one's may be later
+            if _latest_of(file) == greatest:
+                found = max(found, *(int(times.max()) // 1_000 for times in self._births_in(file)))
+                if _written(found * 1_000) == greatest:
+                    break
+        return found
+
+    def _births_in(self, file: DataFile) -> Iterator[Int64s]:
+        """Yield the born times of a file by row group, from memory if they are there; others are not cached."""
+        rows = self._tail.rows(file.start, file.end)
+        groups = self._files.groups(file, file.start, file.end, ["born_time"], by_page=True)
+        for found in groups if rows is None else [rows]:
+            yield found.column("born_time").cast(pa.int64()).to_numpy()
+
+    def _latest(self, files: Sequence[DataFile]) -> Sequence[str]:
+        """Return the latest birth up to each file; of the same list, which only grows, what is known is kept."""
+        known, count = self._births, len(files)
+        is_same = known.files is files
+        if is_same and len(known.latest) >= count:
+            return known.latest
+        latest = [*known.latest] if is_same else []
+        for file in files[len(latest) : count]:
+            born = _latest_of(file)
+            latest.append(max(latest[-1], born) if latest else born)
+        self._births = _Births(files, latest)
+        return latest
+
     def rows_of(self, files: Sequence[DataFile]) -> pa.Table:
         """Return all rows of adjacent live files, from memory if they are there."""
         return pa.concat_tables(self.tables_of(files))
@@ -163,3 +257,15 @@ def offset_at(files: Sequence[DataFile], reader: FileReader, time_us: int, end: 
         return file.start
     times = reader.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
     return file.start + int(np.searchsorted(times, time_us, side="left"))
+
+
+def _latest_of(file: DataFile) -> str:
+    """Return the latest birth in a file, as its statistics write it."""
+    at = file.stats.rfind(_BORN)
+    return _LATE if at < 0 else file.stats[at + len(_BORN) :][:_TIME_CHARS]
+
+
+def _written(time_us: int) -> str:
+    """Return a time as statistics write it, rounded down."""
+    time = _EPOCH + timedelta(milliseconds=max(0, time_us) // 1_000)
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1_000:03d}Z"

@@ -73,9 +73,7 @@ class Door:
         places = Places(topics, service.hosting, service.meta, here=advertised)
         self._producing = _producing(service, places)
         self._fetching = _fetching(service, places)
-        self._offset_lists = OffsetLists(
-            places, topics, service.partitions, service.reader, service.queue_reader, service.progress
-        )
+        self._offset_lists = OffsetLists(places, topics, service.partitions, service.progress)
         settings = service.settings
         self._cluster = Cluster(
             places,

@@ -1,6 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: where partitions begin and end, and what is where by time.
 
-A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch.
+A partition's log is never cut, whichever process serves it, so all of it belongs to one leader epoch. Times are those
+of records, which their producers say, in any order (SPEC KAFKA-21).
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from api.kafka.messages import (
     WantedEpoch,
     error_code_of,
 )
-from api.kafka.rows import RECORD_COLUMNS, time_of
-from api.log import Partition, Partitions
+from api.log import Partitions
 from api.progress import QueueProgress
-from api.reading import FetchQuery, PartitionReader, QueueReader
 from mq.errors import DeltaMQError, Unprocessable
 from mq.static import LogicalQueue
+from tables.log import Born
 
 __all__ = ["OffsetLists"]
 
@@ -70,16 +70,12 @@ class OffsetLists:
         places: Places,
         topics: Topics,
         partitions: Partitions,
-        reader: PartitionReader,
-        queues: QueueReader,
         progress: QueueProgress,
     ) -> None:
         """Take the parts that know where messages are."""
         self._places = places
         self._topics = topics
         self._partitions = partitions
-        self._reader = reader
-        self._queues = queues
         self._progress = progress
 
     async def offsets(self, request: ListOffsetsRequest, version: int, asker: Asker) -> ListOffsetsResponse:
@@ -128,10 +124,8 @@ class OffsetLists:
         if wanted == _LATEST:
             return _Found(log.end_offset)
         if wanted == _MAX_TIMESTAMP:
-            offset = log.end_offset - 1 if log.end_offset > log.min_offset else log.end_offset
-        else:
-            offset = await self._partitions.run(partial(log.offset_at, wanted * _US))
-        return await self._with_time(topic, partition, None, offset) if offset < log.end_offset else _Found()
+            wanted = await self._partitions.run(lambda: log.last_born_ms() or 0)
+        return _record(await self._partitions.run(partial(log.born_at, wanted * _US)))
 
     async def _found_in_queue(self, topic: HostedTopic, queue: LogicalQueue, wanted: int) -> _Found:
         """Return a logical offset of a queue, by time or at one of its ends (SPEC STATIC-15)."""
@@ -139,37 +133,12 @@ class OffsetLists:
         queue = self._places.queue(topic, queue.index) or queue
         if wanted in _TIERED:
             return _Found()
+        if wanted in (_EARLIEST, _EARLIEST_LOCAL, _LATEST):
+            bounds = await self._progress.bounds(topic.topic, queue)
+            return _Found(bounds.end_offset if wanted == _LATEST else bounds.min_offset)
         if wanted == _MAX_TIMESTAMP:
-            offset = await self._newest(topic, queue)
-            return _Found() if offset is None else await self._with_time(topic, None, queue, offset)
-        bounds = await self._progress.bounds(topic.topic, queue)
-        if wanted in (_EARLIEST, _EARLIEST_LOCAL):
-            return _Found(bounds.min_offset)
-        if wanted == _LATEST:
-            return _Found(bounds.end_offset)
-        offset = await self._progress.offset_at(topic.topic, queue, wanted * _US)
-        return await self._with_time(topic, None, queue, offset) if offset < bounds.end_offset else _Found()
-
-    async def _newest(self, topic: HostedTopic, queue: LogicalQueue) -> int | None:
-        """Return the place of a queue's newest message; None if it has none."""
-        for segment in reversed(queue.readable):
-            log = await topic.partition(segment.partition).opened()
-            end = segment.end_offset if segment.is_sealed else log.end_offset
-            if end > log.min_offset:
-                return segment.logical(end - 1)
-        return None
-
-    async def _with_time(
-        self, topic: HostedTopic, partition: Partition | None, queue: LogicalQueue | None, offset: int
-    ) -> _Found:
-        """Return an offset with the time that a reader sees of its message; no message if it was removed just now."""
-        query = FetchQuery(offset, 1, 1, 0, None, RECORD_COLUMNS)
-        if partition is not None:
-            found = await self._reader.look(partition, await partition.opened(), query, offset)
-        else:
-            assert queue is not None, "it is either"
-            found, _ = await self._queues.look(topic, queue.name, query)
-        return _Found(offset, time_of(found.rows)) if found.rows.num_rows else _Found()
+            wanted = await self._progress.last_born_ms(topic.topic, queue) or 0
+        return _record(await self._progress.born_at(topic.topic, queue, wanted * _US))
 
     async def ends_of_epochs(self, request: OffsetForLeaderEpochRequest, asker: Asker) -> OffsetForLeaderEpochResponse:
         """Return where the leader epochs end that readers know, by which they would notice a log that was cut."""
@@ -189,3 +158,8 @@ class OffsetLists:
         if latest.error_code != ErrorCode.NONE or wanted.leader_epoch != EPOCH:
             return OffsetOfEpoch(latest.error_code, wanted.index)
         return OffsetOfEpoch(ErrorCode.NONE, wanted.index, EPOCH, latest.offset)
+
+
+def _record(born: Born | None) -> _Found:
+    """Return where a message is, with the time that its record has."""
+    return _Found() if born is None else _Found(born.offset, born.time_us // _US)

@@ -249,6 +249,27 @@ def test_kafka_10_offsets_by_time_and_at_both_ends_are_logical(two, pair, topic)
     assert listed(OffsetSpec.max_timestamp()) == 10_000
 
 
+def test_kafka_21_in_a_queue_the_times_of_records_are_searched_over_all_segments(two, pair, topic) -> None:
+    def sent(api: Api, *ms: int) -> None:
+        producer = Producer({"bootstrap.servers": f"127.0.0.1:{two.ports[two.apis.index(api)]}"})
+        for one in ms:
+            producer.produce(topic, b"", partition=0, timestamp=one)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    admin = AdminClient({"bootstrap.servers": two.servers})
+
+    def listed(spec: OffsetSpec) -> tuple[int, int]:
+        (future,) = admin.list_offsets({Place(topic, 0): spec}).values()
+        return future.result(TIMEOUT_S).offset, future.result(TIMEOUT_S).timestamp
+
+    sent(two.apis[0], 5_000, 9_000, 8_000)
+    assert pair[0].remapped(B, queues=[0], mode="strict")
+    sent(two.apis[1], 7_000, 9_000, 12_000, 1_000)
+    asked = {ms: listed(OffsetSpec.for_timestamp(ms)) for ms in (1, 5_001, 9_001, 12_001)}
+    assert asked == {1: (0, 5_000), 5_001: (1, 9_000), 9_001: (5, 12_000), 12_001: (-1, -1)}
+    assert listed(OffsetSpec.max_timestamp()) == (5, 12_000)
+
+
 def test_kafka_19_of_a_queue_all_segments_before_an_offset_are_emptied(two, pair, topic) -> None:
     pair[0].send_to(0, "a", "b")
     assert pair[0].remapped(B, queues=[0], mode="available")

@@ -98,6 +98,15 @@ def test_kafka_20_an_offset_by_time_has_the_time_of_its_record(kafka: KafkaApi, 
     assert (future.result(30).offset, future.result(30).timestamp) == (1, BORN_MS[1])
 
 
+def test_kafka_21_offsets_by_time_go_by_the_times_of_records(kafka: KafkaApi, raw: RawClient, topic: str) -> None:
+    kafka.api.put_topic(topic, partitions=1)
+    for ms in (500, 300, 900, 900, 100):
+        kafka.api.send(topic, {"body": "{}", "born_time": f"1970-01-01T00:00:00.{ms}Z"})
+    found = {ms: _answer(_listed(raw, topic, ms))[1:3] for ms in (0, 400, 500, 501, 900, 901)}
+    assert found == {0: (0, 500), 400: (0, 500), 500: (0, 500), 501: (2, 900), 900: (2, 900), 901: (-1, -1)}
+    assert _answer(_listed(raw, topic, MAX_TIMESTAMP))[1:3] == (2, 900), "the first of those with the greatest time"
+
+
 def test_kafka_20_leader_epochs_of_the_future_are_refused(kafka: KafkaApi, raw: RawClient, topic: str) -> None:
     kafka.api.put_topic(topic, partitions=1)
     for epoch, error in ((-1, ErrorCode.NONE), (0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)):
