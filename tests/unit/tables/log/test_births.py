@@ -42,9 +42,7 @@ def _check(log: PartitionLog, times: Sequence[int], low: int = 0) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(_times, min_size=1, max_size=5), max_size=7), st.integers(0, 7))
-def test_kafka_21_the_first_message_of_a_time_is_found_whatever_the_order(
-    commits: list[list[int]], rolled: int
-) -> None:
+def test_kafka_21_the_first_message_of_a_time_is_found_in_any_order(commits: list[list[int]], rolled: int) -> None:
     files = MemoryStore()
     writer = Warehouse.open("", store=files, settings=LogSettings(row_group_rows=2, rollup_files=2))
     log = writer.create(REF)
