@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.suites.broker import Broker, running_broker
 from tests.suites.cache import Cache, CannotRun
-from tests.suites.go_suites import play_kafka_go, play_kgo
+from tests.suites.go_suites import play_kafka_go, play_kgo, play_sarama
 from tests.suites.librdkafka_suite import play_librdkafka
 from tests.suites.node_suites import play_kafkajs
 from tests.suites.outcomes import Comparison, Outcome, compare, reasons
@@ -46,6 +46,7 @@ SUITES: Final = {
     "aiokafka": Suite(play_aiokafka, {"service_kafka_partitions": "2"}, needs="AIOKAFKA"),
     "kgo": Suite(play_kgo),
     "kafka-go": Suite(play_kafka_go),
+    "sarama": Suite(play_sarama),
     "kafkajs": Suite(play_kafkajs),
     "librdkafka": Suite(play_librdkafka, {"service_kafka_partitions": "4"}),
 }

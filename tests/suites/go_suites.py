@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -12,10 +13,13 @@ from tests.suites.cache import Cache, run
 from tests.suites.outcomes import Outcome, go_outcomes
 from tests.suites.playing import output_of
 
-__all__ = ["play_kafka_go", "play_kgo"]
+__all__ = ["play_kafka_go", "play_kgo", "play_sarama"]
+
+_PROGRAMS: Final = Path(__file__).parent / "programs"
 
 _KGO: Final = ("github.com/twmb/franz-go", "v1.22.3", "h1:RHe35s34pKefMLyL+ZYJ6mQVtfFZz4zHDHVkTyACur0=")
 _KAFKA_GO: Final = ("github.com/segmentio/kafka-go", "v0.4.51", "h1:JgDPPG75tC1rWIS2Me6MwcvXJ6f49UQ4HjAOef71Hno=")
+_SARAMA: Final = ("github.com/IBM/sarama", "v1.61.1", "h1:I59MWPHQUWqJNdRpsDUcbeCriog8SxjQaPfHNWxidEg=")
 #: These tests of kafka-go call a function that its tests never set, so that they end the process of those beside them.
 _KAFKA_GO_BROKEN: Final = "^TestReaderConsumerGroup$/^(verify_offset_committed.*|consumer_group_commits_on_close)$"
 
@@ -38,6 +42,22 @@ def play_kafka_go(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iter
         source.write_text(re.sub(r"\b9092\b", str(broker.port), text))
     # the newest version for which its tests take branches of their own
     yield from _played(cache, folder, {"KAFKA_VERSION": "3.7.0"}, log, pattern, limit_s=300, skipped=_KAFKA_GO_BROKEN)
+
+
+def play_sarama(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play our tests with sarama, whose own start brokers in containers."""
+    yield from _ours(cache, cache.go_module(*_SARAMA), "sarama", broker, log, pattern)
+
+
+def _ours(
+    cache: Cache, module: Path, name: str, broker: Broker, log: Path, pattern: str
+) -> Iterator[tuple[str, Outcome]]:
+    """Play a program of ours within a copy of a module, whose go.sum pins what both need."""
+    folder = cache.copy(module, name)
+    for source in folder.glob("*_test.go"):
+        source.unlink()
+    shutil.copy(_PROGRAMS / f"{name}_test.go", folder)
+    yield from _played(cache, folder, {"SUITE_BROKER": broker.address}, log, pattern, limit_s=300)
 
 
 def _played(
