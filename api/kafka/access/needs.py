@@ -11,17 +11,25 @@ from typing import Final
 
 from api.auth import EVERYBODY, OPEN, Caller, caller_header, named_by, needs_of
 from api.kafka.messages import (
+    AlterClientQuotasRequest,
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -29,8 +37,10 @@ from api.kafka.messages import (
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListConfigResourcesRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     Message,
     MetadataRequest,
     OffsetCommitRequest,
@@ -43,7 +53,7 @@ from api.kafka.messages import (
     SyncGroupRequest,
 )
 from api.wire import Header
-from mq.auth import Credential, Resource, Verb
+from mq.auth import CLUSTER, Credential, Resource, Verb
 from mq.errors import Forbidden
 
 __all__ = ["NEEDS", "Asker"]
@@ -68,6 +78,16 @@ NEEDS: Final[Mapping[type[Message], str]] = {
     DescribeConfigsRequest: "topic describe",
     AlterConfigsRequest: "topic alter",
     IncrementalAlterConfigsRequest: "topic alter",
+    ListConfigResourcesRequest: "any",  # it shows what may be described
+    DescribeTopicPartitionsRequest: "topic describe",
+    ElectLeadersRequest: "topic alter",
+    AlterPartitionReassignmentsRequest: "topic alter",
+    AlterReplicaLogDirsRequest: "topic alter",
+    ListPartitionReassignmentsRequest: "any",
+    DescribeClientQuotasRequest: "any",
+    AlterClientQuotasRequest: "cluster admin",
+    DescribeUserScramCredentialsRequest: "cluster admin",
+    AlterUserScramCredentialsRequest: "cluster admin",
     FindCoordinatorRequest: "group describe",
     JoinGroupRequest: "group subscribe",
     SyncGroupRequest: "group subscribe",
@@ -112,7 +132,9 @@ class Asker:
         return self.caller is EVERYBODY
 
     def check(self, call: type[Message], *, topic: str | None = None, group: str | None = None) -> None:
-        """Return if the caller may do this to the topic and to the group; without either, if it may do anything.
+        """Return if the caller may do this to the topic, to the group, and to the cluster if the call is about that.
+
+        Of a call that needs nothing it returns if the caller may do anything.
 
         Raises
         ------
@@ -124,8 +146,9 @@ class Asker:
         needs = _ENTRIES[call].needs
         if not needs and not self.caller.has_grants:
             raise self._refused(Forbidden(f"principal {self.caller.name} has no access to anything", field="cluster"))
+        names = {"topic": topic, "group": group, "cluster": CLUSTER}
         for resource, verbs in needs:
-            name = topic if resource == "topic" else group
+            name = names[resource]
             if name is not None:
                 self.require(resource, name, verbs[0])
 

@@ -1,8 +1,10 @@
-"""Metadata, DescribeCluster, DescribeLogDirs: which processes and topics there are, who leads what, how large it is."""
+"""Metadata and the like: which processes and topics there are, who leads what, how large it is."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
 from api.auth import permit_put
 from api.host import Topics
@@ -17,8 +19,12 @@ from api.kafka.messages import (
     ClusterNode,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribedPartition,
+    DescribedTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
     ErrorCode,
     LogDir,
     LogDirPartition,
@@ -28,6 +34,7 @@ from api.kafka.messages import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
+    PartitionCursor,
     error_code_of,
 )
 from api.kafka.topic_ids import topic_id_of
@@ -38,6 +45,9 @@ from mq.meta import Topic
 from mq.names import check_client_topic, is_system
 
 __all__ = ["Cluster"]
+
+#: Most partitions in one answer to DescribeTopicPartitions, as in Kafka.
+_DESCRIBED_MAX: Final = 2_000
 
 
 class Cluster:
@@ -94,6 +104,51 @@ class Cluster:
     def _shown(self, topic: Topic) -> MetadataTopic:
         partitions = [_partition(index, leader) for index, leader in enumerate(self._places.shown(topic))]
         return MetadataTopic(ErrorCode.NONE, topic.name, topic_id_of(topic), is_system(topic.name), partitions)
+
+    async def partitions(
+        self, request: DescribeTopicPartitionsRequest, asker: Asker
+    ) -> DescribeTopicPartitionsResponse:
+        """Return the partitions of topics by name, of all if none is named, from the cursor on, up to a number of them.
+
+        If there are more, the answer says where the next one begins.
+        """
+        names = sorted({one.name for one in request.topics})
+        if not names:
+            is_shown, known = asker.shown("topic"), self._topics.state.topics.values()
+            names = sorted(one.name for one in known if self._places.served(one) and is_shown(one.name))
+        at = request.cursor or PartitionCursor("", 0)
+        room = max(1, min(request.partitions_max, _DESCRIBED_MAX))
+        topics: list[DescribedTopic] = []
+        for name in names[bisect_left(names, at.topic_name) :]:
+            if not room:
+                return DescribeTopicPartitionsResponse(topics=topics, cursor=PartitionCursor(name, 0))
+            first = max(0, at.partition_index) if name == at.topic_name else 0
+            topic, count = await self._described(name, first, room, asker)
+            topics.append(topic)
+            room -= len(topic.partitions)
+            if first + len(topic.partitions) < count:
+                cursor = PartitionCursor(name, first + len(topic.partitions))
+                return DescribeTopicPartitionsResponse(topics=topics, cursor=cursor)
+        return DescribeTopicPartitionsResponse(topics=topics)
+
+    async def _described(self, name: str, first: int, room: int, asker: Asker) -> tuple[DescribedTopic, int]:
+        """Return some partitions of a topic, from the first on, and how many it has."""
+        try:
+            check_client_topic(name)
+            asker.check(DescribeTopicPartitionsRequest, topic=name)
+            topic = (await self._places.topic(name)).topic
+        except DeltaMQError as error:
+            return DescribedTopic(error_code=error_code_of(error), name=name), 0
+        shown = self._shown(topic)
+        found = DescribedTopic(
+            error_code=ErrorCode.NONE,
+            name=name,
+            topic_id=shown.topic_id,
+            is_internal=shown.is_internal,
+            partitions=[_described(one) for one in shown.partitions[first : first + room]],
+            operations=operations(asker, "topic", name),
+        )
+        return found, len(shown.partitions)
 
     def describe(self, request: DescribeClusterRequest, asker: Asker) -> DescribeClusterResponse:
         """Return the nodes of the cluster."""
@@ -160,3 +215,8 @@ def _partition(index: int, leader: Node | None) -> MetadataPartition:
     if leader is None:
         return MetadataPartition(ErrorCode.LEADER_NOT_AVAILABLE, index, -1)
     return MetadataPartition(ErrorCode.NONE, index, leader.id, EPOCH, [leader.id], [leader.id])
+
+
+def _described(one: MetadataPartition) -> DescribedPartition:
+    """Return the same partition as another call shows it."""
+    return DescribedPartition(one.error_code, one.index, one.leader_id, one.leader_epoch, one.replicas, one.in_sync)

@@ -17,6 +17,7 @@ from api.kafka.access import Asker
 from api.kafka.calls.acts import recorded
 from api.kafka.calls.places import Places
 from api.kafka.messages import (
+    CLIENT_METRICS,
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -31,6 +32,9 @@ from api.kafka.messages import (
     ErrorCode,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedResource,
     NamedValue,
     error_code_of,
 )
@@ -52,8 +56,12 @@ __all__ = ["Configs", "created_configs", "settings_of"]
 
 _TOPIC: Final = 2
 _NODE: Final = 4
-#: Loggers, what clients measure, groups: Kafka has settings of them, and here they have none.
-_WITHOUT: Final = (8, 16, 32)
+_LOGGERS: Final = 8
+_GROUPS: Final = 32
+#: What Kafka has settings of, and here has none.
+_WITHOUT: Final = (_LOGGERS, CLIENT_METRICS, _GROUPS)
+#: What the list of resources can be of.
+_LISTED: Final = (_TOPIC, _NODE, *_WITHOUT)
 #: Most settings of which an error says what is wrong.
 _SAID_MAX: Final = 16
 
@@ -96,6 +104,21 @@ class Configs:
         if name != str(self._places.here.id):
             raise Refused(f"this is node {self._places.here.id}: ask node {name} itself for its settings")
         return self._node
+
+    def resources(self, request: ListConfigResourcesRequest, version: int, asker: Asker) -> ListConfigResourcesResponse:
+        """Return what has settings, of the types that are asked for: all if none is, in version 0 one type alone."""
+        kinds = request.resource_types or (_LISTED if version else [CLIENT_METRICS])
+        try:
+            asker.check(ListConfigResourcesRequest)
+            if unknown := sorted(set(kinds) - set(_LISTED)):
+                raise Unprocessable(f"there are no resources of type {unknown[0]}", code="resource_type_unknown")
+        except DeltaMQError as error:
+            return ListConfigResourcesResponse(error_code=error_code_of(error), resources=[])
+        is_shown, nodes = asker.shown("topic"), [str(node.id) for node in self._places.nodes()]
+        topics = [one.name for one in self._topics.state.topics.values() if self._places.served(one)]
+        names = {_TOPIC: [name for name in topics if is_shown(name)], _NODE: nodes, _LOGGERS: nodes}
+        listed = [ListedResource(name, kind) for kind in dict.fromkeys(kinds) for name in names.get(kind, ())]
+        return ListConfigResourcesResponse(resources=listed)
 
     async def replace(self, request: AlterConfigsRequest, asker: Asker) -> AlterConfigsResponse:
         """Give topics these settings, and the others their defaults."""

@@ -20,19 +20,29 @@ from api.kafka.calls.offset_lists import OffsetLists
 from api.kafka.calls.places import Places
 from api.kafka.calls.producing import Producing, Reply
 from api.kafka.calls.removal import Removal
+from api.kafka.calls.replicas import Replicas
 from api.kafka.calls.topics import TopicCalls
+from api.kafka.calls.users import Users
 from api.kafka.messages import (
+    AlterClientQuotasRequest,
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
     Frame,
@@ -41,8 +51,10 @@ from api.kafka.messages import (
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListConfigResourcesRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     Message,
     MetadataRequest,
     OffsetCommitRequest,
@@ -83,6 +95,8 @@ class Door:
             auto_create=settings.auto_create_topics,
             partitions=settings.kafka_partitions,
         )
+        self._replicas = Replicas(places, warehouse=service.config.warehouse.uri)
+        self._users = Users(service.meta, service.now_ms)
         self._removal = Removal(
             places,
             topics,
@@ -160,12 +174,14 @@ class Door:
                 return self._cluster.describe(request, asker)
             case DescribeLogDirsRequest() as request:
                 return await self._cluster.log_dirs(request, asker)
+            case DescribeTopicPartitionsRequest() as request:
+                return await self._cluster.partitions(request, asker)
             case InitProducerIdRequest() as request:
                 return self._producing.init_producer_id(request, asker)
             case ApiVersionsRequest():
                 return offered() if frame.is_known else unknown_version()
         found = await self._of_member(frame, host, asker) or await self._of_group(frame, asker)
-        return found or await self._administered(frame, asker)
+        return found or await self._of_replica_or_user(frame, asker) or await self._administered(frame, asker)
 
     async def _of_member(self, frame: Frame, host: str, asker: Asker) -> Message | None:
         match frame.request:
@@ -197,6 +213,26 @@ class Door:
                 return await self._lists.delete(request, asker)
         return None
 
+    async def _of_replica_or_user(self, frame: Frame, asker: Asker) -> Message | None:
+        match frame.request:
+            case ElectLeadersRequest() as request:
+                return await self._replicas.elect(request, asker)
+            case AlterPartitionReassignmentsRequest() as request:
+                return await self._replicas.reassign(request, asker)
+            case ListPartitionReassignmentsRequest() as request:
+                return self._replicas.reassignments(request, asker)
+            case AlterReplicaLogDirsRequest() as request:
+                return await self._replicas.move_logs(request, asker)
+            case DescribeClientQuotasRequest() as request:
+                return self._users.quotas(request, asker)
+            case AlterClientQuotasRequest() as request:
+                return self._users.alter_quotas(request, asker)
+            case DescribeUserScramCredentialsRequest() as request:
+                return self._users.credentials(request, asker)
+            case AlterUserScramCredentialsRequest() as request:
+                return self._users.alter_credentials(request, asker)
+        return None
+
     async def _administered(self, frame: Frame, asker: Asker) -> Message:
         match frame.request:
             case CreateTopicsRequest() as request:
@@ -209,6 +245,8 @@ class Door:
                 return await self._topics.grow(request, asker)
             case DescribeConfigsRequest() as request:
                 return await self._configs.describe(request, asker)
+            case ListConfigResourcesRequest() as request:
+                return self._configs.resources(request, frame.version, asker)
             case AlterConfigsRequest() as request:
                 return await self._configs.replace(request, asker)
             case IncrementalAlterConfigsRequest() as request:

@@ -23,7 +23,9 @@ from api.kafka.messages.cluster_messages import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
     MetadataRequest,
 )
 from api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
@@ -49,7 +51,19 @@ from api.kafka.messages.log_messages import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
+from api.kafka.messages.replica_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
 from api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from api.kafka.messages.user_messages import (
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
+)
 
 __all__ = ["APIS", "API_VERSIONS", "Api", "Frame", "answer_frame", "offered", "read_frame", "unknown_version"]
 
@@ -101,13 +115,23 @@ APIS: Final = {
         Api(23, 2, 4, 4, OffsetForLeaderEpochRequest),
         Api(32, 1, 4, 4, DescribeConfigsRequest),
         Api(33, 0, 2, 2, AlterConfigsRequest),
+        Api(34, 1, 2, 2, AlterReplicaLogDirsRequest),
         Api(35, 1, 5, 2, DescribeLogDirsRequest),
         Api(36, 0, 2, 2, SaslAuthenticateRequest),
         Api(37, 0, 3, 2, CreatePartitionsRequest),
         Api(42, 0, 2, 2, DeleteGroupsRequest),
+        Api(43, 0, 2, 2, ElectLeadersRequest),
         Api(44, 0, 1, 1, IncrementalAlterConfigsRequest),
+        Api(45, 0, 1, 0, AlterPartitionReassignmentsRequest),
+        Api(46, 0, 0, 0, ListPartitionReassignmentsRequest),
         Api(47, 0, 0, _NEVER, OffsetDeleteRequest),
+        Api(48, 0, 1, 1, DescribeClientQuotasRequest),
+        Api(49, 0, 1, 1, AlterClientQuotasRequest),
+        Api(50, 0, 0, 0, DescribeUserScramCredentialsRequest),
+        Api(51, 0, 0, 0, AlterUserScramCredentialsRequest),
         Api(60, 0, 2, 0, DescribeClusterRequest),
+        Api(74, 0, 1, 0, ListConfigResourcesRequest),
+        Api(75, 0, 0, 0, DescribeTopicPartitionsRequest),
     )
 }
 

@@ -22,6 +22,7 @@ from api.kafka.messages.codec import (
 
 __all__ = [
     "BROKERS",
+    "CLIENT_METRICS",
     "CONTROLLERS",
     "NO_OPERATIONS",
     "AlterConfigsRequest",
@@ -56,9 +57,16 @@ __all__ = [
     "DescribeConfigsResponse",
     "DescribeLogDirsRequest",
     "DescribeLogDirsResponse",
+    "DescribeTopicPartitionsRequest",
+    "DescribeTopicPartitionsResponse",
+    "DescribedPartition",
+    "DescribedTopic",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
     "IncrementallyAltering",
+    "ListConfigResourcesRequest",
+    "ListConfigResourcesResponse",
+    "ListedResource",
     "LogDir",
     "LogDirPartition",
     "LogDirTopic",
@@ -69,6 +77,7 @@ __all__ = [
     "MetadataTopic",
     "NamedValue",
     "NewPartitions",
+    "PartitionCursor",
 ]
 
 #: The answer to a question for permissions: not asked, or not known.
@@ -76,6 +85,8 @@ NO_OPERATIONS: Final = -(2**31)
 #: The kinds of nodes that clients ask for.
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
+#: The kind of resources of settings that the first version of the list is about.
+CLIENT_METRICS: Final = 16
 
 
 class ApiVersionsRequest(Message):
@@ -141,6 +152,48 @@ class MetadataResponse(Message, kw_only=True):
     topics: list[MetadataTopic]
     operations: Annotated[Int32, At(8, 10)] = NO_OPERATIONS
     error_code: Annotated[Int16, At(13)] = 0
+
+
+class PartitionCursor(Message):
+    topic_name: String
+    partition_index: Int32
+
+
+class WantedTopic(Message):
+    name: String
+
+
+class DescribeTopicPartitionsRequest(Message):
+    topics: list[WantedTopic]
+    partitions_max: Int32 = 2_000
+    cursor: PartitionCursor | None = None
+
+
+class DescribedPartition(Message):
+    error_code: Int16
+    index: Int32
+    leader_id: Int32
+    leader_epoch: Int32
+    replicas: list[Int32]
+    in_sync: list[Int32]
+    eligible_leaders: list[Int32] | None = field(default_factory=list)
+    last_known_eligible: list[Int32] | None = field(default_factory=list)
+    offline: list[Int32] = field(default_factory=list)
+
+
+class DescribedTopic(Message, kw_only=True):
+    error_code: Int16
+    name: NullableString
+    topic_id: Uuid = NO_TOPIC_ID
+    is_internal: Bool = False
+    partitions: list[DescribedPartition] = field(default_factory=list)
+    operations: Int32 = NO_OPERATIONS
+
+
+class DescribeTopicPartitionsResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    topics: list[DescribedTopic]
+    cursor: PartitionCursor | None = None
 
 
 class DescribeClusterRequest(Message):
@@ -341,6 +394,21 @@ class ConfigResult(Message):
 class DescribeConfigsResponse(Message, kw_only=True):
     throttle_ms: Int32 = 0
     results: list[ConfigResult]
+
+
+class ListConfigResourcesRequest(Message):
+    resource_types: Annotated[list[Int8], At(1)] = field(default_factory=list)
+
+
+class ListedResource(Message):
+    name: String
+    resource_type: Annotated[Int8, At(1)] = CLIENT_METRICS
+
+
+class ListConfigResourcesResponse(Message, kw_only=True):
+    throttle_ms: Int32 = 0
+    error_code: Int16 = 0
+    resources: list[ListedResource]
 
 
 class AlteringConfigs(Message):

@@ -27,6 +27,7 @@ __all__ = [
     "At",
     "Bool",
     "Bytes",
+    "Float64",
     "Int8",
     "Int16",
     "Int32",
@@ -47,6 +48,9 @@ ELEMENTS_MAX: Final = 100_000
 #: What stands in place of a topic's id where there is none.
 NO_TOPIC_ID: Final = bytes(16)
 _VARINT_BYTES_MAX: Final = 5
+#: What stands before a structure that may be null: -1 or 1.
+_NULL: Final = 0xFF
+_THERE: Final = 1
 _VERSION_MAX: Final = 1 << 15
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
@@ -92,6 +96,7 @@ Int8: TypeAlias = Annotated[int, _Number(">b")]
 Int16: TypeAlias = Annotated[int, _Number(">h")]
 Int32: TypeAlias = Annotated[int, _Number(">i")]
 Int64: TypeAlias = Annotated[int, _Number(">q")]
+Float64: TypeAlias = Annotated[float, _Number(">d")]
 String: TypeAlias = Annotated[str, _Run(text=True)]
 NullableString: TypeAlias = Annotated[str | None, _Run(text=True, nullable=True)]
 Bytes: TypeAlias = Annotated[bytes | memoryview, _Run(text=False)]
@@ -215,6 +220,13 @@ def _array_of(hint: Any) -> tuple[Any, bool] | None:
     return (get_args(lists[0])[0], True) if lists else None
 
 
+def _structure_of(hint: Any) -> tuple[type[Message], bool]:
+    """Return the type of a structure, and whether it may be null."""
+    hint = _unwrapped(hint)
+    options = [one for one in get_args(hint) if one is not type(None)]
+    return (options[0], True) if options else (hint, False)
+
+
 def _read(hint: Any, version: int, flexible: bool) -> _Read:
     form = _form_of(hint)
     if isinstance(form, _Number):
@@ -227,7 +239,11 @@ def _read(hint: Any, version: int, flexible: bool) -> _Read:
         return _read_run(form, flexible)
     array = _array_of(hint)
     if array is None:
-        return _reader_of(_unwrapped(hint), version, flexible)
+        kind, nullable = _structure_of(hint)
+        read_structure = _reader_of(kind, version, flexible)
+        if not nullable:
+            return read_structure
+        return lambda reader: None if reader.take(1)[0] == _NULL else read_structure(reader)
     element, nullable = array
     read_element = _read(element, version, flexible)
 
@@ -286,7 +302,9 @@ def _write(hint: Any, version: int, flexible: bool) -> _Write:
         return _write_run(form, flexible)
     array = _array_of(hint)
     if array is None:
-        return _writer_of(_unwrapped(hint), version, flexible)
+        kind, nullable = _structure_of(hint)
+        write_structure = _writer_of(kind, version, flexible)
+        return _write_nullable(write_structure) if nullable else write_structure
     write_element = _write(array[0], version, flexible)
 
     def write_array(parts: Parts, value: list[Any] | None) -> None:
@@ -296,6 +314,15 @@ def _write(hint: Any, version: int, flexible: bool) -> _Write:
             write_element(parts, one)
 
     return write_array
+
+
+def _write_nullable(write_structure: _Write) -> _Write:
+    def write_nullable(parts: Parts, value: Message | None) -> None:
+        parts.append(bytes([_NULL if value is None else _THERE]))
+        if value is not None:
+            write_structure(parts, value)
+
+    return write_nullable
 
 
 def _write_run(form: _Run, flexible: bool) -> _Write:

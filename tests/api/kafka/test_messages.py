@@ -65,6 +65,8 @@ def _value(name: str, hint, version: int):
         return True
     if plain is int:
         return SMALL.get(name, 7)
+    if plain is float:
+        return 7.5
     if plain is str or str in options:
         return f"the {name}"
     if bytes in options:

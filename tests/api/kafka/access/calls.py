@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from api.kafka.messages import (
+    AlterClientQuotasRequest,
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    AlterUserScramCredentialsRequest,
     CreatePartitionsRequest,
     CreateTopic,
     CreateTopicsRequest,
@@ -13,10 +17,14 @@ from api.kafka.messages import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest,
     ErrorCode,
     FetchPartition,
     FetchRequest,
@@ -27,9 +35,11 @@ from api.kafka.messages import (
     JoinGroupRequest,
     LeaveGroupRequest,
     LeavingMember,
+    ListConfigResourcesRequest,
     ListGroupsRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     Message,
     MetadataRequest,
     NewPartitions,
@@ -39,6 +49,7 @@ from api.kafka.messages import (
     OffsetForLeaderEpochRequest,
     ProducePartition,
     ProduceRequest,
+    ReassigningPartition,
     SyncGroupRequest,
     WantedEpoch,
 )
@@ -47,6 +58,7 @@ from api.kafka.messages.cluster_messages import (
     ConfigResource,
     IncrementallyAltering,
     MetadataRequestTopic,
+    WantedTopic,
 )
 from api.kafka.messages.group_messages import (
     CommitPartition,
@@ -56,6 +68,8 @@ from api.kafka.messages.group_messages import (
     OffsetFetchTopic,
 )
 from api.kafka.messages.log_messages import DeleteRecordsTopic, FetchTopic, ListOffsetsTopic, ProduceTopic, WantedEpochs
+from api.kafka.messages.replica_messages import MovingLogDir, NamedPartitions, ReassigningTopic
+from api.kafka.messages.user_messages import AlteringQuota, CredentialDeletion, QuotaEntity, UserName
 
 ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     ProduceRequest: lambda name: ProduceRequest(
@@ -90,6 +104,22 @@ ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     OffsetForLeaderEpochRequest: lambda name: OffsetForLeaderEpochRequest(
         topics=[WantedEpochs(name, [WantedEpoch(index=0, leader_epoch=0)])]
     ),
+    ListConfigResourcesRequest: lambda name: ListConfigResourcesRequest(),
+    DescribeTopicPartitionsRequest: lambda name: DescribeTopicPartitionsRequest([WantedTopic(name)]),
+    ElectLeadersRequest: lambda name: ElectLeadersRequest(topics=[NamedPartitions(name, [0])], timeout_ms=1_000),
+    AlterPartitionReassignmentsRequest: lambda name: AlterPartitionReassignmentsRequest(
+        timeout_ms=1_000, topics=[ReassigningTopic(name, [ReassigningPartition(0, None)])]
+    ),
+    ListPartitionReassignmentsRequest: lambda name: ListPartitionReassignmentsRequest(1_000, None),
+    AlterReplicaLogDirsRequest: lambda name: AlterReplicaLogDirsRequest(
+        [MovingLogDir("/elsewhere", [NamedPartitions(name, [0])])]
+    ),
+    DescribeClientQuotasRequest: lambda name: DescribeClientQuotasRequest([], False),
+    AlterClientQuotasRequest: lambda name: AlterClientQuotasRequest(
+        [AlteringQuota([QuotaEntity("user", name)], [])], True
+    ),
+    DescribeUserScramCredentialsRequest: lambda name: DescribeUserScramCredentialsRequest([UserName(name)]),
+    AlterUserScramCredentialsRequest: lambda name: AlterUserScramCredentialsRequest([CredentialDeletion(name, 1)], []),
     FindCoordinatorRequest: lambda name: FindCoordinatorRequest(keys=[name]),
     JoinGroupRequest: lambda name: JoinGroupRequest(
         group_id=name,

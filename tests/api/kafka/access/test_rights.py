@@ -18,6 +18,7 @@ from api.kafka.messages import (
 )
 from api.kafka.messages.apis import APIS
 from api.kafka.messages.group_messages import CommitPartition, CommitTopic
+from mq.auth import CLUSTER
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, everything, send
 from tests.api.kafka.access.calls import ANYTHING, REFUSED, errors_in
 from tests.api.running import until
@@ -40,7 +41,7 @@ def test_kafka_11_a_principal_without_a_grant_is_refused_by_every_call(door, cal
         codes = errors_in(answer) - {0}
         assert codes and codes <= REFUSED, answer
         kind = NEEDS[call].split(" ")[0]
-        wanted = {"topic": 29, "group": 30, "any": 31}[kind]
+        wanted = {"topic": 29, "group": 30, "any": 31, "cluster": 31}[kind]
         assert codes == {wanted}, answer
         unknown = errors_in(client.ask(ANYTHING[call]("no-such"))) - {0}
         assert unknown == codes, "it does not tell whether there is such a topic or group"
@@ -52,7 +53,8 @@ def test_kafka_11_a_principal_without_a_grant_is_refused_by_every_call(door, cal
 def test_kafka_11_what_the_table_says_is_enough_for_a_call(door, call, topic) -> None:
     door.admin.put_topic(topic, partitions=1)
     needs = [one.split(" ") for one in NEEDS[call].split(", ") if " " in one] or [["topic", "describe"]]
-    caller = door.caller(topic, *((resource, topic, verb) for resource, verb in needs))
+    rules = [(resource, CLUSTER if resource == "cluster" else topic, verb) for resource, verb in needs]
+    caller = door.caller(topic, *rules)
     with caller.raw() as client:
         codes = errors_in(client.ask(ANYTHING[call](topic)))
         assert codes.isdisjoint(REFUSED)
