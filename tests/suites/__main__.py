@@ -19,9 +19,9 @@ from typing import Final
 
 from tests.suites.broker import Broker, running_broker
 from tests.suites.cache import Cache, CannotRun
-from tests.suites.go_suites import play_kafka_go, play_kgo, play_sarama
+from tests.suites.go_suites import play_kadm, play_kafka_go, play_kgo, play_sarama
 from tests.suites.librdkafka_suite import play_librdkafka
-from tests.suites.node_suites import play_kafkajs
+from tests.suites.node_suites import play_kafkajs, play_platformatic
 from tests.suites.outcomes import Comparison, Outcome, compare, reasons
 from tests.suites.python_suites import play_aiokafka, play_kafka_python
 
@@ -47,7 +47,9 @@ SUITES: Final = {
     "kgo": Suite(play_kgo),
     "kafka-go": Suite(play_kafka_go),
     "sarama": Suite(play_sarama),
+    "kadm": Suite(play_kadm),
     "kafkajs": Suite(play_kafkajs),
+    "platformatic": Suite(play_platformatic),
     "librdkafka": Suite(play_librdkafka, {"service_kafka_partitions": "4"}),
 }
 

@@ -13,12 +13,13 @@ from tests.suites.cache import Cache, run
 from tests.suites.outcomes import Outcome, go_outcomes
 from tests.suites.playing import output_of
 
-__all__ = ["play_kafka_go", "play_kgo", "play_sarama"]
+__all__ = ["play_kadm", "play_kafka_go", "play_kgo", "play_sarama"]
 
 _PROGRAMS: Final = Path(__file__).parent / "programs"
 
 _KGO: Final = ("github.com/twmb/franz-go", "v1.22.3", "h1:RHe35s34pKefMLyL+ZYJ6mQVtfFZz4zHDHVkTyACur0=")
 _KAFKA_GO: Final = ("github.com/segmentio/kafka-go", "v0.4.51", "h1:JgDPPG75tC1rWIS2Me6MwcvXJ6f49UQ4HjAOef71Hno=")
+_KADM: Final = ("github.com/twmb/franz-go/pkg/kadm", "v1.20.0", "h1:Gx9q6UwA1QP0SXHutlT3iNpGC3dfm5DY5XDdUYrC9M8=")
 _SARAMA: Final = ("github.com/IBM/sarama", "v1.61.1", "h1:I59MWPHQUWqJNdRpsDUcbeCriog8SxjQaPfHNWxidEg=")
 #: These tests of kafka-go call a function that its tests never set, so that they end the process of those beside them.
 _KAFKA_GO_BROKEN: Final = "^TestReaderConsumerGroup$/^(verify_offset_committed.*|consumer_group_commits_on_close)$"
@@ -47,6 +48,11 @@ def play_kafka_go(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iter
 def play_sarama(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
     """Play our tests with sarama, whose own start brokers in containers."""
     yield from _ours(cache, cache.go_module(*_SARAMA), "sarama", broker, log, pattern)
+
+
+def play_kadm(cache: Cache, broker: Broker, log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play our tests with the library of franz-go for programs that watch brokers."""
+    yield from _ours(cache, cache.go_module(*_KADM), "kadm", broker, log, pattern)
 
 
 def _ours(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["Comparison", "ExpectationsInvalid", "Outcome", "compare", "go_outcomes", "librdkafka_outcome", "reasons"]
+__all__ = [
+    *("Comparison", "ExpectationsInvalid", "Outcome"),
+    *("compare", "go_outcomes", "librdkafka_outcome", "printed_outcomes", "reasons"),
+]
 
 #: Begins the line of a test that may pass and may fail.
 _EITHER: Final = "? "
@@ -123,3 +126,10 @@ def librdkafka_outcome(output: str, test: str) -> Outcome:
     """Return the outcome of a test from the summary of librdkafka's runner; it failed if its line is not there."""
     found = re.findall(rf"\| {re.escape(test)} +\| +(\w+)", _COLOUR.sub("", output))
     return {"PASSED": Outcome.PASS, "SKIPPED": Outcome.SKIP}.get(found[-1] if found else "", Outcome.FAIL)
+
+
+def printed_outcomes(output: str, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Return what a program of ours printed: a line is `##`, the outcome and the test's name."""
+    for outcome, test in re.findall(r"^##(pass|fail) (.*)$", output, re.MULTILINE):
+        if re.search(pattern, test):
+            yield test, Outcome(outcome)

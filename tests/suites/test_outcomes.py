@@ -7,7 +7,15 @@ import json
 import pytest
 
 from tests.suites.__main__ import SUITES, expected_failures
-from tests.suites.outcomes import ExpectationsInvalid, Outcome, compare, go_outcomes, librdkafka_outcome, reasons
+from tests.suites.outcomes import (
+    ExpectationsInvalid,
+    Outcome,
+    compare,
+    go_outcomes,
+    librdkafka_outcome,
+    printed_outcomes,
+    reasons,
+)
 
 
 def test_a_reason_holds_for_the_tests_below_it() -> None:
@@ -75,3 +83,9 @@ def test_librdkafka_tells_of_a_test_in_its_summary(word: str, outcome: Outcome) 
     )
     assert librdkafka_outcome(output, "0004_conf") is outcome
     assert librdkafka_outcome(output, "0005_order") is Outcome.FAIL
+
+
+def test_programs_of_ours_print_their_outcomes() -> None:
+    output = "noise\n##pass one works\n##fail two does not\n ##pass no\n"
+    assert dict(printed_outcomes(output, "")) == {"one works": Outcome.PASS, "two does not": Outcome.FAIL}
+    assert list(printed_outcomes(output, "two")) == [("two does not", Outcome.FAIL)]

@@ -239,7 +239,9 @@ func TestTwoMembersShareTheWork(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { return last(members[0]) == 2 && last(members[1]) == 2 }, wait, 50*time.Millisecond)
 		sent(t, config, numbered(own, 0, 100)...)
-		all := func() []string { return slices.Sorted(slices.Values(append(members[0].sorted(), members[1].sorted()...))) }
+		all := func() []string {
+			return slices.Sorted(slices.Values(append(members[0].sorted(), members[1].sorted()...)))
+		}
 		require.Eventually(t, func() bool { return len(all()) >= 100 }, wait, 50*time.Millisecond)
 		require.Equal(t, texts(0, 100), all())
 		require.NotEmpty(t, members[0].sorted())
