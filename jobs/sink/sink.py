@@ -12,16 +12,17 @@ partitions at once.
 
 What a kill leaves: of a task, files that no manifest names; of the driver before the manifest, a batch that runs again;
 after the manifest, requests that may or may not be stored, which `commit` of the restarted query finds out; after
-`done`, nothing. A query is identified by its checkpoint's id; a batch write gets an identity of its own unless
-`producerId` and `batchId`, or `idempotencyKey`, name it. Each is one for each life of a topic (SPARK-16), and a repeat
-that brings other rows is refused (SPARK-17).
+`done`, nothing. A query is identified by its checkpoint's id, and one application at a time goes on from that
+(`jobs.sink.stream_run`); a batch write gets an identity of its own unless `producerId` and `batchId`, or
+`idempotencyKey`, name it. Each is one for each life of a topic (SPARK-16), and a repeat that brings other rows is
+refused (SPARK-17).
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -33,30 +34,31 @@ from jobs.sink.columns import SinkColumns, check_schema
 from jobs.sink.manifest import Manifests, sweep_writes
 from jobs.sink.options import SinkOptions, parse_sink_options
 from jobs.sink.place import SinkPlace, SinkSettings, place_of
-from jobs.tasks import in_one_line
+from jobs.sink.staging import StagedMessage
+from jobs.sink.stream_run import BATCH_ID, QUERY_ID, check_claim, current_run
+from jobs.tasks import Claimant, in_one_line
 from mq.errors import Refused, Unavailable
 from tables.config import load
 
 __all__ = ["batch_writer", "stream_writer"]
 
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
 
-
-def stream_writer(options: Mapping[str, str], schema: StructType, warehouse: str | None) -> DataSourceStreamArrowWriter:
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, warehouse: str | None, *, claimant: Claimant
+) -> DataSourceStreamArrowWriter:
     """Return the writer of a streaming query; wrong options and columns fail here, before anything is stored."""
     asked = parse_sink_options(options, warehouse=warehouse, streaming=True)
-    return StreamSink(*_checked(asked, schema))
+    return StreamSink(*_checked(asked, schema), claimant)
 
 
 def batch_writer(
-    options: Mapping[str, str], schema: StructType, warehouse: str | None, *, overwrite: bool
+    options: Mapping[str, str], schema: StructType, warehouse: str | None, *, overwrite: bool, claimant: Claimant
 ) -> DataSourceArrowWriter:
     """Return the writer of one batch write."""
     if overwrite:
         raise Refused("messages can only be appended: write with mode('append'), not 'overwrite'", field="mode")
     asked = parse_sink_options(options, warehouse=warehouse, streaming=False)
-    return BatchSink(*_checked(asked, schema))
+    return BatchSink(*_checked(asked, schema), claimant)
 
 
 def _checked(asked: SinkOptions, schema: StructType) -> tuple[SinkOptions, SinkColumns, SinkSettings]:
@@ -70,7 +72,8 @@ def _checked(asked: SinkOptions, schema: StructType) -> tuple[SinkOptions, SinkC
 class StreamSink(DataSourceStreamArrowWriter):
     """The sink of one streaming query."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns, settings: SinkSettings) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns, settings: SinkSettings, claimant: Claimant) -> None:
+        self._claimant = claimant
         self._options = options
         self._columns = columns
         self._settings = settings
@@ -80,12 +83,12 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Stage a task's rows."""
         name, batch = _query_and_batch()
         place, topic = place_of(self._settings), self._options.topic
-        return stage_rows(place, self._columns, topic, iterator, name=name, batch=batch, task=_task())
+        return _of_run(stage_rows(place, self._columns, topic, iterator, name=name, batch=batch, task=_task()))
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append the batch unless it has been appended."""
-        _commit(place_of(self._settings), self._options, batchId, messages)
+        """Append the batch unless it has been appended, or another application goes on from the checkpoint."""
+        _commit(place_of(self._settings), self._options, batchId, messages, self._claimant)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the staged rows: a manifest may name them, and the next batch that is done sweeps them."""
@@ -94,7 +97,8 @@ class StreamSink(DataSourceStreamArrowWriter):
 class BatchSink(DataSourceArrowWriter):
     """The sink of one batch write."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns, settings: SinkSettings) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns, settings: SinkSettings, claimant: Claimant) -> None:
+        self._claimant = claimant
         self._options = options
         self._columns = columns
         self._settings = settings
@@ -105,15 +109,16 @@ class BatchSink(DataSourceArrowWriter):
         """Stage a task's rows."""
         place, options = place_of(self._settings), self._options
         name, batch, task, named = self._name, options.batch, _task(), options.name is not None
-        return stage_rows(
+        staged = stage_rows(
             place, self._columns, options.topic, iterator, name=name, batch=batch, task=task, by_life=named
         )
+        return _of_run(staged)
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows, unless the write is named and has been done before."""
         place = place_of(self._settings)
-        _commit(place, self._options, self._options.batch, messages)
+        _commit(place, self._options, self._options.batch, messages, self._claimant)
         if self._options.name is None:
             place.warehouse.store.delete_tree(Manifests(place.warehouse.store, self._name).folder)
         sweep_writes(place.warehouse.store, place.now_ms())
@@ -125,7 +130,20 @@ class BatchSink(DataSourceArrowWriter):
             store.delete_tree(Manifests(store, self._name).folder)
 
 
-def _commit(place: SinkPlace, options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _of_run(staged: StagedMessage) -> StagedMessage:
+    return replace(staged, run=current_run())
+
+
+def _commit(
+    place: SinkPlace,
+    options: SinkOptions,
+    batch: int,
+    messages: Sequence[WriterCommitMessage | None],
+    claimant: Claimant,
+) -> None:
+    run = next((one.run for one in messages if isinstance(one, StagedMessage) and one.run is not None), None)
+    if run is not None:
+        check_claim(place.warehouse.store, claimant, run)
     staged = decoded(messages)
     if staged:
         name = name_of(staged, place, options.topic)
@@ -141,12 +159,10 @@ def _query_and_batch() -> tuple[str, int]:
         They are missing in this version of Spark, so nothing could be stored exactly once.
     """
     context = TaskContext.get()
-    query = None if context is None else context.getLocalProperty(_QUERY_ID)
-    batch = None if context is None else context.getLocalProperty(_BATCH_ID)
+    query = None if context is None else context.getLocalProperty(QUERY_ID)
+    batch = None if context is None else context.getLocalProperty(BATCH_ID)
     if not query or not batch or not batch.isdigit():
-        detail = (
-            f"tasks of this Spark do not have {_QUERY_ID} and {_BATCH_ID}: write with foreachBatch, and in it with "
-        )
+        detail = f"tasks of this Spark do not have {QUERY_ID} and {BATCH_ID}: write with foreachBatch, and in it with "
         raise Unavailable(detail + "format('mq') and the options producerId and batchId", code="no_batch_id")
     return f"query-{query}", int(batch)
 

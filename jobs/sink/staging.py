@@ -22,6 +22,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from jobs.sink.contents import Content, content_sum
 from jobs.sink.routing import RoutedPart
+from jobs.sink.stream_run import StreamRun
 from mq.errors import Corrupt
 from mq.limits import KIB, MIB
 from tables.failpoints import failpoint
@@ -85,6 +86,7 @@ class StagedMessage(WriterCommitMessage):
     """The message that Spark carries from a task to the driver."""
 
     staged: bytes
+    run: StreamRun | None = None
 
 
 class Stager:

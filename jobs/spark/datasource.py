@@ -180,14 +180,15 @@ class MessageSource(DataSource):
         """Return the sink of one batch write (`jobs.sink.sink`)."""
         from jobs.sink import batch_writer  # imported here: readers need none of it
 
-        return batch_writer(dict(self.options), schema, self.warehouse, overwrite=overwrite)
+        given = dict(self.options)
+        return batch_writer(given, schema, self.warehouse, overwrite=overwrite, claimant=self.claimant)
 
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's does."""
         from jobs.sink import stream_writer  # imported here: readers need none of it
 
-        return stream_writer(dict(self.options), schema, self.warehouse)
+        return stream_writer(dict(self.options), schema, self.warehouse, claimant=self.claimant)
 
     def _parsed(self, mode: Mode) -> ReadOptions:
         return parse_options(dict(self.options), warehouse=self.warehouse, mode=mode)

@@ -24,12 +24,12 @@ import time
 import uuid
 import weakref
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 
 from mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
-from mq.jobs import CLAIMS_KEPT, Claim, StreamOffset, claim_that_counts
+from mq.jobs import CLAIMS_KEPT, Claim, claim_that_counts
 from mq.names import encode_path
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.store import FileMissing, LocalStore, Store
@@ -50,6 +50,24 @@ class CheckpointTaken(Conflict):
     """Another application goes on from this query's checkpoint."""
 
     code = "checkpoint_taken"
+
+
+class Position(Protocol):
+    """From where a query goes on, as its checkpoint has it: the offsets of a source, or the number of a batch."""
+
+    @property
+    def stream(self) -> str:
+        """What all who go on from one checkpoint call it; empty if that is not known."""
+
+    def is_before(self, other: Self) -> bool:
+        """Return whether a run that was here may be there later."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the stored form."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Return what `to_json` wrote."""
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +97,9 @@ class _Made(msgspec.Struct, frozen=True):
     #: From where the run went on when it made the claim.
     position: dict[str, Any]
 
-    def is_before(self, at: StreamOffset) -> bool:
+    def is_before(self, at: Position) -> bool:
         try:
-            return StreamOffset.from_json(self.position).is_before(at)
+            return type(at).from_json(self.position).is_before(at)
         except (Corrupt, Refused):
             return False
 
@@ -93,18 +111,18 @@ _NOBODY_KNOWN: Final = _Made(Claimant(host="unknown"), {})
 class CheckpointClaims:
     """The claims of one run on the checkpoints that it goes on from; for one thread."""
 
-    def __init__(self, store: Store, claimant: Claimant, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, store: Store, claimant: Claimant, *, clock: Clock = SYSTEM_CLOCK, run: str = "") -> None:
         self._store = store
         self._claimant = claimant
         self._clock = clock
-        self._run = uuid.uuid4().hex
+        self._run = run or uuid.uuid4().hex
         self._looked_ms: dict[str, int] = {}
         self._claimed: set[str] = set()
         #: Open files, whose locks end with the process at the latest.
         self._locks: dict[str, int] = {}
         self._end = weakref.finalize(self, _close, self._locks)
 
-    def check(self, at: StreamOffset, *, idle: bool = False) -> None:
+    def check(self, at: Position, *, idle: bool = False) -> None:
         """Make the claim, or check that it counts.
 
         Parameters
@@ -124,6 +142,8 @@ class CheckpointClaims:
             return
         self._looked_ms[stream] = now_ms
         there = self._there(stream)
+        if any(one.run == self._run for one in there):
+            self._claimed.add(stream)
         counts = claim_that_counts(there, self._run, claimed=stream in self._claimed)
         if counts.run != self._run:
             made = self._read(stream, counts)
@@ -138,7 +158,7 @@ class CheckpointClaims:
         for old in there[:-CLAIMS_KEPT]:
             self._store.delete(_key(stream, old))
 
-    def begin(self, at: StreamOffset) -> None:
+    def begin(self, at: Position) -> None:
         """Let a batch that ends here begin. One that comes before this run's first look is done again.
 
         Then an earlier run may be at it, and its end is awaited, where that can be known.
@@ -176,7 +196,7 @@ class CheckpointClaims:
         names = self._store.names(_folder(stream))
         return sorted(claim for name in names if (claim := Claim.of(name)) is not None)
 
-    def _make(self, at: StreamOffset, claim: Claim) -> bool:
+    def _make(self, at: Position, claim: Claim) -> bool:
         """Store the claim; return False where nothing can be stored: a query needs no more than to read."""
         since = msgspec.structs.replace(self._claimant, since_ms=self._clock.wall_us() // 1_000)
         stream, key = at.stream, _key(at.stream, claim)

@@ -1,4 +1,4 @@
-"""Two applications go on from one checkpoint: the later one goes on, the earlier one ends by name (SPARK-22)."""
+"""Two applications go on from one checkpoint: the later one goes on, the earlier one ends by name (SPARK-22, 24)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jobs.sink.stream_run import StreamRun, check_claim
 from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant
 from mq.errors import Unavailable
 from mq.jobs import CLAIMS_KEPT, StreamOffset, TopicOffset
@@ -203,3 +204,33 @@ def test_spark_22_of_two_that_claim_at_once_one_ends() -> None:
         except CheckpointTaken:
             ended += 1
     assert ended == 1
+
+
+def test_spark_24_the_earlier_of_two_that_only_write_ends_unless_it_has_planned_the_next_batch() -> None:
+    store = MemoryStore()
+
+    def commit(run: str, batch: int) -> None:
+        check_claim(store, NAMED, StreamRun("q", run, batch))
+
+    commit("first", 4)
+    commit("first", 5)
+    commit("second", 5)
+    with pytest.raises(CheckpointTaken, match="taken over by application local-17"):
+        commit("first", 5)
+    commit("second", 6)
+    commit("first", 7)  # Spark has failed the second one at this batch, which the first one planned
+    with pytest.raises(CheckpointTaken):
+        commit("second", 7)
+    commit("third", 7)
+    commit("third", 8)
+    with pytest.raises(CheckpointTaken):
+        commit("first", 7)
+    check_claim(store, NAMED, StreamRun("other", "first", 1))
+
+
+def test_spark_24_a_claim_that_has_no_batch_counts_as_any_later_one() -> None:
+    store = MemoryStore()
+    check_claim(store, NAMED, StreamRun("q", "first", 4))
+    CheckpointClaims(store, NAMED).check(StreamOffset(warehouse="w", stream="query-q", topics={}))
+    with pytest.raises(CheckpointTaken):
+        check_claim(store, NAMED, StreamRun("q", "first", 5))
