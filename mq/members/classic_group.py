@@ -28,7 +28,7 @@ __all__ = ["ClassicGroup", "Joined", "Joining", "Member", "MemberError", "Phase"
 #: How long the first member waits for others that start with it.
 INITIAL_DELAY_MS: Final = 500
 MEMBERS_MAX: Final = 1_000
-SESSION_MS_MIN: Final = 1_000
+SESSION_MS_MIN: Final = 6_000
 SESSION_MS_MAX: Final = 1_800_000
 #: Most time that members have to join again, whatever they say: Kafka takes any, and some clients say 24 days.
 REBALANCE_MS_MAX: Final = 1_800_000

@@ -40,7 +40,7 @@ from api.kafka.messages import (
 from api.kafka.topic_ids import topic_id_of
 from api.log import Partitions
 from mq.auth import CLUSTER
-from mq.errors import DeltaMQError, Unprocessable
+from mq.errors import DeltaMQError, NotFound, Unprocessable
 from mq.meta import Topic
 from mq.names import check_client_topic, is_system
 
@@ -86,17 +86,21 @@ class Cluster:
         )
 
     async def _called(self, wanted: MetadataRequestTopic, create: bool, asker: Asker) -> MetadataTopic:
-        """Return a topic by its name, or by its id: then it is not made, and an error does not say its name."""
+        """Return a topic by its name, or by its id: then it is not made, and an error does not say its name.
+
+        One that is made by this question is there from the next one on (SPEC KAFKA-23).
+        """
         name, is_named = wanted.name, wanted.topic_id == NO_TOPIC_ID
         try:
             if name is None or not is_named:
                 name = await self._places.ids.name(wanted.topic_id)
             check_client_topic(name)
             asker.check(MetadataRequest, topic=name)
-            if create and is_named:
-                await self._topics.for_produce(
-                    name, lambda _: None, permit_put(asker.caller, name), self._made_partitions
-                )
+            if create and is_named and self._topics.find(name) is None:
+                permit = permit_put(asker.caller, name)
+                await self._topics.for_produce(name, lambda _: None, permit, self._made_partitions)
+                # as of Kafka, which makes it after its answer: who asks once whether a topic is gone hears that it is
+                raise NotFound(f"topic {name} was not there, and is made now: ask again", code="topic_not_found")
             return self._shown((await self._places.topic(name)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name if is_named else None, wanted.topic_id)

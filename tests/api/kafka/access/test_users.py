@@ -8,13 +8,13 @@ from api.kafka.messages import (
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
     ErrorCode,
-    QuotaEntity,
 )
 from api.kafka.messages.user_messages import (
     AlteringQuota,
     CredentialDeletion,
     CredentialUpsertion,
     QuotaChange,
+    QuotaEntity,
     QuotaFilter,
     UserName,
 )

@@ -12,14 +12,18 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from api.kafka.messages import (
+    NO_TOPIC_ID,
     CreatePartitionsRequest,
     CreateTopic,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeletingTopic,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
     ErrorCode,
     LogDir,
     MetadataRequest,
+    MetadataRequestTopic,
 )
 from api.kafka.messages import NewPartitions as NewPartitionsOf
 from api.kafka.messages.cluster_messages import Assignment, DescribableLogs, NewAssignment
@@ -97,6 +101,21 @@ def test_kafka_20_numbers_that_a_new_topic_cannot_have_are_refused(raw: RawClien
     assert grown(NewPartitionsOf(topic, 2, [NewAssignment([NOBODY])])) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
     assert grown(*[NewPartitionsOf(topic, 2, None)] * 2) == [ErrorCode.INVALID_REQUEST]
     assert grown(NewPartitionsOf(topic, 2, None)) == [ErrorCode.NONE]
+
+
+def test_kafka_23_a_topic_that_a_question_makes_is_there_from_the_next_one_on(raw: RawClient, topic: str) -> None:
+    def asked() -> tuple[int, bytes]:
+        (found,) = raw.ask(MetadataRequest([MetadataRequestTopic(name=topic)])).topics
+        return found.error_code, found.topic_id
+
+    assert asked() == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC_ID)
+    error, first = asked()
+    assert error == ErrorCode.NONE
+    gone = DeleteTopicsRequest(topics=[DeletingTopic(name=topic)], names=[topic], timeout_ms=10_000)
+    assert [one.error_code for one in raw.ask(gone).topics] == [ErrorCode.NONE]
+    assert asked() == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC_ID), "who asks whether it is gone hears so"
+    error, second = asked()
+    assert error == ErrorCode.NONE and second != first, "and it was asked for, so it is made anew"
 
 
 def test_kafka_20_the_clusters_id_is_that_of_the_warehouse(kafka: KafkaApi, raw: RawClient) -> None:

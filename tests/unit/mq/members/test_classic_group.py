@@ -253,8 +253,9 @@ def test_kafka_09_a_new_member_joins_with_the_id_that_it_was_given() -> None:
     assert _code(lambda: group.join(0, "late", "", _said(), needs_id=True)) == "unknown_member", "it came too late"
 
 
-def test_kafka_09_a_session_of_no_sensible_length_is_refused() -> None:
-    assert _code(lambda: ClassicGroup().join(0, "", "a", _said(session_ms=1))) == "invalid_session_timeout"
+@pytest.mark.parametrize("ms", [5_999, 1_800_001])
+def test_kafka_23_a_session_has_six_seconds_to_thirty_minutes(ms: int) -> None:
+    assert _code(lambda: ClassicGroup().join(0, "", "a", _said(session_ms=ms))) == "invalid_session_timeout"
 
 
 class Members(RuleBasedStateMachine):
