@@ -20,6 +20,7 @@ from typing import Final
 from tests.suites.broker import Broker, running_broker
 from tests.suites.cache import Cache, CannotRun
 from tests.suites.go_suites import play_kadm, play_kafka_go, play_kgo, play_sarama
+from tests.suites.java_suites import play_flink
 from tests.suites.librdkafka_suite import play_librdkafka
 from tests.suites.node_suites import play_kafkajs, play_platformatic
 from tests.suites.outcomes import Comparison, Outcome, compare, reasons
@@ -50,6 +51,7 @@ SUITES: Final = {
     "kadm": Suite(play_kadm),
     "kafkajs": Suite(play_kafkajs),
     "platformatic": Suite(play_platformatic),
+    "flink": Suite(play_flink),
     "librdkafka": Suite(play_librdkafka, {"service_kafka_partitions": "4"}),
 }
 

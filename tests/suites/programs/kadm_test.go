@@ -1,4 +1,4 @@
-// What a program that watches brokers asks with kadm, against $SUITE_BROKER: sizes, ends and lags, as kminion shows them.
+// What a program that watches brokers, as kminion does, asks with kadm, against $SUITE_BROKER: sizes, ends and lags.
 package kadm_test
 
 import (

@@ -3,7 +3,8 @@ import assert from "node:assert"
 import { createRequire } from "node:module"
 
 const {
-  Admin, Consumer, ConfigResourceTypes, IncrementalAlterConfigOperationTypes, Producer, stringDeserializers, stringSerializers,
+  Admin, Consumer, ConfigResourceTypes, IncrementalAlterConfigOperationTypes, Producer, stringDeserializers,
+  stringSerializers,
 } = createRequire(`${process.env.SUITE_MODULE}/`)("@platformatic/kafka")
 
 const base = { clientId: "suite", bootstrapBrokers: [process.env.SUITE_BROKER], retries: 10 }
@@ -27,15 +28,18 @@ async function sent(topic, messages, settings = {}) {
   }
 }
 
+const times = { sessionTimeout: 10_000, heartbeatInterval: 500 }
 const member = (groupId, settings = {}) =>
-  new Consumer({ ...base, groupId, deserializers: stringDeserializers, sessionTimeout: 10_000, heartbeatInterval: 500, ...settings })
+  new Consumer({ ...base, ...times, groupId, deserializers: stringDeserializers, ...settings })
+
+const going = { mode: "committed", fallbackMode: "earliest" }
 
 // The first messages that a member of a group gets, committed one by one.
 async function read(topic, groupId, count, settings = {}) {
   const consumer = member(groupId, settings)
   const found = []
   try {
-    const stream = await consumer.consume({ topics: [topic], mode: "committed", fallbackMode: "earliest", autocommit: false })
+    const stream = await consumer.consume({ ...going, topics: [topic], autocommit: false })
     for await (const message of stream) {
       found.push(message)
       await message.commit()
@@ -61,7 +65,9 @@ const tests = {
     const topic = await fresh("idempotent")
     const producer = new Producer({ ...base, serializers: stringSerializers, idempotent: true })
     const offsets = []
-    for (const value of numbers(20)) offsets.push((await producer.send({ messages: [{ topic, value }] })).offsets[0].offset)
+    for (const value of numbers(20)) {
+      offsets.push((await producer.send({ messages: [{ topic, value }] })).offsets[0].offset)
+    }
     await producer.close()
     assert.deepStrictEqual(offsets, numbers(20).map(BigInt))
     assert.deepStrictEqual(values(await read(topic, `idempotent-${own}`, 20)), numbers(20))
@@ -90,7 +96,7 @@ const tests = {
     const members = found.map(() => member(group))
     const shares = () => members.map(({ assignments }) => assignments?.flatMap(({ partitions }) => partitions).length)
     const consume = (one, index) =>
-      one.consume({ topics: [topic], mode: "committed", fallbackMode: "earliest", autocommit: true })
+      one.consume({ ...going, topics: [topic], autocommit: true })
         .then((stream) => stream.on("data", ({ value }) => found[index].push(value)))
     const streams = await Promise.all(members.map(consume))
     while (!shares().every((share) => share === 2)) await new Promise((resolve) => setTimeout(resolve, 50))
@@ -129,8 +135,10 @@ const tests = {
     const { controllerId } = await admin.metadata({ topics: [topic] })
     const assignments = [{ brokerIds: [controllerId] }]
     await admin.createPartitions({ topics: [{ name: topic, count: 3, assignments }] })
-    assert.strictEqual((await admin.metadata({ topics: [topic], forceUpdate: true })).topics.get(topic).partitionsCount, 3)
-    const configs = [{ name: "retention.ms", configOperation: IncrementalAlterConfigOperationTypes.SET, value: "7200000" }]
+    const grown = await admin.metadata({ topics: [topic], forceUpdate: true })
+    assert.strictEqual(grown.topics.get(topic).partitionsCount, 3)
+    const { SET } = IncrementalAlterConfigOperationTypes
+    const configs = [{ name: "retention.ms", configOperation: SET, value: "7200000" }]
     await admin.incrementalAlterConfigs({ resources: [{ ...resource, resourceName: topic, configs }] })
     const asked = { ...resource, resourceName: topic, configurationKeys: ["retention.ms"] }
     const [shown] = await admin.describeConfigs({ resources: [asked] })
@@ -139,12 +147,13 @@ const tests = {
     const low = await admin.deleteRecords({ topics: [{ name: topic, partitions: [{ partition: 0, offset: 2n }] }] })
     assert.strictEqual(low[0].partitions[0].lowWatermark, 2n)
     for (const [timestamp, wanted] of [[-2n, 2n], [-1n, 5n], [1n, 2n]]) {
-      const [listed] = await admin.listOffsets({ topics: [{ name: topic, partitions: [{ partitionIndex: 0, timestamp }] }] })
+      const partitions = [{ partitionIndex: 0, timestamp }]
+      const [listed] = await admin.listOffsets({ topics: [{ name: topic, partitions }] })
       assert.strictEqual(listed.partitions[0].offset, wanted)
     }
     const folders = await admin.describeLogDirs({ topics: [{ name: topic, partitions: [0, 1, 2] }] })
-    const sizes = folders.flatMap(({ results }) => results).flatMap(({ topics }) => topics).flatMap(({ partitions }) => partitions)
-    assert(sizes.some(({ partitionSize }) => partitionSize > 0n))
+    const ofTopics = folders.flatMap(({ results }) => results).flatMap(({ topics }) => topics)
+    assert(ofTopics.flatMap(({ partitions }) => partitions).some(({ partitionSize }) => partitionSize > 0n))
     await admin.deleteTopics({ topics: [topic] })
     assert(!(await admin.listTopics()).includes(topic))
   },

@@ -26,7 +26,8 @@ func inEach(t *testing.T, test func(t *testing.T, config *sarama.Config, own str
 			config.Producer.Return.Successes = true
 			config.Producer.RequiredAcks = sarama.WaitForAll
 			config.Consumer.Offsets.Initial = sarama.OffsetOldest
-			own := fmt.Sprintf("%s-%s-%d", strings.ToLower(strings.Split(t.Name(), "/")[0]), version, time.Now().UnixNano())
+			name := strings.ToLower(strings.Split(t.Name(), "/")[0])
+			own := fmt.Sprintf("%s-%s-%d", name, version, time.Now().UnixNano())
 			test(t, config, own)
 		})
 	}
@@ -153,7 +154,8 @@ func TestHeadersAndNullsComeBack(t *testing.T) {
 		at := time.UnixMilli(1_700_000_000_123)
 		sent(t, config,
 			&sarama.ProducerMessage{
-				Topic: own, Key: sarama.StringEncoder("k"), Value: sarama.StringEncoder("v"), Headers: headers, Timestamp: at,
+				Topic: own, Key: sarama.StringEncoder("k"), Value: sarama.StringEncoder("v"),
+				Headers: headers, Timestamp: at,
 			},
 			&sarama.ProducerMessage{Topic: own},
 		)
@@ -176,7 +178,8 @@ func TestIdempotentProducerCountsOn(t *testing.T) {
 		config.Net.MaxOpenRequests = 1
 		config.Producer.Flush.MaxMessages = 7
 		for _, codec := range []sarama.CompressionCodec{
-			sarama.CompressionNone, sarama.CompressionGZIP, sarama.CompressionSnappy, sarama.CompressionLZ4, sarama.CompressionZSTD,
+			sarama.CompressionNone, sarama.CompressionGZIP, sarama.CompressionSnappy,
+			sarama.CompressionLZ4, sarama.CompressionZSTD,
 		} {
 			config.Producer.Compression = codec
 			sent(t, config, numbered(own, 0, 50)...)
@@ -237,7 +240,8 @@ func TestTwoMembersShareTheWork(t *testing.T) {
 			}
 			return one.claims[len(one.claims)-1]
 		}
-		require.Eventually(t, func() bool { return last(members[0]) == 2 && last(members[1]) == 2 }, wait, 50*time.Millisecond)
+		halved := func() bool { return last(members[0]) == 2 && last(members[1]) == 2 }
+		require.Eventually(t, halved, wait, 50*time.Millisecond)
 		sent(t, config, numbered(own, 0, 100)...)
 		all := func() []string {
 			return slices.Sorted(slices.Values(append(members[0].sorted(), members[1].sorted()...)))
@@ -266,9 +270,9 @@ func TestAdminOfTopics(t *testing.T) {
 		hours := "7200000"
 		require.NoError(t, admin.AlterConfig(sarama.TopicResource, own, map[string]*string{"retention.ms": &hours}, false))
 		size := "2000000"
-		require.NoError(t, admin.IncrementalAlterConfig(sarama.TopicResource, own, map[string]sarama.IncrementalAlterConfigsEntry{
-			"segment.bytes": {Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &size},
-		}, false))
+		set := sarama.IncrementalAlterConfigsEntry{Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &size}
+		changes := map[string]sarama.IncrementalAlterConfigsEntry{"segment.bytes": set}
+		require.NoError(t, admin.IncrementalAlterConfig(sarama.TopicResource, own, changes, false))
 		entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: own})
 		require.NoError(t, err)
 		values := map[string]string{}
