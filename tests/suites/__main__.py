@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.suites.apicurio_suite import play_apicurio
 from tests.suites.broker import Broker, running_broker
 from tests.suites.cache import Cache, CannotRun
 from tests.suites.go_suites import play_kadm, play_kafka_go, play_kgo, play_sarama
@@ -52,6 +53,7 @@ SUITES: Final = {
     "kafkajs": Suite(play_kafkajs),
     "platformatic": Suite(play_platformatic),
     "flink": Suite(play_flink),
+    "apicurio": Suite(play_apicurio),
     "librdkafka": Suite(play_librdkafka, {"service_kafka_partitions": "4"}),
 }
 

@@ -131,6 +131,27 @@ class Cache:
         caches = {"GOMODCACHE": str(self.place("go", "mod")), "GOCACHE": str(self.place("go", "build"))}
         return {**os.environ, **caches, "GOTOOLCHAIN": "auto", "GOFLAGS": "-mod=mod -modcacherw -buildvcs=false"}
 
+    def maven_archive(self, artifact: str, version: str, classifier: str, checksum: str) -> Path:
+        """Return the folder of a `tar.gz` of Maven Central without a folder of its own; an artifact is GROUP:NAME."""
+        name = artifact.rsplit(":", 1)[-1]
+        folder = self.folder / f"{name}-{version}"
+        if not folder.exists():
+            print(f"  {name} {version} is fetched", flush=True)
+            mvn, new = tool("mvn", "Maven (Debian: apt-get install maven)"), self.fresh("new")
+            wanted = f"{artifact}:{version}:tar.gz:{classifier}"
+            run([mvn, "-B", "-q", "dependency:get", "-Dtransitive=false", f"-Dartifact={wanted}", *self._maven()])
+            archive = next(self.place("maven").rglob(f"{name}-{version}-{classifier}.tar.gz"))
+            if (found := _sha256(archive)) != checksum:
+                raise CannotRun(f"{archive.name} has sha256 {found}, and {checksum} is pinned")
+            with tarfile.open(archive) as tar:
+                tar.extractall(new, filter="data")
+            new.rename(folder)
+        return folder
+
+    def _maven(self) -> list[str]:
+        """Return what makes Maven keep its files within this folder."""
+        return [f"-Dmaven.repo.local={self.place('maven')}"]
+
     def debian_source(self, package: str, version: str, sums: Mapping[str, str]) -> Path:
         """Return the folder with the files of a Debian source package, checked by the sums of their names."""
         kept = self.folder / f"{package}_{version}"

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
-__all__ = ["lines_of", "output_of"]
+from tests.suites.outcomes import Outcome
 
+__all__ = ["lines_of", "outcomes_of", "output_of", "running", "until"]
+
+_T = TypeVar("_T")
 _NICE: Final = ("nice", "-n", "10")
+_STOP_S: Final = 60
+#: What a program of others does is waited for as long as this, on a busy machine, and asked for as often.
+_UNTIL_S: Final = 240
+_ASK_S: Final = 0.2
 
 
 def lines_of(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, limit_s: float) -> Iterator[str]:
@@ -36,6 +46,48 @@ def output_of(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], log:
     with log.open("rb") as file_of_bytes:
         file_of_bytes.seek(begin)
         return file_of_bytes.read().decode(errors="replace")
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program beside the block; at its end it may stop by itself for a while."""
+    with log.open("a") as file:
+        process = _started(command, cwd, env, file)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+            _end(process)
+            process.wait()
+
+
+def until(found: Callable[[], _T | None], process: subprocess.Popen[bytes]) -> _T:
+    """Return what is found in time, while a program runs; refused and missing answers are asked again."""
+    end = time.monotonic() + _UNTIL_S
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if (value := found()) is not None:
+                return value
+        time.sleep(_ASK_S)
+    raise AssertionError("it did not come to pass" if process.poll() is None else "the program has ended")
+
+
+def outcomes_of(cases: Mapping[str, Callable[[], None]], log: Path, pattern: str) -> Iterator[tuple[str, Outcome]]:
+    """Play cases in their order, whatever the pattern: later ones need what earlier ones did."""
+    for name, case in cases.items():
+        outcome = Outcome.PASS
+        try:
+            case()
+        except Exception:  # whatever a case raises, the next ones are played
+            outcome = Outcome.FAIL
+            with log.open("a") as file:
+                file.write(f"{name}: {traceback.format_exc()}")
+        if re.search(pattern, name):
+            yield name, outcome
 
 
 def _started(
