@@ -29,7 +29,18 @@ from tables.delta import PartitionNotFound
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import MergePlan, MetaLog, PlannedRange, app_id, forget_plans, put_plan, read_plan, watermark
+from tables.queue import (
+    MergePlan,
+    MetaLog,
+    PlannedRange,
+    app_id,
+    forget_plans,
+    last_planned,
+    merged_stops,
+    put_plan,
+    read_plan,
+    watermark,
+)
 from tables.state import CONSUMER_OFFSETS, StateLog, is_whole, open_state_log, read_state_log, take_back
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
@@ -220,16 +231,29 @@ class TableMerge:
         if merged == log.transactions.get(app, -1) and is_whole(self._store, table, log):
             take_back(self._store, table, log, {}, int(now.timestamp() * _MS))
             return
-        logs = {ref: PlannedRange(stop, stop) for ref, stop in stops.items()}
-        plan = MergePlan(batch=merged + 1, logs=logs)
+        take_back(self._store, table, log, {app: self._begin_at(stops, merged + 1)}, int(now.timestamp() * _MS))
+
+    def _begin_at(self, stops: Mapping[PartitionRef, int], batch: int) -> int:
+        """Plan an empty batch that goes on from these offsets, from `batch` on; return its number."""
+        table = self._target.table
+        plan = MergePlan(batch=batch, logs={ref: PlannedRange(stop, stop) for ref, stop in stops.items()})
         while put_plan(self._store, table, plan) != plan:
             plan = replace(plan, batch=plan.batch + 1)
-        take_back(self._store, table, log, {app: plan.batch}, int(now.timestamp() * _MS))
+        return plan.batch
+
+    def _begin_anew(self) -> dict[str, int]:
+        """Return how a table begins that does not exist. If it did, it gets what the logs still have (TABLE-6)."""
+        table = self._target.table
+        if not merged_stops(self._store, table, None).gone:
+            return {}
+        stops = {one.ref: one.min_offset for one in self._newest_logs()}
+        return {app_id(table): self._begin_at(stops, last_planned(self._store, table) + 1)}
 
     def _newest_log(self, now: datetime) -> StateLog:
         table = self._target.table
         known = self._log if self._log.version >= 0 else None
-        return open_state_log(self._store, table, STATE_TABLES[table], int(now.timestamp() * _MS), known)
+        now_ms = int(now.timestamp() * _MS)
+        return open_state_log(self._store, table, STATE_TABLES[table], now_ms, known, self._begin_anew)
 
     def _present_look(self, *, whole: bool = False) -> _Look:
         """Return the state for a look at the rows now; `whole` if the look sees all of them."""

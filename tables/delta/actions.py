@@ -184,6 +184,7 @@ def encode_create(
     configuration: Mapping[str, str],
     protocol: Mapping[str, object],
     now_ms: int,
+    transactions: Mapping[str, int],
 ) -> bytes:
     """Return version 0 of a table, which creates it; `schema` is Delta's JSON."""
     metadata = {
@@ -196,7 +197,8 @@ def encode_create(
         "createdTime": now_ms,
     }
     info = {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}}
-    lines = [{"protocol": protocol}, {"metaData": metadata}]
+    lines: list[dict[str, object]] = [{"protocol": protocol}, {"metaData": metadata}]
+    lines += [{"txn": {"appId": app, "version": at, "lastUpdated": now_ms}} for app, at in transactions.items()]
     return _finish(table_id, info, lines, {"mq.batch": table_id, "mq.version": "0"})
 
 

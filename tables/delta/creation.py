@@ -23,6 +23,7 @@ def create_table(
     protocol: Mapping[str, object],
     now_ms: int,
     table_id: str | None = None,
+    transactions: Mapping[str, int] | None = None,
 ) -> None:
     """Create the table in `folder`, which has no log; if several processes do so, the first one's table counts.
 
@@ -32,6 +33,8 @@ def create_table(
         The table's columns, as Delta's JSON.
     protocol
         Delta's protocol action: `MESSAGE_PROTOCOL` or `UNGUARDED_PROTOCOL`.
+    transactions
+        The versions of applications that the table begins with.
 
     Raises
     ------
@@ -46,6 +49,7 @@ def create_table(
         configuration=configuration,
         protocol=protocol,
         now_ms=now_ms,
+        transactions=transactions or {},
     )
     store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(0)}", data, durable=True)
 

@@ -6,11 +6,15 @@
 The plan of a batch is stored before its MERGE and never changed; the commit of the MERGE itself stores the number of
 the batch. So a batch is merged as a whole or not at all, the next driver merges a batch that was planned but not
 merged, and the table's transaction and the plan of that number together say how far every log is merged. An operator
-who restores or removes a state table must do the same with its plans.
+who restores a state table must do the same with its plans.
+
+A table that is gone has plans, too: then the logs are read from the lowest offset that they have (SPEC TABLE-6), and
+the merge job makes the table again with a batch of its own, which begins there.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,13 +30,18 @@ __all__ = [
     "MERGED_TABLES",
     "MergePlan",
     "PlannedRange",
+    "Stops",
     "app_id",
     "forget_plans",
+    "last_planned",
+    "merged_stops",
     "merged_to",
     "put_plan",
     "read_plan",
     "watermark",
 ]
+
+told = logging.getLogger("deltamq.tables")
 
 #: The state tables that are merged from logs.
 MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES, GROUP_STATISTICS)
@@ -47,6 +56,23 @@ class PlannedRange:
 
     start: int
     stop: int
+
+
+#: Where a log is read from whose table is gone: the lowest offset that it has.
+_LOWEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """For each log, the offset below which a state table has all its records."""
+
+    stops: Mapping[PartitionRef, int]
+    #: The table was there, and is gone.
+    gone: bool = False
+
+    def of(self, ref: PartitionRef) -> int:
+        """Return where a reader of the log goes on behind the table, as `LogCursor` takes it."""
+        return self.stops.get(ref, _LOWEST if self.gone else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +171,30 @@ def watermark(store: Store, table: str, transactions: Mapping[str, int]) -> Merg
     if plan is None:
         raise Corrupt(f"{_key(table, batch)} is missing, but {table} holds its batch", code="merge_plan_missing")
     return plan
+
+
+def last_planned(store: Store, table: str) -> int:
+    """Return the number of the last batch that was planned for the table, -1 if there was none."""
+    numbers = [name.removesuffix(".json") for name in store.names(_folder(table))]
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
+def merged_stops(store: Store, table: str, transactions: Mapping[str, int] | None) -> Stops:
+    """Return how far the logs are in the table, by its transactions; None if there is no table.
+
+    The log says of a table that is gone what may be lost.
+
+    Raises
+    ------
+    Corrupt
+        A plan is missing, so what the table holds is not known.
+    """
+    if transactions is not None:
+        return Stops(watermark(store, table, transactions).stops)
+    gone = last_planned(store, table) >= 0
+    if gone:
+        told.error("event=state_table_gone table=%s loss=%r", table, "records that the logs do not have any more")
+    return Stops({}, gone)
 
 
 def merged_to(store: Store, tables: Iterable[str] = MERGED_TABLES) -> dict[PartitionRef, int]:

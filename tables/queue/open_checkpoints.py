@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from mq.errors import Corrupt
+from mq.errors import Corrupt, Unavailable
 from mq.queue_limits import REVIVE_QUEUES
 from tables.delta import RowCache, decoded_stats, time_ms
 from tables.paths import PartitionRef
-from tables.queue.merge_plan import watermark
+from tables.queue.merge_plan import merged_stops
 from tables.state import (
     CHECKPOINT_COLUMNS,
     CHECKPOINT_KEY,
@@ -74,11 +74,15 @@ class OpenCheckpoints:
         ------
         Corrupt
             The table's log cannot be read.
+        Unavailable
+            `state_table_gone`: the table was there, and is gone until the merge job makes it again.
         """
         if self._seen is None or self._seen.version != state_version(self._store, POP_CHECKPOINTS):
-            log = read_state_log(self._store, POP_CHECKPOINTS) or StateLog()
-            stops = watermark(self._store, POP_CHECKPOINTS, log.transactions).stops
-            self._seen = CheckpointTable(self._store, self._cache, log, stops)
+            log = read_state_log(self._store, POP_CHECKPOINTS)
+            found = merged_stops(self._store, POP_CHECKPOINTS, None if log is None else log.transactions)
+            if found.gone:
+                raise Unavailable(f"{POP_CHECKPOINTS} is gone: the job merge makes it again", code="state_table_gone")
+            self._seen = CheckpointTable(self._store, self._cache, log or StateLog(), found.stops)
         return self._seen
 
     def forget(self) -> None:

@@ -22,7 +22,7 @@ from mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committ
 from tables.log import NotStored, PartitionLog, Warehouse, pages
 from tables.paths import PartitionRef
 from tables.queue.lane_states import LaneStates, lane_states
-from tables.queue.merge_plan import watermark
+from tables.queue.merge_plan import Stops, merged_stops
 from tables.queue.records import offset_records_of, records_of
 from tables.queue.refs import OFFSETS, revive_refs, system_ref
 from tables.state import (
@@ -77,7 +77,7 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
         newer: dict[CheckpointKey, CheckpointState] = {}
         try:
             for ref in refs:
-                for page in LogCursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                for page in LogCursor(warehouse, ref, stops.of(ref)).new_rows():
                     newer = fold(newer, records_of(page))
             break
         except NotStored:
@@ -87,13 +87,13 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
     return Recovered(committed=recover_progress(warehouse, cluster, brokers), states=lane_states(rows, newer))
 
 
-def _merged_checkpoints(store: Store) -> tuple[pa.Table, Mapping[PartitionRef, int]]:
-    """Return the content of the state table, and for each log the offset up to which the table has it."""
+def _merged_checkpoints(store: Store) -> tuple[pa.Table, Stops]:
+    """Return the content of the state table, and how far it has the logs."""
     columns = (*CHECKPOINT_COLUMNS, "broker")
     state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, columns)
-    if state is None:
-        return pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in columns]).empty_table(), {}
-    return state.rows, watermark(store, POP_CHECKPOINTS, state.transactions).stops
+    stops = merged_stops(store, POP_CHECKPOINTS, None if state is None else state.transactions)
+    empty = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in columns]).empty_table()
+    return empty if state is None else state.rows, stops
 
 
 def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
@@ -104,7 +104,7 @@ def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str])
         try:
             for broker in brokers:
                 ref = system_ref(OFFSETS, cluster, broker)
-                for rows in LogCursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                for rows in LogCursor(warehouse, ref, stops.of(ref)).new_rows():
                     committed = committed_of(committed, offset_records_of(rows))
             break
         except NotStored:
@@ -139,7 +139,7 @@ class ProgressFollower:
         for lane, at in self.committed.items():
             mine[lane] = at.join(mine[lane]) if lane in mine else at
         self.committed = mine
-        self._cursor = LogCursor(self._warehouse, self._ref, stops.get(self._ref, 0))
+        self._cursor = LogCursor(self._warehouse, self._ref, stops.of(self._ref))
         return self._cursor
 
     def _read_on(self, cursor: LogCursor) -> None:
@@ -147,13 +147,11 @@ class ProgressFollower:
             self.committed = committed_of(self.committed, offset_records_of(rows))
 
 
-def _merged_progress(warehouse: Warehouse) -> tuple[Progress, dict[PartitionRef, int]]:
-    """Return the content of the state table, and for each log the offset up to which the table has it."""
+def _merged_progress(warehouse: Warehouse) -> tuple[Progress, Stops]:
+    """Return the content of the state table, and how far it has the logs."""
     state = read_state(warehouse.store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
-    if state is None:
-        return {}, {}
-    merged = watermark(warehouse.store, CONSUMER_OFFSETS, state.transactions)
-    return committed_of_rows(state.rows), merged.stops
+    stops = merged_stops(warehouse.store, CONSUMER_OFFSETS, None if state is None else state.transactions)
+    return {} if state is None else committed_of_rows(state.rows), stops
 
 
 def _is_of(partition: str, brokers: Sequence[str]) -> bool:
@@ -165,7 +163,7 @@ class LogCursor:
 
     def __init__(self, warehouse: Warehouse, ref: PartitionRef, offset: int = 0) -> None:
         self.ref = ref
-        #: The next offset to be read.
+        #: The next offset to be read; below 0, the lowest that the log has.
         self.offset = offset
         self._warehouse = warehouse
         self._log: PartitionLog | None = None
@@ -185,6 +183,8 @@ class LogCursor:
                 return
             self._log = self._warehouse.open_partition(self.ref)
         self._log.refresh()
+        if self.offset < 0:
+            self.offset = self._log.min_offset
         for page in pages(self._log, self.offset):
             yield page.rows
             self.offset = page.next_offset
@@ -232,13 +232,12 @@ class Follower:
         """Join the content of the state table; the logs need not be read before its watermark."""
         state = read_state(self._store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, CHECKPOINT_COLUMNS)
         self._loaded = True
-        if state is None:
-            return set()
-        stops = watermark(self._store, POP_CHECKPOINTS, state.transactions).stops
-        part = {key: one for key, one in states_of_rows(state.rows) if self._is_mine(key)}
+        stops = merged_stops(self._store, POP_CHECKPOINTS, None if state is None else state.transactions)
+        rows = () if state is None else states_of_rows(state.rows)
+        part = {key: one for key, one in rows if self._is_mine(key)}
         self._join(part)
         for cursor in self._cursors:
-            cursor.offset = max(cursor.offset, stops.get(cursor.ref, 0))
+            cursor.offset = stops.of(cursor.ref) if stops.gone else max(cursor.offset, stops.of(cursor.ref))
         return set(part)
 
     def _is_mine(self, key: CheckpointKey) -> bool:

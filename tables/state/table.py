@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -126,9 +126,19 @@ class StateLog:
 
 
 def open_state_log(
-    store: Store, folder: str, schema: pa.Schema, now_ms: int, known: StateLog | None = None
+    store: Store,
+    folder: str,
+    schema: pa.Schema,
+    now_ms: int,
+    known: StateLog | None = None,
+    begins: Callable[[], Mapping[str, int]] = dict,
 ) -> StateLog:
     """Return what `read_state_log` does; a table that does not exist is created, with these columns and no rows.
+
+    Parameters
+    ----------
+    begins
+        Returns the transactions that a new table begins with.
 
     Raises
     ------
@@ -146,6 +156,7 @@ def open_state_log(
             configuration=_CONFIGURATION,
             protocol=UNGUARDED_PROTOCOL,
             now_ms=now_ms,
+            transactions=begins(),
         )
         log = read_state_log(store, folder)
     if log is None:

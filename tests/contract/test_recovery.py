@@ -7,18 +7,22 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from mq.errors import Corrupt
+from mq.errors import Corrupt, Unavailable
 from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
 from mq.queue.progress import Committed, OffsetRecord
 from mq.queue.revive_record import Ack, Done
+from tables.delta.reader import RowCache
 from tables.log.batch import Batch
 from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef
+from tables.queue.open_checkpoints import OpenCheckpoints
 from tables.queue.records import rows_of_offset_records, rows_of_records
 from tables.queue.recovery import Follower, recover
 from tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tables.schema import INGEST_SCHEMA
+from tables.state.schema import POP_CHECKPOINTS
+from tests.merged_checkpoints import MergedCheckpoints
 
 AB = ("a", "b")
 LANE = LaneKey("id-1", "billing", False, "orders@a")
@@ -117,3 +121,32 @@ def test_what_a_follower_could_not_fold_it_reads_again(warehouses: Callable[...,
             follower.refresh()
     assert follower.positions[ref] == 1
     assert set(follower.states) == {CHECKPOINT.key}
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["the logs have all", "retention was there"])
+def test_table_06_a_start_without_the_state_table_that_was_there_reads_what_the_logs_have_and_says_so(
+    removed: bool, warehouses: Callable[..., Warehouse], caplog: pytest.LogCaptureFixture
+) -> None:
+    warehouse = warehouses()
+    ref = revive_ref("c", 2, "a")
+    append(warehouse, ref, rows_of_records([CHECKPOINT, Ack(CHECKPOINT.key, 0b001, 61_000)]))
+    MergedCheckpoints(warehouse, "c", AB).run()
+    append(warehouse, ref, rows_of_records([CHANGED]))
+    table = OpenCheckpoints(warehouse.store, RowCache(1_000_000))
+    assert table.look().version == 0
+    assert "state_table_gone" not in caplog.text
+    if removed:
+        warehouse.open_partition(ref).delete_below(2)
+    warehouse.store.delete_tree(POP_CHECKPOINTS)
+    again = warehouses()
+    recovered, follower = recover(again, "c", AB), Follower(again, "c", AB)
+    assert CHANGED.key in follower.refresh()
+    known = {key for key, state in follower.states.items() if state.checkpoint is not None}
+    assert known == ({CHANGED.key} if removed else {CHECKPOINT.key, CHANGED.key})
+    assert len(recovered.states[LANE]) == len(known)
+    assert (
+        "event=state_table_gone table=state/pop_checkpoints loss='records that the logs do not have any more'"
+        in caplog.text
+    )
+    with pytest.raises(Unavailable, match="is gone: the job merge makes it again"):
+        table.look()

@@ -78,6 +78,7 @@ def _commits() -> list[bytes]:
             configuration={"a": "b"},
             protocol=MESSAGE_PROTOCOL,
             now_ms=1,
+            transactions={},
         ),
     ]
 

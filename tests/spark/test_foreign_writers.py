@@ -106,3 +106,36 @@ def test_table_05_what_another_session_does_to_state_tables_counts_for_nothing(
     assert progress() == Committed(epoch, 99)
     assert [row.committed_offset for row in spark.table(table).collect()] == [99], "as Spark reads it, too"
     assert spark.table(f"delta.`{store.uri(TOPICS)}`").count() == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_table_06_state_tables_that_are_gone_are_made_again_from_what_the_logs_have(
+    spark: SparkSession, tables: QueueTables, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = tables.topic("orders", 2)
+    lanes = [LaneKey(topic.id, "billing", False, name) for name in topic.route.partitions]
+    epoch = tables.group().epoch
+    log = tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER))
+
+    def commit(lane: int, offset: int) -> None:
+        record = OffsetRecord(lane=lanes[lane], topic="orders", committed=Committed(epoch, offset))
+        log.append([Batch(rows_of_offset_records([record]))])
+
+    merger = Merger(tables.warehouse, tables.conf)
+    store = tables.warehouse.store
+    for lane in range(2):
+        commit(lane, 7)
+        merger.run(spark, NOW)
+    log.delete_below(1)
+    for table in (CONSUMER_OFFSETS, TOPICS):
+        store.delete_tree(table)
+    merger.run(spark, NOW)
+    assert "event=state_table_gone table=state/consumer_offsets" in caplog.text
+    found = spark.read.format("delta").load(store.uri(CONSUMER_OFFSETS)).collect()
+    assert [(row.partition, row.committed_offset) for row in found] == [(lanes[1].partition, 7)]
+    assert spark.read.format("delta").load(store.uri(TOPICS)).count() == 1
+    commit(0, 9)
+    merger.run(spark, NOW)
+    recovered = recover_progress(Warehouse.open(tables.conf.warehouse.uri), CLUSTER, [BROKER])
+    assert [recovered[lane].offset for lane in lanes] == [9, 7]
