@@ -15,8 +15,9 @@ import click
 
 from jobs.cli.place import opened, warehouse_uri
 from tables.log import Warehouse
-from tables.ops import Finding, Gravity, find_repair, repair, verify
+from tables.ops import Finding, Gravity, RepairKind, find_repair, repair, verify
 from tables.paths import PartitionRef, Space
+from tables.queue import put_up_fences, read_meta
 
 __all__ = ["verify_command"]
 
@@ -74,8 +75,16 @@ def _mend(warehouse: Warehouse, findings: Sequence[Finding], *, ask: bool) -> bo
                 break
             for moved in repair(warehouse, found):
                 click.echo(f"  kept: {moved}", err=True)
+            if found.kind is RepairKind.REFILL and ref.space is not Space.SYS:
+                _put_up_fences(warehouse, ref)
             mended = True
     return mended
+
+
+def _put_up_fences(warehouse: Warehouse, ref: PartitionRef) -> None:
+    meta = read_meta(warehouse.store)
+    for name, epoch in ({} if meta is None else put_up_fences(warehouse, meta, ref)).items():
+        click.echo(f"  put up again: fence {name} with epoch {epoch}", err=True)
 
 
 def _print(findings: Sequence[Finding], partitions: int, *, as_json: bool) -> None:

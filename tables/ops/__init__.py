@@ -15,7 +15,7 @@ from tables.ops.job_runs import (
     seconds_behind,
 )
 from tables.ops.offset_counts import RowCount, count_offsets, finding_of
-from tables.ops.repairs import find_repair, repair
+from tables.ops.repairs import RepairKind, find_repair, repair
 from tables.ops.verification import Finding, Gravity, inspect, verify
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Finding",
     "Gravity",
     "LastRun",
+    "RepairKind",
     "RowCount",
     "RunningRun",
     "count_offsets",

@@ -6,6 +6,10 @@
 A data file says which offsets it holds, has the requests of its producers in its footer, and every page of it has a
 checksum. So what a missing commit said about rows can be found again, as long as one file, and one only, fills each
 gap. Nothing behind the newest commit tells how far it went: it is refilled only while its damaged file is there.
+
+A commit that put up a fence has no rows, and tells no end. So commits that are gone behind the last end that is told
+may have had rows: a file that begins there is taken, although it may be one that lost its race, because what was
+acknowledged must not be lost. Fences are put up again by the metadata (`tables.queue.lost_fences`).
 """
 
 from __future__ import annotations
@@ -14,16 +18,28 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mq.errors import Corrupt
-from tables.delta import Commit, DataFile, LogCheckpoint, Snapshot, described_file, log_versions, read_commit
-from tables.paths import start_of_data_file
+from tables.delta import (
+    Commit,
+    DataFile,
+    LogCheckpoint,
+    Snapshot,
+    commit_name,
+    described_file,
+    log_versions,
+    read_commit,
+)
+from tables.paths import LOG_FOLDER, start_of_data_file
 from tables.store import FileMissing, Store
 
 __all__ = ["Refill", "find_refill"]
+
+_FENCE: Final = b'"operation":"FENCE"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +66,20 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
     if any(commit.author for commit in readable):
         return None
     files = _Files(store, folder, good, readable)
-    tail = newest - max([good.version, *(commit.version for commit in readable)])
+    told = max([good.version, *(commit.version for commit in readable if commit.end_offset is not None)])
+    behind = [version for version in missing if version > told]
+    with_rows = sum(_may_have_rows(store, folder, version) for version in behind)
     try:
-        cover = files.cover(good.min_offset, _end(good, readable), tail=tail)
+        cover = files.cover(good.min_offset, _end(good, readable), least=with_rows, most=len(behind))
     except Corrupt:
         return None
+    end = cover[-1].end if cover else good.end_offset
     last = commits[newest]
     state = replace(
         good.checkpoint(),
         version=newest,
         batch_id=f"refill-{uuid.uuid4().hex}" if last is None else last.batch_id,
-        end_offset=cover[-1].end,
+        end_offset=end,
         files=cover,
         fences=_fences(good, readable),
         is_guarded=good.is_guarded or any(commit.guards for commit in readable),
@@ -69,7 +88,7 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
         checkpoint=state,
         missing=missing,
         found=tuple(file for file in cover if file.path not in files.named),
-        begins_at=cover[0].start,
+        begins_at=cover[0].start if cover else end,
     )
 
 
@@ -78,6 +97,14 @@ def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit 
         return read_commit(store, folder, version, table_id)
     except (Corrupt, FileMissing):
         return None
+
+
+def _may_have_rows(store: Store, folder: str, version: int) -> bool:
+    """Return whether a damaged commit is there that does not say that it only puts up a fence."""
+    try:
+        return _FENCE not in store.read(f"{folder}/{LOG_FOLDER}/{commit_name(version)}").to_pybytes()
+    except FileMissing:
+        return False
 
 
 def _end(good: Snapshot, commits: list[Commit]) -> int:
@@ -111,10 +138,15 @@ class _Files:
             if with_start is not None:
                 self._unnamed.setdefault(with_start, []).append(name)
 
-    def cover(self, start: int, end: int, *, tail: int) -> list[DataFile]:
-        """Return files that lie end to end, up to `end` and `tail` files more; raises `Corrupt` if there are none.
+    def cover(self, start: int, end: int, *, least: int, most: int) -> list[DataFile]:
+        """Return files that lie end to end, up to `end`, and from `least` to `most` more.
 
         They begin at `start`, or behind the oldest files if these are gone: the removal of them may be what is missing.
+
+        Raises
+        ------
+        Corrupt
+            There are none, or there is a doubt.
         """
         chosen = self._leading_to(end)
         at = start if start in chosen else self._after_gone(start)
@@ -122,11 +154,11 @@ class _Files:
         while at < end:
             found.append(self._at(chosen, at))
             at = found[-1].end
-        for _ in range(tail):
+        for number in range(most):
+            if number >= least and at not in self._unnamed:
+                break
             found.append(self._at({at: self._best(at, lambda file: True)}, at))
             at = found[-1].end
-        if not found:
-            raise Corrupt(f"{self._folder}: there are no files, and the log ended at {end}")
         return found
 
     def _after_gone(self, offset: int) -> int:

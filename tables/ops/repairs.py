@@ -297,8 +297,9 @@ def _find_refill(store: Store, ref: PartitionRef) -> Repair | None:
     if found.found:
         text += f"; {len(found.found)} files that no other commit names hold their messages"
     else:
-        text += "; they held no messages, and whether one put up a fence is not known"
-    text += f"; offsets {found.begins_at} to {state.end_offset - 1} are there"
+        text += "; they held no messages"
+    if state.end_offset > found.begins_at:
+        text += f"; offsets {found.begins_at} to {state.end_offset - 1} are there"
     return Repair(ref=ref, kind=RepairKind.REFILL, version=state.version, text=text)
 
 

@@ -9,6 +9,7 @@ from tables.queue.delay_times import DeliverTimes
 from tables.queue.delayed_rows import producer_in_delay, with_destination
 from tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_of_lists
 from tables.queue.lane_states import LaneStates
+from tables.queue.lost_fences import put_up_fences
 from tables.queue.merge_plan import (
     MERGED_TABLES,
     MergePlan,
@@ -119,6 +120,7 @@ __all__ = [
     "offset_records_of",
     "producer_in_delay",
     "put_plan",
+    "put_up_fences",
     "read_meta",
     "read_plan",
     "records_of",

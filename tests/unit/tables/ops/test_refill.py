@@ -79,6 +79,38 @@ def test_rely_09_fences_that_other_commits_tell_of_stay(open_warehouse: OpenWare
     assert dict(refill(open_warehouse).fences) == {"broker": 3}
 
 
+@pytest.mark.parametrize(
+    ("steps", "gone", "bodies"),
+    [
+        ("ff", [1], []),
+        ("ff", [2], []),
+        ("af", [2], [b"m1"]),
+        ("faf", [1, 3], [b"m2"]),
+        ("aafa", [3], [b"m1", b"m2", b"m4"]),
+        ("aaf", [2], [b"m1", b"m2"]),
+        ("af", [1], [b"m1"]),
+    ],
+)
+def test_rely_09_a_fence_that_is_gone_costs_no_message(
+    open_warehouse: OpenWarehouse, files: MemoryStore, steps: str, gone: list[int], bodies: list[bytes]
+) -> None:
+    """A fence tells no end: a file that begins there may be of a commit before it that is gone, too."""
+    writer = open_warehouse().create(REF)
+    for number, step in enumerate(steps, start=1):
+        if step == "a":
+            writer.append([batch(b"m%d" % number)])
+        else:
+            writer.fence("broker", number)
+    for version in gone:
+        if version == len(steps):
+            flip(files, commit_key(version))
+        else:
+            files.delete(commit_key(version))
+    log = refill(open_warehouse)
+    assert all_bodies(log) == bodies
+    assert log.append([batch(b"next")])[0].base_offset == len(bodies)
+
+
 def test_rely_09_what_no_file_holds_is_not_invented(open_warehouse: OpenWarehouse, files: MemoryStore) -> None:
     writer = open_warehouse().create(REF)
     for body in numbered_bodies("m", 4):
