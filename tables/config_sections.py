@@ -20,6 +20,7 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
+from mq.members import SESSION_MS_MAX, SESSION_MS_MIN
 from mq.names import check_broker
 from mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 from mq.queue_limits import (
@@ -131,6 +132,8 @@ class ServiceSettings:
     kafka_idle_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
     #: Partitions of a topic that a Kafka client makes without a number, or by its first use; 0 for the default route.
     kafka_partitions: Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)] = 0
+    #: Shortest session of a member of a Kafka group, in milliseconds: so soon it may be taken for gone.
+    kafka_session_min_ms: Annotated[int, Meta(ge=1_000, le=SESSION_MS_MAX)] = SESSION_MS_MIN
     #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: The other clusters that may share global topics with this one, each as NAME=URL; a name may have several URLs.

@@ -28,6 +28,7 @@ __all__ = ["ClassicGroup", "Joined", "Joining", "Member", "MemberError", "Phase"
 #: How long the first member waits for others that start with it.
 INITIAL_DELAY_MS: Final = 500
 MEMBERS_MAX: Final = 1_000
+#: Of sessions, unless the settings say another least one: what Kafka's brokers take.
 SESSION_MS_MIN: Final = 6_000
 SESSION_MS_MAX: Final = 1_800_000
 #: Most time that members have to join again, whatever they say: Kafka takes any, and some clients say 24 days.
@@ -111,7 +112,9 @@ class Synced(NamedTuple):
 class ClassicGroup:
     """One group. Calls that wait are answered later: `take_joined` and `take_synced` say whose answers are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_ms_min: int = SESSION_MS_MIN) -> None:
+        """`session_ms_min` is the shortest session that a member may have."""
+        self._session_ms_min = session_ms_min
         self.phase = Phase.EMPTY
         self.generation = 0
         self.protocol_type = ""
@@ -174,8 +177,9 @@ class ClassicGroup:
         return holder
 
     def _check_joining(self, member: str, said: Joining) -> None:
-        if not SESSION_MS_MIN <= said.session_ms <= SESSION_MS_MAX:
-            detail = f"session timeout must be from {SESSION_MS_MIN} to {SESSION_MS_MAX} ms, not {said.session_ms}"
+        if not self._session_ms_min <= said.session_ms <= SESSION_MS_MAX:
+            bounds = f"from {self._session_ms_min} to {SESSION_MS_MAX} ms"
+            detail = f"session timeout must be {bounds} (service.kafka_session_min_ms), not {said.session_ms}"
             raise Refused(detail, code="invalid_session_timeout")
         if member and member not in self.members and member not in self._given:
             raise MemberError(f"member {member} is not in the group", code="unknown_member")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from mq import Admin, Producer
@@ -339,3 +341,21 @@ def _until_stored(served: Served, program: Any, topic: str, wanted: list[str]) -
 def _properties(path: Path, settings: dict[str, str]) -> str:
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return str(path)
+
+
+def test_kafka_24_javas_consumer_reads_what_goes_out_in_every_compression(served) -> None:
+    names = {f"codec.{one}" for one in ("gzip", "lz4", "snappy", "zstd")}
+    tools, server = Java(GENERATIONS["4.3"]), ("--bootstrap-server", served.address)
+    client = AdminClient({"bootstrap.servers": served.address})
+    made = [NewTopic(name, 1, config={"compression.type": name.partition(".")[2]}) for name in names]
+    for future in client.create_topics(made).values():
+        future.result(30)
+    # more than one block of lz4, some of it as random as can be
+    sent = {f"{name} {at} {random.Random(at).randbytes(100).hex() * (at % 3)}" for name in names for at in range(1_000)}
+    producer = KafkaProducer({"bootstrap.servers": served.address})
+    for text in sent:
+        producer.produce(text.partition(" ")[0], text)
+    assert producer.flush(60) == 0
+    asked = ("--include", r"codec\..*", "--from-beginning", "--max-messages", str(len(sent)), "--timeout-ms", "60000")
+    read = tools.run("org.apache.kafka.tools.consumer.ConsoleConsumer", *server, *asked)
+    assert set(read) & sent == sent

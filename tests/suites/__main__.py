@@ -44,7 +44,7 @@ class Suite:
 
 
 SUITES: Final = {
-    "kafka-python": Suite(play_kafka_python),
+    "kafka-python": Suite(play_kafka_python, {"service_kafka_session_min_ms": "1000"}),
     "aiokafka": Suite(play_aiokafka, {"service_kafka_partitions": "2"}, needs="AIOKAFKA"),
     "kgo": Suite(play_kgo),
     "kafka-go": Suite(play_kafka_go),

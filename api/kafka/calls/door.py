@@ -111,7 +111,7 @@ class Door:
         )
         node = shown_of_node(service.settings, places.here.id, advertised, MECHANISMS)
         self._configs = Configs(places, topics, audit, node)
-        self._members = Members(groups, service.hosting)
+        self._members = Members(groups, service.hosting, session_ms_min=settings.kafka_session_min_ms)
         self._lists = GroupLists(self._members, groups, service.hosting, audit)
         self._committed = OffsetFetches(
             places, topics, service.meta, groups, service.lanes, service.moved, service.progress

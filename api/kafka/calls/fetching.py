@@ -27,8 +27,9 @@ from api.kafka.messages import (
     FetchResponse,
     error_code_of,
 )
-from api.kafka.records import encode_records
+from api.kafka.records import Compression, encode_records
 from api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
+from api.kafka.settings import compression_of
 from api.log import Gauge, Metrics, Partition, Partitions
 from api.reading import FetchQuery, PartitionReader, QueueReader
 from api.sending import INLINE_BYTES
@@ -231,8 +232,10 @@ class Fetching:
         records = b""
         if found.rows.num_rows and bytes_max:
             ticket.grow(max(0, held + found.rows.nbytes - ticket.bytes))
-            encode = partial(_encoded, found)
-            records = encode() if found.rows.nbytes <= INLINE_BYTES else await self._partitions.run(encode)
+            compression = compression_of(asked.topic.topic.kafka)
+            encode = partial(_encoded, found, compression)
+            is_short = found.rows.nbytes <= INLINE_BYTES and compression is Compression.NONE
+            records = encode() if is_short else await self._partitions.run(encode)
         return Chunk(
             found.status, records, found.rows.num_rows, found.next_offset, found.min_offset, found.max_offset, queue
         )
@@ -276,7 +279,8 @@ def _code_of(error: DeltaMQError) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _TRY_AGAIN else code
 
 
-def _encoded(found: Fetched) -> bytes:
+def _encoded(found: Fetched, compression: Compression) -> bytes:
     """Return rows as one batch: their offsets are dense."""
     base_offset = found.rows.column("offset")[0].as_py()
-    return encode_records(records_of(found.rows), base_offset=base_offset, native=native_encoder())
+    records = records_of(found.rows)
+    return encode_records(records, base_offset=base_offset, compression=compression, native=native_encoder())

@@ -64,7 +64,7 @@ Waiters = dict[str, asyncio.Future[None]]
 class _Hosted:
     """A group, and the requests that wait for it."""
 
-    group: ClassicGroup = field(default_factory=ClassicGroup)
+    group: ClassicGroup
     joins: Waiters = field(default_factory=dict)
     syncs: Waiters = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
@@ -73,7 +73,9 @@ class _Hosted:
 class Members:
     """The members of all groups; used on the event loop."""
 
-    def __init__(self, groups: Groups, hosting: Hosting) -> None:
+    def __init__(self, groups: Groups, hosting: Hosting, *, session_ms_min: int) -> None:
+        """`session_ms_min` is the shortest session that a member may have."""
+        self._session_ms_min = session_ms_min
         self._groups = groups
         self._hosting = hosting
         self._loop = asyncio.get_running_loop()
@@ -143,7 +145,7 @@ class Members:
     def _entered(self, name: str) -> _Hosted:
         """Return a group, with or without members."""
         self._check_here()
-        return self._hosted.setdefault(name, _Hosted())
+        return self._hosted.setdefault(name, _Hosted(ClassicGroup(self._session_ms_min)))
 
     def _of(self, name: str) -> _Hosted:
         """Return a group that has members; raise `MemberError` (`unknown_member`) if it has none."""

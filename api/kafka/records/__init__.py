@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api.kafka.records.batch import BatchHeader, batches_of
 from api.kafka.records.columns import Records
+from api.kafka.records.compression import Compression
 from api.kafka.records.decode import decode_batches, expanded_batch
 from api.kafka.records.encode import encode_records
 from api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
@@ -13,6 +14,7 @@ __all__ = [
     "DECODER_SOURCE",
     "ENCODER_SOURCE",
     "BatchHeader",
+    "Compression",
     "Int64s",
     "NativeDecoder",
     "NativeEncoder",

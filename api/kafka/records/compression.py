@@ -7,6 +7,7 @@ snappy                     one raw block, or blocks in the framing of the librar
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -22,6 +23,13 @@ _XERIAL_HEADER_BYTES: Final = 16
 _XERIAL_VERSIONS: Final = b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _PIECE_BYTES: Final = 256 * 1024
+#: The head of a frame of blocks of at most 64 KiB that do not depend on each other, without checksums: Java's clients
+#: read no others.
+_LZ4_HEAD: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+#: In a block's length, that it is as it was.
+_LZ4_PLAIN: Final = 1 << 31
+_LZ4_END: Final = bytes(4)
 
 
 class Compression(enum.IntEnum):
@@ -107,20 +115,40 @@ def _block(data: memoryview, left: int, bytes_max: int | None = None) -> bytes:
 
 
 def compressed(data: bytes | memoryview, by: Compression, *, xerial: bool = True) -> bytes:
-    """Return records compressed; snappy in xerial's framing, which all clients read, unless told otherwise."""
+    """Return records compressed, fast rather than small.
+
+    snappy is in xerial's framing, which all clients read, unless told otherwise.
+    """
     if by is Compression.NONE:
         return bytes(data)
+    if by is Compression.LZ4:
+        return b"".join([_LZ4_HEAD, *_lz4_blocks(memoryview(data)), _LZ4_END])
     if by is Compression.SNAPPY:
-        codec = pa.Codec("snappy")
-        if not xerial:
-            return bytes(codec.compress(data, asbytes=True))
-        blocks = [
-            bytes(codec.compress(data[at : at + _XERIAL_BLOCK_BYTES], asbytes=True))
-            for at in range(0, len(data), _XERIAL_BLOCK_BYTES)
-        ]
-        framed = b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
-        return _XERIAL + _XERIAL_VERSIONS + framed
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, _STREAMS[by]) as stream:
-        stream.write(data)
-    return bytes(sink.getvalue().to_pybytes())
+        return _snapped(data) if xerial else _packed(pa.Codec("snappy"), data)
+    return _packed(pa.Codec(_STREAMS[by], compression_level=1), data)
+
+
+def _packed(codec: pa.Codec, data: bytes | memoryview) -> bytes:
+    return bytes(codec.compress(data, asbytes=True))
+
+
+def _snapped(data: bytes | memoryview) -> bytes:
+    codec = pa.Codec("snappy")
+    starts = range(0, len(data), _XERIAL_BLOCK_BYTES)
+    blocks = [_packed(codec, data[at : at + _XERIAL_BLOCK_BYTES]) for at in starts]
+    framed = b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+    return _XERIAL + _XERIAL_VERSIONS + framed
+
+
+def _lz4_blocks(data: memoryview) -> Iterator[bytes | memoryview]:
+    """Yield the blocks of a frame, each behind its length."""
+    codec = pa.Codec("lz4_raw")
+    for at in range(0, len(data), _LZ4_BLOCK_BYTES):
+        plain = data[at : at + _LZ4_BLOCK_BYTES]
+        block = _packed(codec, plain)
+        if len(block) < len(plain):
+            yield len(block).to_bytes(4, "little")
+            yield block
+        else:
+            yield (len(plain) | _LZ4_PLAIN).to_bytes(4, "little")
+            yield plain

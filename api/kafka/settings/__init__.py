@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.kafka.settings.changes import Change, Changes, Operation, changes_of
 from api.kafka.settings.nodes import shown_of_node
-from api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, shown_of_topic
+from api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, compression_of, shown_of_topic
 from api.kafka.settings.values import Shown
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Operation",
     "Shown",
     "changes_of",
+    "compression_of",
     "shown_of_node",
     "shown_of_topic",
 ]

@@ -12,7 +12,7 @@ from typing import Final
 from api.kafka.settings.topics import TOPIC_SETTINGS
 from api.kafka.settings.values import INT_MAX, Kind, Shown, Source
 from mq.limits import FETCH_BYTES_MAX, PRODUCER_WINDOW_MS, RETENTION_MS_DEFAULT
-from mq.members import MEMBERS_MAX, SESSION_MS_MAX, SESSION_MS_MIN
+from mq.members import MEMBERS_MAX, SESSION_MS_MAX
 from mq.queue_limits import COMMIT_METADATA_BYTES_MAX
 from mq.routing import DEFAULT_PARTITIONS
 from tables.config_sections import ServiceSettings, TlsClientAuth
@@ -32,7 +32,7 @@ def shown_of_node(settings: ServiceSettings, node_id: int, advertised: str, mech
     return [
         *_own(settings, node_id, advertised),
         *_access(settings, mechanisms),
-        *_of_groups(),
+        *_of_groups(settings),
         *_of_topics(),
     ]
 
@@ -74,9 +74,10 @@ def _access(settings: ServiceSettings, mechanisms: Sequence[str]) -> Iterator[Sh
     yield _set("ssl.client.auth", Kind.STRING, _CLIENT_AUTH[settings.tls_client_auth], "service.tls_client_auth.")
 
 
-def _of_groups() -> Iterator[Shown]:
+def _of_groups(settings: ServiceSettings) -> Iterator[Shown]:
     yield _fixed("group.coordinator.rebalance.protocols", Kind.LIST, "classic", "The protocols of consumer groups.")
-    yield _fixed("group.min.session.timeout.ms", Kind.INT, SESSION_MS_MIN, "Shortest session of a member.")
+    shortest = settings.kafka_session_min_ms
+    yield _set("group.min.session.timeout.ms", Kind.INT, shortest, "service.kafka_session_min_ms.")
     yield _fixed("group.max.session.timeout.ms", Kind.INT, SESSION_MS_MAX, "Longest session of a member.")
     yield _fixed("group.max.size", Kind.INT, MEMBERS_MAX, "Most members of a group.")
     yield _fixed("offset.metadata.max.bytes", Kind.INT, COMMIT_METADATA_BYTES_MAX, "Longest text of a commit.")

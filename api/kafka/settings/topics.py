@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from api.kafka.records import Compression
 from api.kafka.settings.values import (
     INT_MAX,
     LONG_MAX,
@@ -28,13 +29,22 @@ from api.kafka.settings.values import (
 from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
 from mq.meta import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
 
-__all__ = ["PARTITIONER", "TOPIC_SETTINGS", "clash", "shown_of_topic"]
+__all__ = ["PARTITIONER", "TOPIC_SETTINGS", "clash", "compression_of", "shown_of_topic"]
 
 PARTITIONER: Final = "deltamq.partitioner"
 _KEPT: Final = "Kept and shown. Nothing here depends on it."
 _MIN_LAG: Final = "min.compaction.lag.ms"
 _MAX_LAG: Final = "max.compaction.lag.ms"
-_COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_COMPRESSION: Final = "compression.type"
+_COMPRESSIONS: Final = {
+    "zstd": Compression.ZSTD,
+    "lz4": Compression.LZ4,
+    "snappy": Compression.SNAPPY,
+    "gzip": Compression.GZIP,
+    "uncompressed": Compression.NONE,
+    # The tables do not keep how records came.
+    "producer": Compression.NONE,
+}
 
 
 def _ints(default: int, read: Read, of_node: str | None = None) -> Setting:
@@ -109,7 +119,13 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = {
         "min.insync.replicas",
         "Kept and shown. What is acknowledged is in the table; the store keeps the copies.",
     ),
-    "compression.type": Setting(Kind.STRING, "producer", one_of(*_COMPRESSIONS), "compression.type", _KEPT),
+    _COMPRESSION: Setting(
+        Kind.STRING,
+        "producer",
+        one_of(*_COMPRESSIONS),
+        "compression.type",
+        "How records go out to Kafka's clients; with producer as with uncompressed. The tables have their own.",
+    ),
     "compression.gzip.level": _ints(-1, whole(1, 9, -1), "compression.gzip.level"),
     "compression.lz4.level": _ints(9, whole(1, 17), "compression.lz4.level"),
     "compression.zstd.level": _ints(3, whole(-131_072, 22), "compression.zstd.level"),
@@ -142,6 +158,11 @@ def clash(kept: Mapping[str, str]) -> tuple[str, str] | None:
     """Return two settings that contradict each other, as Kafka sees it; None if there are none."""
     low, high = (int(kept.get(name, TOPIC_SETTINGS[name].default)) for name in (_MIN_LAG, _MAX_LAG))
     return (_MIN_LAG, _MAX_LAG) if low > high else None
+
+
+def compression_of(kept: Mapping[str, str]) -> Compression:
+    """Return how the records of a topic go out that keeps these settings of Kafka's."""
+    return _COMPRESSIONS[kept.get(_COMPRESSION, "producer")]
 
 
 def shown_of_topic(settings: TopicSettings, kept: Mapping[str, str]) -> list[Shown]:

@@ -258,6 +258,12 @@ def test_kafka_23_a_session_has_six_seconds_to_thirty_minutes(ms: int) -> None:
     assert _code(lambda: ClassicGroup().join(0, "", "a", _said(session_ms=ms))) == "invalid_session_timeout"
 
 
+def test_kafka_23_shorter_sessions_are_taken_where_the_settings_allow_them() -> None:
+    group = ClassicGroup(session_ms_min=2_000)
+    assert group.join(0, "", "a", _said(session_ms=2_000)) == "a"
+    assert _code(lambda: group.join(0, "", "b", _said(session_ms=1_999))) == "invalid_session_timeout"
+
+
 class Members(RuleBasedStateMachine):
     """Members that do anything at any time; nobody waits for ever, and a generation has one plan."""
 
