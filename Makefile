@@ -11,7 +11,7 @@ WORKERS ?= 3
 UNIT_WORKERS = $(if $(filter file,$(origin WORKERS)),4,$(WORKERS))
 # Some tests of `make faults` use all cores, most of them one: one process, unless it is asked for more
 FAULT_WORKERS = $(if $(filter file,$(origin WORKERS)),,-n $(WORKERS) --dist loadscope --no-loadscope-reorder)
-# Files of `make unit` lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
+# Files of tests lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
 FAST_TMP = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2097152 { print "TMPDIR=/dev/shm" }')
 # Services and Spark's workers are started by the hundred: they compile the modules once
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,7 +55,7 @@ compiled: setup ## Compile the tests once: each process of `make test` would do 
 	-@test -d tests/__pycache__ || $(VENV)/python -m pytest --collect-only --quiet -n 0 > /dev/null
 
 test: setup classes compiled ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
-	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
+	$(FAST_TMP) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
 
 unit: setup compiled ## Run the tests that need no Spark and no service process
 	$(FAST_TMP) $(VENV)/python -m pytest -n $(UNIT_WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)

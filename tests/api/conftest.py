@@ -27,10 +27,16 @@ def topic() -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Play the tests of a module that is marked `static_too` against static topics as well."""
-    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    """Play the tests of a module that is marked `static_too` against static topics as well.
+
+    Those that start a service for each test are played a second time by `make faults` alone, unless it is `always`.
+    """
+    marks = {mark.name: mark for mark in reversed(list(metafunc.definition.iter_markers()))}
     if "static_too" not in marks or "plain_only" in marks:
         return
+    always = marks["static_too"].kwargs.get("always")
     for fixture, scope in (("api", "module"), ("queue", "function")):
         if fixture in metafunc.fixturenames:
-            metafunc.parametrize(fixture, ["plain", "static"], indirect=True, scope=scope)
+            seldom = () if always or scope == "module" else (pytest.mark.long,)
+            kinds = ["plain", pytest.param("static", marks=seldom)]
+            metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from api.serve import serve_command
 from tables.config import conf_folder, load
-from tests.forked import Forked
+from tests.forked import Forked, run_forked
 
 COMMAND = [sys.executable, "-c", "from api.serve import serve_command; serve_command()"]
 
@@ -244,7 +244,7 @@ def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
     for warehouse, told in ((str(occupied), "file"), ("ftp://host/x", "ftp:// is not supported")):
-        ended = subprocess.run([*COMMAND, "--warehouse", warehouse, "--port", "0"], capture_output=True, text=True)
+        ended = run_forked("mq.client.cli", "serve", "--warehouse", warehouse, "--port", "0")
         assert ended.returncode != 0 and ended.stdout == ""
         (line,) = [line for line in ended.stderr.splitlines() if "event=start_failed" in line]
         assert told in line and "Traceback" not in ended.stderr

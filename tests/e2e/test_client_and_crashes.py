@@ -36,7 +36,7 @@ def test_send_05_a_service_that_dies_under_load_stores_each_message_once_in_orde
 ) -> None:
     with Admin(service.url) as admin:
         admin.create_topic("orders", partitions=3)
-    crashes = 3
+    crashes = 2
     with Producer(service.url, retries=1_000, timeout_s=60, request_timeout_s=5) as producer:
         stop = threading.Event()
         sent = []

@@ -159,7 +159,7 @@ MORE_DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["strict", "available"])
+@pytest.mark.parametrize("mode", ["strict", pytest.param("available", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("dying", "point", "target"),
     [*DEATHS, *(pytest.param(*death, marks=pytest.mark.long) for death in MORE_DEATHS)],
@@ -215,6 +215,7 @@ def test_static_21_a_request_of_both_clusters_is_stored_once_though_the_one_that
             assert [body for _, body in clusters.read(name, queue)] == [f"m{at}" for at in range(6) if at % 2 == queue]
 
 
+@pytest.mark.long
 def test_static_16_a_commit_that_is_cut_short_passes_no_message_and_is_finished_by_the_same_again(
     clusters: Killable,
 ) -> None:
@@ -254,6 +255,7 @@ def test_static_16_a_commit_that_is_cut_short_passes_no_message_and_is_finished_
     assert committed("east") == committed("west") == 3
 
 
+@pytest.mark.long
 def test_sec_06_clusters_with_keys_go_on_after_a_kill_with_their_proofs(guarded_clusters: Killable) -> None:
     test_static_19_a_kill_at_any_step_of_a_remapping_between_clusters_loses_and_doubles_nothing(
         guarded_clusters, "west", "global.after_adopt@2", "west", "strict"
@@ -262,7 +264,14 @@ def test_sec_06_clusters_with_keys_go_on_after_a_kill_with_their_proofs(guarded_
     assert reply.status == 401
 
 
-@pytest.mark.parametrize("point", ["global.after_create", "global.after_hand_out@1", "global.after_held"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("global.after_create", marks=pytest.mark.long),
+        "global.after_hand_out@1",
+        pytest.param("global.after_held", marks=pytest.mark.long),
+    ],
+)
 def test_static_19_a_creation_that_was_killed_is_finished_by_the_same_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -396,6 +396,7 @@ def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
 
 
 @pytest.mark.promise("LOCK-12")
+@pytest.mark.long
 def test_meta_01_a_killed_process_is_taken_over_and_every_key_goes_on_in_order(
     short_lives: None, tmp_path: Path, topic: str, feed: Callable[..., Feed]
 ) -> None:
@@ -430,6 +431,7 @@ def test_meta_01_a_killed_process_is_taken_over_and_every_key_goes_on_in_order(
             service.close()
 
 
+@pytest.mark.long
 def test_route_06_an_expansion_of_a_strict_topic_under_load_keeps_every_key_in_order(
     service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
 ) -> None:

@@ -29,7 +29,7 @@ def postgresql_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> OutboxDatabase:
     if request.param == "sqlite":
         return sqlite_database(tmp_path)
@@ -133,6 +133,7 @@ def wait_until(condition: Callable[[], bool], relay: OutboxRelay) -> None:
     raise AssertionError(f"the condition did not come true in time: {relay.stats()}")
 
 
+@pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)
 def test_send_07_two_relays_of_which_one_is_killed_store_each_message_once(
     shared_service: ServiceProcess, database: OutboxDatabase, topic: str
 ) -> None:

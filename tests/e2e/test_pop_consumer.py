@@ -132,7 +132,7 @@ def test_batches_arrive_once_each(pop_service: ServiceProcess, topic: str, setti
 
 
 @pytest.mark.static_too(always=True)
-@pytest.mark.parametrize("order", [True, "key"])
+@pytest.mark.parametrize("order", [pytest.param(True, marks=pytest.mark.long), "key"])
 def test_pop_16_pop_17_order_holds_with_two_consumers(pop_service: ServiceProcess, topic: str, order: Any) -> None:
     fill(pop_service.url, topic, 300)
     group = f"ordered-{topic}"
@@ -218,7 +218,7 @@ def test_pop_14_a_service_that_is_killed_loses_no_message(small_times: Path, top
 
 
 @pytest.mark.promise("SDK-4")
-@pytest.mark.parametrize("order", [True, "key"])
+@pytest.mark.parametrize("order", [pytest.param(True, marks=pytest.mark.long), "key"])
 @pytest.mark.static_too(always=True)
 def test_pop_20_lost_answers_hold_no_partition(pop_service: ServiceProcess, topic: str, order: Any) -> None:
     """A lease lasts for longer than the test may: each message comes once, and what was lost at once again."""

@@ -225,6 +225,7 @@ def test_static_08_queues_move_again_and_again_while_everything_is_read_once_and
     assert run("topic", "repair", "orders").stdout == "orders: nothing to repair\n"
 
 
+@pytest.mark.long
 def test_static_18_the_command_line_reads_and_shows_logical_queues(two: Two) -> None:
     run = command_at(two.b)
     assert run("topic", "create", "orders", "--static", "--queues", "2").returncode == 0
@@ -253,6 +254,7 @@ def test_static_18_the_command_line_reads_and_shows_logical_queues(two: Two) -> 
     assert document(run("group", "show", "billing", "--json"))["topics"][0]["lag"] == 0
 
 
+@pytest.mark.long
 def test_static_05_a_mapping_that_is_lost_is_named_and_made_anew(two: Two, tmp_path: Path) -> None:
     run = command_at(two.b)
     assert run("topic", "create", "orders", "--static", "--queues", "2").returncode == 0
@@ -286,11 +288,12 @@ def test_static_05_a_mapping_that_is_lost_is_named_and_made_anew(two: Two, tmp_p
     [
         ("fence.before_commit", "available"),
         ("seal.after_fence", "strict"),
-        pytest.param("seal.after_fence", "available", marks=pytest.mark.long),
-        pytest.param("seal.after_event", "strict", marks=pytest.mark.long),
+        ("seal.after_fence", "available"),
+        ("seal.after_event", "strict"),
     ],
     indirect=["dying"],
 )
+@pytest.mark.long
 def test_static_11_a_remapping_whose_process_is_killed_is_finished_by_another(dying: list[Broker], mode: str) -> None:
     first, second = dying
     urls = [first.url, second.url]

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,27 +116,38 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Two]:
+def two(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Two]:
     """Both; a test may arm failpoints of one of them: `parametrize("two", [{"a": "..."}], indirect=True)`.
 
     So may it give them another lease: `{"lease_ms": "..."}`.
     """
-    armed: dict[str, str] = getattr(request, "param", {})
-    for name, value in _LEASE.items():
-        monkeypatch.setenv(name, value)
-    if "lease_ms" in armed:
-        monkeypatch.setenv("DELTAMQ_SERVICE_LEASE_MS", armed["lease_ms"])
-    monkeypatch.setenv("DELTAMQ_FAILPOINTS", armed.get("a", ""))
-    a = Broker(tmp_path / "warehouse", "broker-a")
-    monkeypatch.setenv("DELTAMQ_FAILPOINTS", armed.get("b", ""))
-    b = Broker(tmp_path / "warehouse", "broker-b")
-    monkeypatch.delenv("DELTAMQ_FAILPOINTS")
-    try:
-        until(lambda: a.serves() == {"broker-a": a.url, "broker-b": b.url} == b.serves())
-        yield Two(a, b)
-    finally:
-        a.process.close()
-        b.process.close()
+    with two_processes(tmp_path / "warehouse", **getattr(request, "param", {})) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def unhurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    """Both, for tests that end neither."""
+    with two_processes(tmp_path_factory.mktemp("two") / "warehouse") as found:
+        yield found
+
+
+@contextmanager
+def two_processes(warehouse: Path, *, a: str = "", b: str = "", lease_ms: str = "") -> Iterator[Two]:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as ended:
+        for name, value in _LEASE.items():
+            patch.setenv(name, value)
+        if lease_ms:
+            patch.setenv("DELTAMQ_SERVICE_LEASE_MS", lease_ms)
+        patch.setenv("DELTAMQ_FAILPOINTS", a)
+        one = Broker(warehouse, "broker-a")
+        ended.callback(one.process.close)
+        patch.setenv("DELTAMQ_FAILPOINTS", b)
+        other = Broker(warehouse, "broker-b")
+        ended.callback(other.process.close)
+        patch.delenv("DELTAMQ_FAILPOINTS")
+        until(lambda: one.serves() == {"broker-a": one.url, "broker-b": other.url} == other.serves())
+        yield Two(one, other)
 
 
 def _handles(reply: Reply) -> list[str]:
@@ -148,8 +160,8 @@ def _bodies(reply: Reply) -> list[str]:
     return sorted(message["body"] for message in reply.json["messages"])
 
 
-def _is_at(broker: Broker, partition: str, offset: int) -> bool:
-    return _offsets(broker, "orders", "billing").get(partition) == offset
+def _is_at(broker: Broker, topic: str, partition: str, offset: int) -> bool:
+    return _offsets(broker, topic, "billing").get(partition) == offset
 
 
 def _offsets(broker: Broker, topic: str, group: str) -> dict[str, int]:
@@ -160,30 +172,30 @@ def _offsets(broker: Broker, topic: str, group: str) -> dict[str, int]:
 
 
 @pytest.mark.promise("HOST-1")
-def test_meta_01_clients_find_every_broker_by_one_call(two: Two) -> None:
-    assert two.a.meta_owner() == two.b.meta_owner() == two.a.url
-    hosts = two.b.call("GET", "/v1/cluster").json["hosts"]
+def test_meta_01_clients_find_every_broker_by_one_call(unhurt: Two) -> None:
+    assert unhurt.a.meta_owner() == unhurt.b.meta_owner() == unhurt.a.url
+    hosts = unhurt.b.call("GET", "/v1/cluster").json["hosts"]
     assert {tuple(host["brokers"]): host["address"] for host in hosts} == {
-        ("broker-a",): two.a.url,
-        ("broker-b",): two.b.url,
+        ("broker-a",): unhurt.a.url,
+        ("broker-b",): unhurt.b.url,
     }
 
 
-def test_route_02_a_topic_gets_both_brokers_whoever_makes_it(two: Two) -> None:
-    assert two.b.send("orders", "x").status == 200
-    shown = two.a.call("GET", "/v1/topics/orders").json
-    assert [one["partition"] for one in shown["partitions"]] == ["orders@broker-a", "orders@broker-b"]
+def test_route_02_a_topic_gets_both_brokers_whoever_makes_it(unhurt: Two, topic: str) -> None:
+    assert unhurt.b.send(topic, "x").status == 200
+    shown = unhurt.a.call("GET", f"/v1/topics/{topic}").json
+    assert [one["partition"] for one in shown["partitions"]] == [f"{topic}@broker-a", f"{topic}@broker-b"]
 
 
-def test_meta_02_any_process_appends_to_any_partition(two: Two) -> None:
-    names = ("orders@broker-a", "orders@broker-b")
-    for number, broker in enumerate((two.a, two.b) * 10):
+def test_meta_02_any_process_appends_to_any_partition(unhurt: Two, topic: str) -> None:
+    names = (f"{topic}@broker-a", f"{topic}@broker-b")
+    for number, broker in enumerate((unhurt.a, unhurt.b) * 10):
         for name in names:
-            assert broker.send("orders", f"{number}", partition=name).status == 200
-    for broker in (two.a, two.b):
+            assert broker.send(topic, f"{number}", partition=name).status == 200
+    for broker in (unhurt.a, unhurt.b):
         for name in names:
             # What another process appended is seen when one reads at the end of what is known.
-            path = f"/v1/topics/orders/partitions/{quote(name, safe='')}/messages?max_messages=100"
+            path = f"/v1/topics/{topic}/partitions/{quote(name, safe='')}/messages?max_messages=100"
             broker.call("GET", f"{path}&offset=19&wait_ms=5000")
 
             def fetched(broker: Broker = broker, path: str = path) -> list[dict[str, Any]] | None:
@@ -194,50 +206,50 @@ def test_meta_02_any_process_appends_to_any_partition(two: Two) -> None:
             assert [(one["offset"], one["body"]) for one in found] == [(at, f"{at}") for at in range(20)]
 
 
-def test_meta_01_a_pop_of_anothers_partition_is_answered_by_its_owner(two: Two) -> None:
-    assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
-    popped = two.a.pop("orders", "billing", partition="orders@broker-b")
+def test_meta_01_a_pop_of_anothers_partition_is_answered_by_its_owner(unhurt: Two, topic: str) -> None:
+    assert unhurt.a.send(topic, "x", "y", partition=f"{topic}@broker-b").status == 200
+    popped = unhurt.a.pop(topic, "billing", partition=f"{topic}@broker-b")
     assert _bodies(popped) == ["x", "y"]
-    assert two.b.pop("orders", "billing", partition="orders@broker-b").json["messages"] == [], "one lane, one owner"
-    assert two.a.ack("billing", *_handles(popped)).json == {"acked": 2, "failed": []}
-    for broker in (two.a, two.b):
-        until(partial(_is_at, broker, "orders@broker-b", 2))
+    assert unhurt.b.pop(topic, "billing", partition=f"{topic}@broker-b").json["messages"] == [], "one lane, one owner"
+    assert unhurt.a.ack("billing", *_handles(popped)).json == {"acked": 2, "failed": []}
+    for broker in (unhurt.a, unhurt.b):
+        until(partial(_is_at, broker, topic, f"{topic}@broker-b", 2))
 
 
 @pytest.mark.promise("HOST-1")
-def test_meta_01_handles_of_both_brokers_are_acknowledged_at_either(two: Two) -> None:
-    for name in ("orders@broker-a", "orders@broker-b"):
-        assert two.a.send("orders", "1", "2", "3", partition=name).status == 200
-    handles = [handle for broker in (two.a, two.b) for handle in _handles(broker.pop("orders", "billing"))]
+def test_meta_01_handles_of_both_brokers_are_acknowledged_at_either(unhurt: Two, topic: str) -> None:
+    for name in (f"{topic}@broker-a", f"{topic}@broker-b"):
+        assert unhurt.a.send(topic, "1", "2", "3", partition=name).status == 200
+    handles = [handle for broker in (unhurt.a, unhurt.b) for handle in _handles(broker.pop(topic, "billing"))]
     assert len(handles) == 6, "each process gives what its own broker has"
-    acked = two.b.ack("billing", *handles[:2], "forged", *handles[2:4])
+    acked = unhurt.b.ack("billing", *handles[:2], "forged", *handles[2:4])
     assert acked.json == {"acked": 4, "failed": [{"handle": "forged", "code": "handle_invalid"}]}
-    nacked = two.a.call("POST", "/v1/groups/billing/nack", {"handles": handles[4:5], "delay_ms": 0})
+    nacked = unhurt.a.call("POST", "/v1/groups/billing/nack", {"handles": handles[4:5], "delay_ms": 0})
     assert nacked.json == {"nacked": 1, "failed": []}
-    changed = two.a.call("POST", "/v1/groups/billing/invisible", {"handle": handles[5], "invisible_ms": 5_000})
+    changed = unhurt.a.call("POST", "/v1/groups/billing/invisible", {"handle": handles[5], "invisible_ms": 5_000})
     assert changed.status == 200
-    assert two.a.ack("billing", handles[5]).json["failed"] == [{"handle": handles[5], "code": "handle_expired"}]
+    assert unhurt.a.ack("billing", handles[5]).json["failed"] == [{"handle": handles[5], "code": "handle_expired"}]
     # A pop acknowledges what is another's, too, and says what was refused there.
-    refused = two.a.pop("orders", "billing", ack=[handles[5], changed.json["handle"]])
+    refused = unhurt.a.pop(topic, "billing", ack=[handles[5], changed.json["handle"]])
     assert refused.json["failed_acks"] == [{"handle": handles[5], "code": "handle_expired"}]
 
 
 @pytest.mark.promise("HOST-1")
-def test_cons_04_offsets_of_both_brokers_are_committed_and_read_at_either(two: Two) -> None:
-    for name in ("orders@broker-a", "orders@broker-b"):
-        assert two.a.send("orders", *"abc", partition=name).status == 200
-    path = "/v1/groups/billing/topics/orders/offsets"
-    wanted = {"orders@broker-a": 2, "orders@broker-b": 3}
-    assert two.b.call("PUT", path, {"offsets": wanted}).json["offsets"] == wanted
-    for broker in (two.a, two.b):
-        assert _offsets(broker, "orders", "billing") == wanted
-        (topic,) = broker.call("GET", "/v1/groups/billing").json["topics"]
-        assert (topic["topic"], topic["lag"]) == ("orders", 1)
-    again = two.a.call("POST", f"{path}/reset", {"to": {"orders@broker-b": 1}})
+def test_cons_04_offsets_of_both_brokers_are_committed_and_read_at_either(unhurt: Two, topic: str) -> None:
+    for name in (f"{topic}@broker-a", f"{topic}@broker-b"):
+        assert unhurt.a.send(topic, *"abc", partition=name).status == 200
+    path = f"/v1/groups/billing/topics/{topic}/offsets"
+    wanted = {f"{topic}@broker-a": 2, f"{topic}@broker-b": 3}
+    assert unhurt.b.call("PUT", path, {"offsets": wanted}).json["offsets"] == wanted
+    for broker in (unhurt.a, unhurt.b):
+        assert _offsets(broker, topic, "billing") == wanted
+        topics = broker.call("GET", "/v1/groups/billing").json["topics"]
+        assert {one["topic"]: one["lag"] for one in topics}[topic] == 1
+    again = unhurt.a.call("POST", f"{path}/reset", {"to": {f"{topic}@broker-b": 1}})
     assert again.status == 200
-    for broker in (two.a, two.b):
-        assert _offsets(broker, "orders", "billing") == {"orders@broker-a": 2, "orders@broker-b": 1}
-    assert _bodies(two.a.pop("orders", "billing", partition="orders@broker-b")) == ["b", "c"]
+    for broker in (unhurt.a, unhurt.b):
+        assert _offsets(broker, topic, "billing") == {f"{topic}@broker-a": 2, f"{topic}@broker-b": 1}
+    assert _bodies(unhurt.a.pop(topic, "billing", partition=f"{topic}@broker-b")) == ["b", "c"]
 
 
 @pytest.mark.promise("HOST-2")

@@ -19,7 +19,7 @@ from tests.faults.crash_disk import CrashDisk, DiskStore
 from tests.rows import REF, batch
 from tests.set_clock import SetClock
 
-__all__ = ["ASYNC", "DURABLE", "SETTINGS", "Acked", "Gone", "Machine", "PutUp"]
+__all__ = ["ASYNC", "DURABLE", "SETTINGS", "Acked", "Gone", "Machine", "PutUp", "async_after_clean_up"]
 
 SETTINGS: Final = LogSettings(
     rollup_files=3,

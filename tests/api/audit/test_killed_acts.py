@@ -24,6 +24,8 @@ POINTS = (
     ("audit.before_ended", True, "done"),
     ("audit.after_ended", True, "done"),
 )
+#: What a killed process left is settled when its lease is over.
+LEASE = {"LEASE_MS": "3000", "LEASE_RENEW_MS": "700", "LEASE_MARGIN_MS": "500"}
 
 
 class Admin:
@@ -57,6 +59,8 @@ def serving(warehouse: Path, failpoint: str = "") -> Iterator[ServiceProcess]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DELTAMQ_SERVICE_AUTH", "true")
         patch.setenv("DELTAMQ_FAILPOINTS", failpoint)
+        for name, value in LEASE.items():
+            patch.setenv(f"DELTAMQ_SERVICE_{name}", value)
         process = ServiceProcess(warehouse)
     try:
         yield process

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import resource
 import signal
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +12,9 @@ import pytest
 
 from api.first_start import make_administrator
 from tests.api.running import config_for
-from tests.api.test_serve import COMMAND, Process, serving
+from tests.api.test_serve import Process, serving
+from tests.e2e.service_process import CLI
+from tests.forked import run_forked
 
 CLUSTER, SHARED, HANDLES = "c1uster-s3cret-" * 3, "shar3d-s3cret-" * 3, "00ff" * 12
 SECRETS = {
@@ -55,10 +56,10 @@ def test_sec_06_a_start_that_fails_tells_no_secret(tmp_path: Path, monkeypatch: 
     occupied.write_text("no folder")
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    ended = subprocess.run([*COMMAND, "--warehouse", str(occupied), "--port", "0"], capture_output=True, text=True)
+    ended = run_forked(CLI, "serve", "--warehouse", str(occupied), "--port", "0")
     assert ended.returncode != 0 and "event=start_failed" in ended.stderr
     monkeypatch.setenv("DELTAMQ_SERVICE_CLUSTER_SECRET", "t00-short")
-    refused = subprocess.run([*COMMAND, "--warehouse", str(tmp_path), "--port", "0"], capture_output=True, text=True)
+    refused = run_forked(CLI, "serve", "--warehouse", str(tmp_path), "--port", "0")
     assert refused.returncode == 1 and "DELTAMQ_SERVICE_CLUSTER_SECRET" in refused.stderr
     for secret in (CLUSTER, SHARED, HANDLES, "t00-short"):
         assert secret not in ended.stdout + ended.stderr + refused.stdout + refused.stderr

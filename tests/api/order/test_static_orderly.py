@@ -44,7 +44,7 @@ class Heard:
     "processes",
     [pytest.param(((A,), (B,)), id="two"), pytest.param(((A, B),), id="one", marks=pytest.mark.long)],
 )
-@pytest.mark.parametrize("mode", ["strict", "available"])
+@pytest.mark.parametrize("mode", ["strict", pytest.param("available", marks=pytest.mark.long)])
 def test_order_05_no_message_is_heard_twice_or_out_of_order_while_its_queue_moves(
     tmp_path: Path, mode: RemapMode, processes: Sequence[tuple[str, ...]]
 ) -> None:

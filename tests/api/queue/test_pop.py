@@ -14,7 +14,7 @@ from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import ARROW, until
 
-pytestmark = pytest.mark.static_too
+pytestmark = pytest.mark.static_too(always=True)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def _consume(consumer: Consumer, got: list[str], lock: threading.Lock) -> None:
                 return
 
 
-@pytest.mark.parametrize("order", [False, True, "key"])
+@pytest.mark.parametrize("order", [*(pytest.param(one, marks=pytest.mark.long) for one in (False, True)), "key"])
 def test_static_20_pops_during_remappings_lose_nothing_and_repeat_nothing(tmp_path: Path, order: Ordering) -> None:
     with queue_in(tmp_path / "warehouse") as queue:
         static = Static(queue.api).put(QUEUES, BROKERS)
