@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
@@ -40,12 +41,15 @@ from api.kafka.messages import (
 from api.kafka.topic_ids import topic_id_of
 from api.log import Partitions
 from mq.auth import CLUSTER
-from mq.errors import DeltaMQError, NotFound, Unprocessable
+from mq.errors import DeltaMQError, Unprocessable
 from mq.meta import Topic
 from mq.names import check_client_topic, is_system
 
 __all__ = ["Cluster"]
 
+#: How long a topic that was deleted is not made again by a question for it, in seconds. Kafka makes topics after its
+#: answer, so that who deletes one and asks then hears that it is gone.
+_GONE_S: Final = 1.0
 #: Most partitions in one answer to DescribeTopicPartitions, as in Kafka.
 _DESCRIBED_MAX: Final = 2_000
 
@@ -63,6 +67,18 @@ class Cluster:
         self._places = places
         self._topics = topics
         self._create = auto_create
+        self._loop = asyncio.get_running_loop()
+        #: Until when questions do not make a topic again that was deleted, by name, the oldest first.
+        self._gone: dict[str, float] = {}
+
+    def deleted(self, name: str) -> None:
+        """Let nobody make a topic again, by asking whether it is gone, while its deletion is news (SPEC KAFKA-23)."""
+        now = self._loop.time()
+        self._gone = {one: until for one, until in self._gone.items() if until > now and one != name}
+        self._gone[name] = now + _GONE_S
+
+    def _is_gone(self, name: str) -> bool:
+        return self._gone.get(name, 0.0) > self._loop.time() and self._topics.find(name) is None
 
     async def metadata(self, request: MetadataRequest, version: int, asker: Asker) -> MetadataResponse:
         """Return the nodes, and the topics that are asked for: all for null, in version 0 for an empty list."""
@@ -86,21 +102,17 @@ class Cluster:
         )
 
     async def _called(self, wanted: MetadataRequestTopic, create: bool, asker: Asker) -> MetadataTopic:
-        """Return a topic by its name, or by its id: then it is not made, and an error does not say its name.
-
-        One that is made by this question is there from the next one on (SPEC KAFKA-23).
-        """
+        """Return a topic by its name, or by its id: then it is not made, and an error does not say its name."""
         name, is_named = wanted.name, wanted.topic_id == NO_TOPIC_ID
         try:
             if name is None or not is_named:
                 name = await self._places.ids.name(wanted.topic_id)
             check_client_topic(name)
             asker.check(MetadataRequest, topic=name)
-            if create and is_named and self._topics.find(name) is None:
-                permit = permit_put(asker.caller, name)
-                await self._topics.for_produce(name, lambda _: None, permit, self._made_partitions)
-                # as of Kafka, which makes it after its answer: who asks once whether a topic is gone hears that it is
-                raise NotFound(f"topic {name} was not there, and is made now: ask again", code="topic_not_found")
+            if create and is_named and not self._is_gone(name):
+                await self._topics.for_produce(
+                    name, lambda _: None, permit_put(asker.caller, name), self._made_partitions
+                )
             return self._shown((await self._places.topic(name)).topic)
         except DeltaMQError as error:
             return MetadataTopic(error_code_of(error), name if is_named else None, wanted.topic_id)

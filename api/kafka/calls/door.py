@@ -106,9 +106,12 @@ class Door:
             row_group_rows=service.config.log.row_group_rows,
             now_ms=service.now_ms,
         )
-        self._topics = TopicCalls(
-            places, topics, service.delete_topic, audit, default_partitions=settings.kafka_partitions
-        )
+
+        async def delete(name: str) -> None:
+            await service.delete_topic(name)
+            self._cluster.deleted(name)
+
+        self._topics = TopicCalls(places, topics, delete, audit, default_partitions=settings.kafka_partitions)
         node = shown_of_node(service.settings, places.here.id, advertised, MECHANISMS)
         self._configs = Configs(places, topics, audit, node)
         self._members = Members(groups, service.hosting, session_ms_min=settings.kafka_session_min_ms)
