@@ -105,9 +105,9 @@ class _Summary:
         self.corrupt |= row["corrupt"]
         self._tell(row["told"])
 
-    def drop_segments(self, warehouse: Warehouse, now: datetime) -> None:
+    def drop_segments(self, warehouse: Warehouse, cluster: str, now: datetime) -> None:
         """Drop the segments of static topics whose messages are all removed by now."""
-        done = drop_segments(warehouse, MetaLog(warehouse), int(now.timestamp() * 1_000))
+        done = drop_segments(warehouse, MetaLog(warehouse), cluster, int(now.timestamp() * 1_000))
         self.dropped += done.segments
         self.folders += done.folders
         self.failed += len(done.errors)
@@ -200,7 +200,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     retention = Retention(warehouse, conf.retention, conf.warehouse.cluster)
     for one in retention.run(brokers_of(warehouse, conf), int(now.timestamp() * 1_000_000)):
         summary.add(one)
-    summary.drop_segments(warehouse, now)
+    summary.drop_segments(warehouse, conf.warehouse.cluster, now)
     summary.check()
     return summary.facts()
 
@@ -214,7 +214,7 @@ def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
     for row in run(items, retain_partitions, _SUMMARY).to_pylist():
         summary.add_row(row)
     remember(warehouse, summary.gone)
-    summary.drop_segments(warehouse, now)
+    summary.drop_segments(warehouse, conf.warehouse.cluster, now)
     summary.check()
     return summary.facts()
 

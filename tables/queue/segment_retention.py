@@ -5,7 +5,9 @@
 
 A segment is dropped if it is sealed, all older ones of its queue go, too, and retention has removed its messages; one
 that never had any goes when it has been sealed for as long as messages are kept. Groups look for retried messages on
-the brokers of a topic's partitions: so a segment stays while its broker leads no queue and has retried messages.
+the brokers of a topic's partitions: so a segment stays while its broker leads no queue and has retried messages. It
+stays, too, while a group has progress in it and in no later one of its queue: without it the group would have committed
+nothing, and a group that begins at the end would pass what was sent since (SPEC STATIC-27).
 
 A kill between 1 and 2 leaves folders that the next run finds: it lists the folders first and reads the metadata then,
 in which a new partition's name is before its folder exists.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mq.errors import DeltaMQError
-from mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, queues_of
+from mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, progress_of, queues_of
 from mq.names import PartitionName, broker_of
 from mq.queue import RetryTopic
 from mq.static import Segment
@@ -28,6 +30,7 @@ from tables.failpoints import failpoint
 from tables.log import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.metadata import MetaLog
+from tables.queue.recovery import recover_progress
 from tables.queue.refs import lives_of_retry
 
 __all__ = ["DroppedSegments", "drop_segments"]
@@ -45,14 +48,14 @@ class DroppedSegments:
     errors: Sequence[str] = ()
 
 
-def drop_segments(warehouse: Warehouse, meta: MetaLog, now_ms: int) -> DroppedSegments:
+def drop_segments(warehouse: Warehouse, meta: MetaLog, cluster: str, now_ms: int) -> DroppedSegments:
     """Drop what is expired in all static topics, and delete folders of dropped segments; `now_ms` is UTC."""
     meta.refresh()
     segments = folders = 0
     errors = []
     for topic in [topic for topic in meta.state.topics.values() if topic.static is not None]:
         try:
-            segments += _drop(warehouse, meta, topic, now_ms)
+            segments += _drop(warehouse, meta, cluster, topic, now_ms)
             failpoint("segments.after_drop")
             folders += _sweep(warehouse, meta, topic)
         except (DeltaMQError, OSError) as error:
@@ -60,9 +63,10 @@ def drop_segments(warehouse: Warehouse, meta: MetaLog, now_ms: int) -> DroppedSe
     return DroppedSegments(segments, folders, tuple(errors))
 
 
-def _drop(warehouse: Warehouse, meta: MetaLog, topic: Topic, now_ms: int) -> int:
+def _drop(warehouse: Warehouse, meta: MetaLog, cluster: str, topic: Topic, now_ms: int) -> int:
     """Drop the expired segments of one topic; return how many there were."""
     expired: set[str] = set()
+    groups: dict[str, set[str]] | None = None
     queues = queues_of(meta.meta, topic).values()
     leading = {queue.leader.broker for queue in queues}
     for queue in queues:
@@ -70,6 +74,11 @@ def _drop(warehouse: Warehouse, meta: MetaLog, topic: Topic, now_ms: int) -> int
             if not _is_expired(warehouse, topic, segment, now_ms):
                 break
             if segment.broker not in leading and _has_retries(warehouse, topic, segment.broker):
+                break
+            if groups is None:
+                groups = _groups_by_partition(warehouse, meta.meta, cluster, topic)
+            later = queue.segments[queue.segments.index(segment) + 1 :]
+            if groups.get(segment.partition, set()).difference(*(groups.get(one.partition, ()) for one in later)):
                 break
             expired.add(segment.partition)
     if not expired:
@@ -95,6 +104,17 @@ def _is_expired(warehouse: Warehouse, topic: Topic, segment: Segment, now_ms: in
     except PartitionNotFound:
         return False  # its messages are lost rather than removed: `verify` tells, and the mapping still shows it
     return stored.min_offset == stored.end_offset == segment.end_offset
+
+
+def _groups_by_partition(warehouse: Warehouse, meta: Meta, cluster: str, topic: Topic) -> dict[str, set[str]]:
+    """Return the groups with progress in each of a topic's partitions."""
+    brokers = sorted({broker_of(partition) for partition in topic.route.partitions})
+    lanes = progress_of(recover_progress(warehouse, cluster, brokers), meta.groups).get(topic.id, {})
+    found: dict[str, set[str]] = {}
+    for lane in lanes:
+        if not lane.retry:
+            found.setdefault(lane.partition, set()).add(lane.group)
+    return found
 
 
 def _has_retries(warehouse: Warehouse, topic: Topic, broker: str) -> bool:

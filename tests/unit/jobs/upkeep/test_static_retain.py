@@ -14,12 +14,18 @@ from jobs.upkeep.retain import retain, retain_in_tasks
 from jobs.upkeep.runner import in_this_process
 from mq.errors import DeltaMQError
 from mq.limits import RETENTION_MS_DEFAULT
+from mq.meta.group import decide_delete_group
 from mq.meta.static_events import MappingRemoved
 from mq.meta.static_topics import static_faults
+from mq.queue import Start
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
 from tables import failpoints
+from tables.log.batch import Batch
 from tables.paths import Space
-from tables.queue.refs import retry_ref
-from tests.queue_tables import QueueTables
+from tables.queue.records import rows_of_offset_records
+from tables.queue.refs import OFFSETS, retry_ref, system_ref
+from tests.queue_tables import CLUSTER, QueueTables
 from tests.rows import batch
 from tests.static_tables import TOPIC, StaticTables
 
@@ -117,6 +123,39 @@ def test_static_17_a_segment_stays_while_groups_have_retried_messages_on_its_bro
     assert FIRST in bench.partitions(0), "A leads no queue, and groups find the retried message by its segment alone"
     retries.delete_below(1)
     bench.run(after_ms=HOUR_MS)
+    assert FIRST not in bench.partitions(0)
+
+
+def test_static_27_a_segment_at_whose_end_a_group_stands_stays_until_it_commits_behind_it(bench: Bench) -> None:
+    """Without the segment, the group would have committed nothing, and begin at the end of the next one."""
+    group = bench.group(consume_from=Start.from_json("last", field="consume_from"))
+    last, leader = bench.partitions(0)
+
+    def commit(partition: str, offset: int) -> None:
+        lane = LaneKey(bench.orders.topic.id, group.name, False, partition)
+        log = bench.warehouse.create(system_ref(OFFSETS, CLUSTER, partition.rpartition("@")[2]))
+        record = OffsetRecord(lane=lane, topic=TOPIC, committed=Committed(group.epoch, offset))
+        log.append([Batch(rows_of_offset_records([record]))])
+
+    commit(last, 2)
+    facts = bench.run()
+    assert facts["rows"] == 4 and "segments_dropped" not in facts
+    assert bench.partitions(0) == [last, leader]
+    commit(leader, 0)
+    assert bench.run()["segments_dropped"] == 1
+    assert bench.partitions(0) == [leader]
+
+
+def test_static_27_a_group_that_is_deleted_holds_no_segment(bench: Bench) -> None:
+    group = bench.group()
+    lane = LaneKey(bench.orders.topic.id, group.name, False, FIRST)
+    record = OffsetRecord(lane=lane, topic=TOPIC, committed=Committed(group.epoch, 1))
+    log = bench.warehouse.create(system_ref(OFFSETS, CLUSTER, "A"))
+    log.append([Batch(rows_of_offset_records([record]))])
+    bench.run()
+    assert FIRST in bench.partitions(0)
+    bench.meta.submit_groups(lambda m: decide_delete_group(m.groups, group.name))
+    bench.run()
     assert FIRST not in bench.partitions(0)
 
 
