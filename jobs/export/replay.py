@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.sink import SinkPlace, SinkSettings, place_of
-from jobs.tasks import run_in_tasks
+from jobs.tasks import run_in_tasks, until_known
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import broker_of
@@ -53,7 +53,6 @@ __all__ = ["Chosen", "Replayed", "replay_dead_letters"]
 Target = Literal["origin", "retry"]
 #: Offsets of dead letters in one task.
 TASK_OFFSETS_MAX: Final = 50_000
-_UNKNOWN_TRIES: Final = 3
 _DELETED: Final = "dead_letter_deleted"
 _COUNTS: Final = pa.schema([("partition", pa.string()), ("what", pa.string()), ("count", pa.int64())])
 
@@ -275,16 +274,9 @@ class _Marks:
         now_ms = self._place.warehouse.clock.wall_us() // 1_000
         sent = np.array(sorted(offsets), dtype=np.int64)
         found = mark_ranges(sent, lambda ranges: SentBack(ranges, self._to, now_ms))
-        for tries in range(1, _UNKNOWN_TRIES + 1):
-            try:
-                if found:
-                    log = self._place.warehouse.create(self._ref)
-                    log.append([Batch(rows_of_dead_marks(found))], flush=Flush.SYNC)
-            except Unknown:
-                if tries == _UNKNOWN_TRIES:
-                    raise
-            else:
-                return
+        if found:
+            rows = rows_of_dead_marks(found)
+            until_known(lambda: self._place.warehouse.create(self._ref).append([Batch(rows)], flush=Flush.SYNC))
 
 
 class _Place(NamedTuple):
@@ -356,7 +348,11 @@ class _Sender:
     def _stored(self, where: _Place, rows: pa.RecordBatch, parts: Sequence[RowsPart]) -> list[bool]:
         """Append; return for each row whether it was stored before. A fence is passed once the metadata contains it."""
         until_s = time.monotonic() + self._place.fenced_s
-        tries = 0
+        return until_known(lambda: self._stored_once(where, rows, parts, until_s))
+
+    def _stored_once(
+        self, where: _Place, rows: pa.RecordBatch, parts: Sequence[RowsPart], until_s: float
+    ) -> list[bool]:
         while True:
             topic, log, earlier, fence_epochs = self._target(where)
             left = [at for at, part in enumerate(parts) if not any(_knows(one, part) for one in earlier)]
@@ -372,10 +368,6 @@ class _Sender:
                 )
             except Fenced as error:
                 self._place.learn(topic, error, until_s)
-            except Unknown:
-                tries += 1
-                if tries == _UNKNOWN_TRIES:
-                    raise
             else:
                 failpoint("replay.after_append")
                 stored = dict(zip(left, (one.duplicate for one in done), strict=True))

@@ -27,7 +27,8 @@ from jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Manifest, Si
 from jobs.sink.place import SinkPlace
 from jobs.sink.routing import NAMED, targets_again, token_of
 from jobs.sink.staging import read_sections
-from mq.errors import Corrupt, Fenced, Unknown
+from jobs.tasks import until_known
+from mq.errors import Corrupt, Fenced
 from mq.meta import Topic
 from tables.delta import ProducerStamp, one_batch
 from tables.failpoints import failpoint
@@ -39,8 +40,6 @@ __all__ = ["append_manifest"]
 
 #: Partitions that are appended to in parallel.
 THREADS_MAX: Final = 4
-#: Attempts of an append whose outcome is unknown, before the query fails; the restarted query finds out.
-_UNKNOWN_TRIES: Final = 3
 _COMMIT_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 _COMMIT_ROWS_MAX: Final = 2 * REQUEST_ROWS_MAX
 #: Columns of staged rows that only decide where a row goes.
@@ -195,16 +194,8 @@ class _Append:
     ) -> None:
         """Append the batches in one commit; raise `Fenced` if it is refused, with nothing stored."""
         log, fence_epochs, flush = self._destination(topic, partition, request, placement)
-        tries = 0
         failpoint("sink.before_append")
-        while True:
-            try:
-                log.append(batches, flush=flush, fence_epochs=fence_epochs)
-                break
-            except Unknown:
-                tries += 1
-                if tries == _UNKNOWN_TRIES:
-                    raise
+        until_known(lambda: log.append(batches, flush=flush, fence_epochs=fence_epochs))
         failpoint("sink.after_append")
         self.touched.append(log)
 

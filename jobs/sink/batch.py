@@ -46,7 +46,7 @@ def stage_rows(
     name: str,
     batch: int,
     task: int,
-    by_life: bool = True,
+    named: bool = True,
     piece_bytes_max: int = _PIECE_BYTES_MAX,
 ) -> StagedMessage:
     """Stage the rows of one task; nothing is appended to a topic.
@@ -57,8 +57,9 @@ def stage_rows(
         The topic of all rows; None if a column names it.
     name, batch, task
         The name of the query or write, the number of the batch, and the number of the task.
-    by_life
-        Whether the name is one of each life of the topic (SPEC SPARK-16), if all rows go to one.
+    named
+        Whether the name may come again. Then it is one of each life of the topic (SPEC SPARK-16), if all rows go to
+        one, and what the batch brings is summed up.
     piece_bytes_max
         Bytes of rows that are staged at a time.
 
@@ -72,9 +73,9 @@ def stage_rows(
     store = place.warehouse.store
     rows = pieces(batches, piece_bytes_max)
     first = next(rows, None)
-    if first is not None and topic is not None and by_life:
+    if first is not None and topic is not None and named:
         name = name_in_life(name, place.topic(topic).id)
-    stager = Stager(store, Manifests(store, name).folder, name, batch, task)
+    stager = Stager(store, Manifests(store, name).folder, name, batch, task, sums=named)
     now_ms = place.now_ms()
     # all tasks of a small batch put rows without a key into the same partition, so that one commit is enough
     draw = zlib.crc32(f"{name}#{batch}".encode())

@@ -110,7 +110,7 @@ class BatchSink(DataSourceArrowWriter):
         place, options = place_of(self._settings), self._options
         name, batch, task, named = self._name, options.batch, _task(), options.name is not None
         staged = stage_rows(
-            place, self._columns, options.topic, iterator, name=name, batch=batch, task=task, by_life=named
+            place, self._columns, options.topic, iterator, name=name, batch=batch, task=task, named=named
         )
         return _of_run(staged)
 

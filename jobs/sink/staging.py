@@ -62,7 +62,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
     waits: bool
     #: The logical queue that the partition led; empty in a plain topic.
     queue: str
-    #: The sum over its rows, `content_sum`.
+    #: The sum over its rows, `content_sum`; 0 of a batch that has no identity, and so no repeats.
     total: int
 
     @property
@@ -92,7 +92,9 @@ class StagedMessage(WriterCommitMessage):
 class Stager:
     """Collects and stages the routed parts of one task."""
 
-    def __init__(self, store: Store, folder: str, name: str, batch: int, task: int) -> None:
+    def __init__(self, store: Store, folder: str, name: str, batch: int, task: int, *, sums: bool) -> None:
+        """`sums`: whether the batch may be repeated, so that what it brings is compared."""
+        self._sums = sums
         self._store = store
         self._prefix = f"{folder}/{batch:020d}-{task:06d}-{uuid.uuid4().hex}"
         self._name = name
@@ -132,7 +134,8 @@ class Stager:
                 stream = _stream(rows)
                 crc = zlib.crc32(stream)
                 place = (len(self._files), size, stream.size, crc, rows.num_rows)
-                self._sections.append(Section(*place, topic, partition, token, waits, queue, content_sum(rows)))
+                total = content_sum(rows) if self._sums else 0
+                self._sections.append(Section(*place, topic, partition, token, waits, queue, total))
                 streams += [stream, bytes(-stream.size % _ALIGNMENT)]
                 size += stream.size + -stream.size % _ALIGNMENT
         self._held, self._held_bytes = {}, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
 from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
 from jobs.tasks.first_lines import errors_in_one_line, in_one_line, sentence_of
+from jobs.tasks.known_outcome import until_known
 from jobs.tasks.query_values import agreed, agreed_rows, current_query, forget_queries
 from jobs.tasks.task_errors import errors_of_tasks
 from jobs.tasks.tasks import frame_of_tasks, in_tasks, run_in_tasks, task_failpoint
@@ -36,5 +37,6 @@ __all__ = [
     "state_of",
     "storage",
     "task_failpoint",
+    "until_known",
     "warehouse_of",
 ]

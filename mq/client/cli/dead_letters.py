@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 import click
 import msgspec
@@ -16,7 +17,6 @@ from mq.client.cli.groups import parse_offsets
 from mq.client.cli.moments import PLACE_HELP, parse_moment
 from mq.client.http import ClientAccess
 from mq.errors import DeltaMQError
-from mq.queue import LetterState
 
 __all__ = ["dead_letters"]
 
@@ -24,6 +24,8 @@ _PAGE: Final = 500
 _FAILED: Final = 1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+#: What the options of `_which` say, as the calls of `Admin` take it.
+Which = dict[str, Any]
 
 
 @click.group("dead-letters")
@@ -31,19 +33,28 @@ def dead_letters() -> None:
     """List and count the messages that a group gave up, send them back, delete them."""
 
 
-def _filters(command: Command) -> Command:
-    """Add options for which dead letters."""
-    for option in (
-        click.option("--since", metavar="TIME", help=f"Only those that are dead since then or later: {PLACE_HELP}."),
-        click.option("--topic", metavar="TOPIC", help="Only those from this topic."),
-        click.option("--reason", metavar="REASON", help="Only those with this reason."),
-    ):
-        command = option(command)
-    return command
+def _which(states: str | None = None) -> Callable[[Command], Command]:
+    """Add options for which dead letters; the command gets them as `which`, with a `state` if `states` explains it."""
 
+    def options_added(command: Command) -> Command:
+        @functools.wraps(command)
+        def chosen(*, since: str | None, **given: Any) -> Any:
+            which = {name: given.pop(name) for name in names}
+            return command(which={**which, "since": _since(since)}, **given)
 
-def _states(help_text: str) -> Callable[[Command], Command]:
-    return click.option("--state", type=click.Choice(["new", "sent_back", "deleted"]), help=help_text)
+        names = ["topic", "reason"] if states is None else ["state", "topic", "reason"]
+        options = [
+            click.option("--since", metavar="TIME", help=f"Only those dead since then or later: {PLACE_HELP}."),
+            click.option("--topic", metavar="TOPIC", help="Only those from this topic."),
+            click.option("--reason", metavar="REASON", help="Only those with this reason."),
+        ]
+        if states is not None:
+            options.append(click.option("--state", type=click.Choice(["new", "sent_back", "deleted"]), help=states))
+        for option in options:
+            chosen = option(chosen)
+        return cast(Command, chosen)
+
+    return options_added
 
 
 def _at(help_text: str) -> Callable[[Command], Command]:
@@ -75,33 +86,28 @@ def _offsets(places: Sequence[str]) -> dict[str, list[int]] | None:
 @click.option(
     "--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="Print at most this number."
 )
-@_states("Only those in this state. Default: all that are not deleted.")
-@_filters
+@_which("Only those in this state. Default: all that are not deleted.")
 @service_options
 def list_letters(
     group: str,
     max_messages: int,
-    state: LetterState | None,
-    reason: str | None,
-    topic: str | None,
-    since: str | None,
+    which: Which,
     url: str,
     access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Print dead letters of GROUP, one a line: offset, state, attempts, reason, origin, key, body; or JSON."""
     line = _json_line if as_json else _text_line
-    wanted = {"state": state, "reason": reason, "topic": topic, "since": _since(since)}
     with Admin(url, patience=PATIENCE, **access) as admin:
-        for letters in _pages(admin, group, max_messages, wanted):
+        for letters in _pages(admin, group, max_messages, which):
             sys.stdout.buffer.write(b"".join(map(line, letters)))
             sys.stdout.buffer.flush()
 
 
-def _pages(admin: Admin, group: str, most: int, wanted: dict[str, Any]) -> Iterator[list[DeadLetter]]:
+def _pages(admin: Admin, group: str, most: int, which: Which) -> Iterator[list[DeadLetter]]:
     cursor: str | None = None
     while most > 0:
-        page = admin.dead_letters(group, limit=min(most, _PAGE), cursor=cursor, **wanted)
+        page = admin.dead_letters(group, limit=min(most, _PAGE), cursor=cursor, **which)
         yield page.messages
         most -= len(page.messages)
         cursor = page.cursor
@@ -135,21 +141,19 @@ def _json_line(letter: DeadLetter) -> bytes:
 @click.option(
     "--by", type=click.Choice(["reason", "topic"]), default="reason", show_default=True, help="Count by this."
 )
-@_filters
+@_which()
 @service_options
 def count(
     group: str,
     by: Literal["reason", "topic"],
-    reason: str | None,
-    topic: str | None,
-    since: str | None,
+    which: Which,
     url: str,
     access: ClientAccess,
     as_json: bool,
 ) -> None:
     """Print how many dead letters GROUP has: new ones, those sent back, and deleted ones."""
     with Admin(url, patience=PATIENCE, **access) as admin:
-        counts = admin.count_dead_letters(group, by=by, reason=reason, topic=topic, since=_since(since))
+        counts = admin.count_dead_letters(group, by=by, **which)
     if as_json:
         print_json(counts)
         return
@@ -164,8 +168,7 @@ def count(
 @dead_letters.command()
 @click.argument("group")
 @_at("A dead letter to send back; may be repeated. Default: all that are new.")
-@_states("Those in this state: `sent_back` sends again.")
-@_filters
+@_which("Those in this state: `sent_back` sends again.")
 @click.option(
     "--to",
     type=click.Choice(["origin", "retry"]),
@@ -177,10 +180,7 @@ def count(
 def replay(
     group: str,
     places: tuple[str, ...],
-    state: LetterState | None,
-    reason: str | None,
-    topic: str | None,
-    since: str | None,
+    which: Which,
     to: Literal["origin", "retry"],
     url: str,
     access: ClientAccess,
@@ -189,9 +189,7 @@ def replay(
     """Send dead letters of GROUP back. A second run stores nothing twice; exits 1 if some could not be sent."""
     offsets = _offsets(places)
     with Admin(url, patience=PATIENCE, **access) as admin:
-        done = admin.replay_dead_letters(
-            group, offsets=offsets, to=to, state=state, reason=reason, topic=topic, since=_since(since)
-        )
+        done = admin.replay_dead_letters(group, offsets=offsets, to=to, **which)
     if as_json:
         print_json(done)
     else:
@@ -203,17 +201,13 @@ def replay(
 @dead_letters.command()
 @click.argument("group")
 @_at("A dead letter to delete; may be repeated.")
-@_states("Those in this state.")
-@_filters
+@_which("Those in this state.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @service_options
 def delete(
     group: str,
     places: tuple[str, ...],
-    state: LetterState | None,
-    reason: str | None,
-    topic: str | None,
-    since: str | None,
+    which: Which,
     everything: bool,
     url: str,
     access: ClientAccess,
@@ -221,18 +215,10 @@ def delete(
 ) -> int:
     """Delete dead letters of GROUP: say which, or --all. Only `list --state deleted` shows them; they stay dead."""
     offsets = _offsets(places)
-    if everything is any((offsets, state, reason, topic, since)):
+    if everything is any((offsets, *which.values())):
         raise click.UsageError("say either which dead letters, or --all")
     with Admin(url, patience=PATIENCE, **access) as admin:
-        done = admin.delete_dead_letters(
-            group,
-            offsets=offsets,
-            state=state,
-            reason=reason,
-            topic=topic,
-            since=_since(since),
-            everything=everything,
-        )
+        done = admin.delete_dead_letters(group, offsets=offsets, everything=everything, **which)
     if as_json:
         print_json(done)
     else:
