@@ -90,6 +90,7 @@ from mq.meta.topic_settings import (
     OrderStrategy,
     TopicRequest,
     TopicSettings,
+    is_compacted,
     removes_by_time,
     settings_after,
 )
@@ -198,6 +199,7 @@ __all__ = [
     "event_to_json",
     "first_blocked",
     "group_holds",
+    "is_compacted",
     "is_old",
     "lags_of",
     "lanes_of",

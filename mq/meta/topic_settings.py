@@ -29,6 +29,7 @@ __all__ = [
     "OrderStrategy",
     "TopicRequest",
     "TopicSettings",
+    "is_compacted",
     "removes_by_time",
     "settings_after",
 ]
@@ -37,6 +38,7 @@ __all__ = [
 CLEANUP_POLICY: Final = "cleanup.policy"
 RETENTION: Final = "retention.ms"
 _DELETE: Final = "delete"
+_COMPACT: Final = "compact"
 
 OrderStrategy = Literal["best_tried", "strict"]
 FlushMode = Literal["sync", "async"]
@@ -82,6 +84,11 @@ class TopicRequest:
             flush=self.flush or settings.flush,
             partitioner=self.partitioner or settings.partitioner,
         )
+
+
+def is_compacted(kafka: Mapping[str, str]) -> bool:
+    """Return whether a topic with these settings of Kafka's keeps the newest message of each key at least."""
+    return _COMPACT in kafka.get(CLEANUP_POLICY, "").split(",")
 
 
 def removes_by_time(kafka: Mapping[str, str]) -> bool:

@@ -43,6 +43,7 @@ from api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueA
 from api.wire import Ticket
 from mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
 from mq.limits import MIB, REQUEST_BYTES_MAX
+from mq.meta import is_compacted
 from mq.names import check_client_topic
 from mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
 from mq.sequences import Sequence as ProducerSequence
@@ -363,11 +364,19 @@ def _no_transactions() -> Forbidden:
 
 def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bool] | None:
     """Return what finds out whether records with these keys may go to a partition; None if any may (SPEC KAFKA-12)."""
-    if hosted.settings.order_strategy != "strict":
-        return None
-    if hosted.settings.partitioner != "kafka":
-        return _has_no_keys
-    return partial(_all_belong, index=index, partitions=len(hosted.route.partitions))
+    check: Callable[[pa.BinaryArray], bool] | None = None
+    if hosted.settings.order_strategy == "strict":
+        check = partial(_all_belong, index=index, partitions=len(hosted.route.partitions))
+        if hosted.settings.partitioner != "kafka":
+            check = _has_no_keys
+    return partial(_all_keyed, topic=hosted.name, check=check) if is_compacted(hosted.topic.kafka) else check
+
+
+def _all_keyed(key: pa.BinaryArray, *, topic: str, check: Callable[[pa.BinaryArray], bool] | None) -> bool:
+    """Check the keys of a compacted topic further; refuse a record without one, as Kafka does (SPEC KAFKA-26)."""
+    if key.null_count:
+        raise Refused(f"topic {topic} is compacted, and a record has no key: give each one", code="invalid_record")
+    return check is None or check(key)
 
 
 def _has_no_keys(key: pa.BinaryArray) -> bool:

@@ -271,6 +271,18 @@ def test_kafka_07_keys_of_strict_topics_and_transactions_are_refused(kafka, topi
         producer.init_transactions(TIMEOUT_S / 10)
 
 
+def test_kafka_26_a_record_without_a_key_is_refused_by_a_compacted_topic(kafka, topic, admin) -> None:
+    admin.create_topics([NewTopic(topic, 1, config={"cleanup.policy": "compact,delete"})])[topic].result(TIMEOUT_S)
+    with pytest.raises(KafkaException) as error:
+        _send(kafka, topic, [{"key": "k", "value": "v"}, {"value": "without a key"}])
+    assert error.value.args[0].code() == KafkaError.INVALID_RECORD
+    large = [{"value": b"v" * 700_000}]
+    with pytest.raises(KafkaException) as error:
+        _send(kafka, topic, large)
+    assert error.value.args[0].code() == KafkaError.INVALID_RECORD
+    assert _send(kafka, topic, [{"key": "k", "value": None}, {"key": "", "value": "v"}]) == [(0, 0), (0, 1)]
+
+
 def test_kafka_07_global_topics_are_not_shown_and_refused(kafka, topic, admin) -> None:
     wanted = {"static": True, "total_queues": 2, "scope": "global", "clusters": ["deltamq"]}
     assert kafka.api.call("PUT", f"/v1/topics/{topic}", wanted).status == 201
