@@ -373,7 +373,7 @@ def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bo
 
 
 def _all_keyed(key: pa.BinaryArray, *, topic: str, check: Callable[[pa.BinaryArray], bool] | None) -> bool:
-    """Check the keys of a compacted topic further; refuse a record without one, as Kafka does (SPEC KAFKA-26)."""
+    """Check the keys of a compacted topic further; refuse a record without one, as Kafka does (SPEC KAFKA-15)."""
     if key.null_count:
         raise Refused(f"topic {topic} is compacted, and a record has no key: give each one", code="invalid_record")
     return check is None or check(key)

@@ -271,7 +271,7 @@ def test_kafka_07_keys_of_strict_topics_and_transactions_are_refused(kafka, topi
         producer.init_transactions(TIMEOUT_S / 10)
 
 
-def test_kafka_26_a_record_without_a_key_is_refused_by_a_compacted_topic(kafka, topic, admin) -> None:
+def test_kafka_15_a_record_without_a_key_is_refused_by_a_compacted_topic(kafka, topic, admin) -> None:
     admin.create_topics([NewTopic(topic, 1, config={"cleanup.policy": "compact,delete"})])[topic].result(TIMEOUT_S)
     with pytest.raises(KafkaException) as error:
         _send(kafka, topic, [{"key": "k", "value": "v"}, {"value": "without a key"}])
