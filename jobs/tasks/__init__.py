@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
+from jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant, forget_claims
 from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
 from jobs.tasks.first_lines import errors_in_one_line, in_one_line, sentence_of
 from jobs.tasks.known_outcome import until_known
@@ -25,6 +25,7 @@ __all__ = [
     "current_query",
     "errors_in_one_line",
     "errors_of_tasks",
+    "forget_claims",
     "forget_queries",
     "frame_of_tasks",
     "in_one_line",

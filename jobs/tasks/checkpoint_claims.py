@@ -34,7 +34,7 @@ from mq.names import encode_path
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.store import FileMissing, LocalStore, Store
 
-__all__ = ["CheckpointClaims", "CheckpointTaken", "Claimant"]
+__all__ = ["CheckpointClaims", "CheckpointTaken", "Claimant", "forget_claims"]
 
 log = logging.getLogger("deltamq.jobs.stream")
 
@@ -44,6 +44,8 @@ _IDLE_LOOK_MS: Final = 1_000
 #: Seconds for which a batch waits for the end of an earlier run that may be at the same one.
 _EARLIER_S: Final = 600.0
 _WAIT_S: Final = 0.05
+#: Time after which the claims of a stream go, if none was made since; a run that goes on makes its own again.
+_FORGOTTEN_MS: Final = 30 * 86_400_000
 
 
 class CheckpointTaken(Conflict):
@@ -227,6 +229,15 @@ class CheckpointClaims:
             return _made.decode(bytes(self._store.read(_key(stream, claim))))
         except (FileMissing, msgspec.DecodeError):
             return _NOBODY_KNOWN
+
+
+def forget_claims(store: Store, now_ms: int) -> None:
+    """Remove the claims of streams of which no run has begun for a month."""
+    for stream in store.folders(FOLDER):
+        folder = f"{FOLDER}/{stream}"
+        newest = max((one.modified_ms for one in store.entries(folder)), default=0)
+        if newest < now_ms - _FORGOTTEN_MS:
+            store.delete_tree(folder)
 
 
 def _taken(claimant: Claimant) -> CheckpointTaken:

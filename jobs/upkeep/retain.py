@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from jobs.queue import brokers_of
 from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import forget_queries, warehouse_of
+from jobs.tasks import forget_claims, forget_queries, warehouse_of
 from jobs.upkeep.dead_paths import delete_due, remember
 from jobs.upkeep.runner import Runner, runner_of
 from mq.errors import Corrupt, Unavailable
@@ -175,7 +175,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
 
     Then the segments of static topics whose messages are all removed are dropped from their queues, in one append to
     the metadata for each topic, and their folders are deleted (`tables.queue.segment_retention`). What queries of ended
-    applications agreed on (`reads/`) is removed a day later.
+    applications agreed on (`reads/`) is removed a day later, claims of streams (`jobs/streams/`) a month later.
 
     Idempotent: a removed file is no longer live, so it is not removed again. Two runs at once, or a run and any append
     or roll-up, race for the next version of a partition, and the loser decides again.
@@ -192,7 +192,9 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     Corrupt, Unavailable
         Some partitions failed; all others were dealt with.
     """
-    forget_queries(warehouse_of(conf).store, int(now.timestamp() * 1_000))
+    store, now_ms = warehouse_of(conf).store, int(now.timestamp() * 1_000)
+    forget_queries(store, now_ms)
+    forget_claims(store, now_ms)
     if spark is not None:
         return retain_in_tasks(runner_of(spark), conf, now)
     warehouse = warehouse_of(conf)

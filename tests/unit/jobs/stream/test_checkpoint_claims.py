@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from jobs.sink.stream_run import StreamRun, check_claim
-from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant
+from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant, forget_claims
 from mq.errors import Unavailable
 from mq.jobs import CLAIMS_KEPT, StreamOffset, TopicOffset
 from mq.meta import Topic
-from tables.store.store import MemoryStore
+from tables.store.store import ListedFile, MemoryStore
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.stream.driven import Stream
 
@@ -234,3 +234,24 @@ def test_spark_24_a_claim_that_has_no_batch_counts_as_any_later_one() -> None:
     CheckpointClaims(store, NAMED).check(StreamOffset(warehouse="w", stream="query-q", topics={}))
     with pytest.raises(CheckpointTaken):
         check_claim(store, NAMED, StreamRun("q", "first", 5))
+
+
+def test_spark_25_claims_of_streams_that_are_gone_go_and_a_run_that_goes_on_makes_its_own_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, month = MemoryStore(), 30 * 86_400_000
+    running = CheckpointClaims(store, NAMED)
+    running.check(AT)
+    check_claim(store, NAMED, StreamRun("new", "run", 1))
+    times = {"s": 0, "query-new": 2}
+    monkeypatch.setattr(store, "entries", lambda folder: [ListedFile("f", 1, times[folder.rpartition("/")[2]])])
+    forget_claims(store, month)
+    assert store.folders("jobs/streams") == ["query-new", "s"]
+    forget_claims(store, month + 1)
+    assert store.folders("jobs/streams") == ["query-new"]
+    monkeypatch.undo()
+    running.check(AT)
+    assert len(store.names("jobs/streams/s")) == 1
+    CheckpointClaims(store, NAMED).check(AT)
+    with pytest.raises(CheckpointTaken):
+        running.check(AT)
