@@ -20,6 +20,7 @@ from typing import Final
 from tests.suites.apicurio_suite import play_apicurio
 from tests.suites.broker import Broker, running_broker
 from tests.suites.cache import Cache, CannotRun
+from tests.suites.debezium_suite import play_debezium
 from tests.suites.go_suites import play_kadm, play_kafka_go, play_kgo, play_sarama
 from tests.suites.java_suites import play_flink
 from tests.suites.librdkafka_suite import play_librdkafka
@@ -54,6 +55,7 @@ SUITES: Final = {
     "platformatic": Suite(play_platformatic),
     "flink": Suite(play_flink),
     "apicurio": Suite(play_apicurio),
+    "debezium": Suite(play_debezium),
     "librdkafka": Suite(play_librdkafka, {"service_kafka_partitions": "4"}),
 }
 

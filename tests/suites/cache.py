@@ -192,10 +192,19 @@ def tool(name: str, remedy: str) -> str:
     return path
 
 
-def run(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+def run(
+    command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, stdin: str = ""
+) -> str:
     """Run a fetch or a build; return what it printed; raise `CannotRun` with the end of its output if it fails."""
     done = subprocess.run(
-        [*_nice(), *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=_FETCH_S, check=False
+        [*_nice(), *command],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=_FETCH_S,
+        check=False,
+        input=stdin,
     )
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-15:]
