@@ -6,9 +6,8 @@ TESTS ?= tests
 # Their long tests take an hour or a night; they are run by name: make test TESTS=... ARGS="-m long --timeout 36000"
 HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
 	tests/unit/mq/order/test_memory_cluster.py tests/unit/mq/testing/test_queue_machine.py
-WORKERS ?= 3
-# Many tests of `make unit` wait for a stub service, so four processes keep two cores busy
-UNIT_WORKERS = $(if $(filter file,$(origin WORKERS)),4,$(WORKERS))
+# Many tests wait for a service, a lease or a process, so four processes keep two cores busy
+WORKERS ?= 4
 # Some tests of `make faults` use all cores, most of them one: one process, unless it is asked for more
 FAULT_WORKERS = $(if $(filter file,$(origin WORKERS)),,-n $(WORKERS) --dist loadscope --no-loadscope-reorder)
 # Files of tests lie in memory if there are 2 GiB: their fsyncs are counted there, not waited for
@@ -58,7 +57,7 @@ test: setup classes compiled ## Run the tests (TESTS=path for some, WORKERS=0 in
 	$(FAST_TMP) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
 
 unit: setup compiled ## Run the tests that need no Spark and no service process
-	$(FAST_TMP) $(VENV)/python -m pytest -n $(UNIT_WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
+	$(FAST_TMP) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
 run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAIT= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \

@@ -9,6 +9,7 @@ decoded; the table inside holds the name.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import Final, NamedTuple
@@ -53,6 +54,8 @@ _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 TAG_NOT_IN: Final = r"[\x00-\x20\x7f*|&,]"
 _NOT_IN_TAG: Final = re.compile(TAG_NOT_IN)
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
+#: Folders that are remembered by their names: every look at a table asks for them.
+_FOLDERS_KEPT: Final = 4_096
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 #: Marks a digest. It is not an escape, so the folder of a short name never contains it.
 _DIGEST: Final = "~h"
@@ -205,6 +208,7 @@ def _parts(partition: str) -> tuple[str, str]:
     return name, broker
 
 
+@functools.lru_cache(maxsize=_FOLDERS_KEPT)
 def encode_path(name: str) -> str:
     """Return the folder of `name`: unique, only `[A-Za-z0-9._~-]`, not hidden, not `.` or `..`, at most 120 long."""
     raw = name.encode()

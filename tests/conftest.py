@@ -40,21 +40,18 @@ settings.load_profile("repeatable")
 
 
 #: Files that share something slow to start: the main job, a Spark session, the S3 server. A session takes a minute of
-#: a core until it is warm, so two processes have one each, and each has half of the work.
-_SPARK: Final = (
-    *("tests/e2e/test_documents.py", "tests/e2e/test_main_job.py"),
-    *(f"tests/spark/test_{name}.py" for name in ("datasource", "static_topics", "verify", "views")),
-    "tests/faults/test_full_disk_under_spark.py",
-)
+#: a core until it is warm, so one process has it, and the main job with it.
 _TOGETHER: Final = {
-    **dict.fromkeys(_SPARK, "Spark and the main job"),
+    "tests/e2e/test_documents.py": "Spark",
+    "tests/e2e/test_main_job.py": "Spark",
+    "tests/faults/test_full_disk_under_spark.py": "Spark",
     "tests/contract/test_delete_below.py": "S3",
     "tests/contract/test_store.py": "S3",
 }
 #: Folders whose tests are all run by `make faults`.
 _FAULTS: Final = ("tests/faults/", "tests/history/")
 #: What takes long comes first, so that no process has it left at the end.
-_FIRST: Final = ("Spark and the main job", "Spark", "tests/e2e", "tests/faults", "tests/history", "tests/api")
+_FIRST: Final = ("Spark", "tests/e2e", "tests/faults", "tests/history", "tests/api")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -35,6 +35,7 @@ class ReloadedContext(ssl.SSLContext):
     """
 
     _make: Callable[[], ssl.SSLContext]
+    _present: ssl.SSLContext | None
 
     def __new__(cls, make: Callable[[], ssl.SSLContext], *_: object, **__: object) -> Self:
         """Make a context that nothing is set in: `make` makes those that count."""
@@ -47,14 +48,18 @@ class ReloadedContext(ssl.SSLContext):
         *,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise what `make` raises: the first files must be right."""
+        """Raise what `make` raises: the first files must be right.
+
+        Without files, the context is made when it is first needed: reading the system's authorities takes as long as
+        the rest of a start.
+        """
         self._make = make
         self._files = tuple(files)
         self._now_s = now_s
         self._lock = threading.Lock()
         self._looked_at_s = now_s()
         self._state = _state_of(self._files)
-        self._present = make()
+        self._present = make() if files else None
 
     def present(self) -> ssl.SSLContext:
         """Return the context of the newest files that fit together."""
@@ -62,6 +67,8 @@ class ReloadedContext(ssl.SSLContext):
             if self._now_s() - self._looked_at_s >= LOOK_S:
                 self._looked_at_s = self._now_s()
                 self._look()
+            if self._present is None:
+                self._present = self._make()
             return self._present
 
     def _look(self) -> None:

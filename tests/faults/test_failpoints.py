@@ -185,7 +185,7 @@ def _stop_and_go(folder: Path, writers: Zygote, judge: Judge, *, turns: int, see
 def test_f3_writers_that_are_stopped_anywhere_and_continued_lose_nothing(
     tmp_path: Path, writers: Zygote, judge: Judge
 ) -> None:
-    _stop_and_go(tmp_path, writers, judge, turns=4, seed=1)
+    _stop_and_go(tmp_path, writers, judge, turns=3, seed=1)
 
 
 @pytest.mark.long

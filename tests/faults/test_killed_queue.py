@@ -243,7 +243,7 @@ def _produce(port: int, sent: list[str], count: int) -> None:
 def test_f1_a_killed_queue_loses_nothing_and_brings_nothing_done_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_match: bool
 ) -> None:
-    notes = _storm(tmp_path / "warehouse", memory_match=memory_match, kills=3, seed=1, monkeypatch=monkeypatch)
+    notes = _storm(tmp_path / "warehouse", memory_match=memory_match, kills=2, seed=1, monkeypatch=monkeypatch)
     repeated = sum(len(times) > 1 for times in notes.popped.values())
     print(f"{len(notes.popped)} messages, {repeated} delivered again, {notes.expired} acks refused")
     assert repeated, "what was forgotten came again"

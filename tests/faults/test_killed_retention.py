@@ -147,7 +147,7 @@ def _storm(folder: Path, writers: Zygote, *, rounds: int, seed: int) -> None:
 
 
 def test_f14_killed_processes_that_append_and_remove_lose_and_repeat_nothing(tmp_path: Path, writers: Zygote) -> None:
-    _storm(tmp_path, writers, rounds=8, seed=1)
+    _storm(tmp_path, writers, rounds=4, seed=1)
 
 
 @pytest.mark.long

@@ -46,7 +46,7 @@ def _race(folder: Path, writers: Zygote, judge: Judge, processes: int, appends: 
     return found.end_offset / took
 
 
-@pytest.mark.parametrize("processes", [2, 4, 8])
+@pytest.mark.parametrize("processes", [2, *(pytest.param(many, marks=pytest.mark.long) for many in (4, 8))])
 def test_f4_rival_processes_lose_and_repeat_nothing(
     tmp_path: Path, writers: Zygote, judge: Judge, processes: int
 ) -> None:

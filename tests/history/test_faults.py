@@ -49,7 +49,7 @@ _SERVING_AGAIN_S = 5.0
 
 @pytest.mark.timeout(240)
 def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
-    plan = replace(MIXED, seed=11, strikes=3, reach=Reach(sends=100, faults=3))
+    plan = replace(MIXED, seed=11, strikes=2, reach=Reach(sends=60, faults=2))
     valid(plan, lambda system: [KillService(system.services)])
 
 

@@ -56,6 +56,12 @@ def orders(filled: Filled, request: pytest.FixtureRequest) -> Filled:
     return filled
 
 
+#: For tests whose native read, which is Delta's, costs seconds and shows little: `make faults` plays it.
+NATIVE_SELDOM = pytest.mark.parametrize(
+    "read", ["format", pytest.param("native", marks=pytest.mark.long)], indirect=True
+)
+
+
 @pytest.fixture(params=["format", "native"])
 def read(request: pytest.FixtureRequest, spark: SparkSession, orders: Filled) -> Read:
     """The two ways to read; the queues of a static topic have the names of a plain topic's partitions."""
@@ -116,6 +122,7 @@ def test_spark_1_both_ways_give_the_same_rows(spark: SparkSession, orders: Fille
         assert shown(ours) == shown(native)
 
 
+@NATIVE_SELDOM
 def test_spark_1_kafka_rows_have_the_kafka_sources_columns(read: Read) -> None:
     frame = read(topic="orders", rowFormat="kafka")
     assert frame.dtypes == [
@@ -137,6 +144,7 @@ def test_spark_1_kafka_rows_have_the_kafka_sources_columns(read: Read) -> None:
 
 
 @pytest.mark.static_too
+@NATIVE_SELDOM
 def test_spark_1_bounds_choose_offsets(read: Read) -> None:
     frame = read(
         topic="orders",
@@ -148,6 +156,7 @@ def test_spark_1_bounds_choose_offsets(read: Read) -> None:
 
 
 @pytest.mark.static_too
+@NATIVE_SELDOM
 def test_spark_1_min_partitions_gives_at_least_as_many(read: Read) -> None:
     frame = read(topic="orders", minPartitions="6")
     assert frame.rdd.getNumPartitions() >= 6
@@ -155,6 +164,7 @@ def test_spark_1_min_partitions_gives_at_least_as_many(read: Read) -> None:
 
 
 @pytest.mark.static_too
+@NATIVE_SELDOM
 def test_spark_1_filters_change_no_answer(read: Read) -> None:
     frame = read(topic="orders")
     assert _places(frame.where(f"offset between 3 and 4 and partition = '{A}'")) == [(A, 3), (A, 4)]

@@ -41,6 +41,7 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.long
 def test_table_01_spark_reads_and_may_not_write(spark: SparkSession, filled: Filled) -> None:
     log = filled.warehouse.create(REF)
     for body in (b"a", b"b", b"c", b"d"):

@@ -61,7 +61,7 @@ def _native(spark: SparkSession, seen: Filled, name: str) -> None:
 WAYS = {"format": _dataframe, "USING": _using, "read_topic": _native}
 
 
-@pytest.fixture(params=["format", "USING", pytest.param("read_topic", marks=pytest.mark.long)])
+@pytest.fixture(params=["format", *(pytest.param(one, marks=pytest.mark.long) for one in ("USING", "read_topic"))])
 def view(request: pytest.FixtureRequest, spark: SparkSession, seen: Filled) -> Iterator[str]:
     name = next(_names)
     WAYS[request.param](spark, seen, name)

@@ -82,7 +82,7 @@ def records(filled: Filled) -> Records:
     return found
 
 
-@pytest.fixture(params=["format", "native"])
+@pytest.fixture(params=["format", pytest.param("native", marks=pytest.mark.long)])
 def read(request: pytest.FixtureRequest, spark: SparkSession, filled: Filled) -> Read:
     """The two ways to read."""
 

@@ -367,6 +367,7 @@ def test_a_run_says_how_many_records_came_meanwhile(
     assert (facts["rows"], facts["behind_records"]) == (2, 0)
 
 
+@pytest.mark.long
 def test_pop_19_what_is_in_flight_for_whom_since_when_due_when(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -475,6 +476,7 @@ def test_a_table_of_an_earlier_release_gets_its_new_column_filled(
 
 
 @pytest.mark.promise("STATE-1")
+@pytest.mark.long
 def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -655,6 +657,7 @@ def test_cons_06_statistics_are_merged_once_and_forgotten_after_a_week(
 
 
 @pytest.mark.promise("STATE-3")
+@pytest.mark.long
 def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
     tables: QueueTables, merges: Merges
 ) -> None:

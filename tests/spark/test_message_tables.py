@@ -43,6 +43,7 @@ def bodies(spark: SparkSession, log: PartitionLog) -> list[bytes]:
     return [bytes(row["body"]) for row in rows]
 
 
+@pytest.mark.long
 def test_spark_1_a_message_is_seen_by_the_first_query_after_its_answer(spark: SparkSession, log: PartitionLog) -> None:
     sent = []
     for body in numbered_bodies("m", 4):

@@ -77,6 +77,7 @@ def test_a_notebook_is_in_databricks_source_format(path: Path) -> None:
 
 
 @pytest.mark.promise("STATE-7")
+@pytest.mark.long
 def test_spark_5_a_notebook_runs_in_the_session_that_is_there(service: ServiceProcess, spark: SparkSession) -> None:
     printed = run_as_notebook(SHORT.read_text(encoding="utf-8"), str(SHORT), spark, environ_of(service))
     assert "left=0, lost=0" in printed

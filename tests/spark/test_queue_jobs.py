@@ -46,6 +46,7 @@ def tables(tmp_path: Path) -> Iterator[QueueTables]:
         close_warehouses()
 
 
+@pytest.mark.long
 def test_spark_07_what_is_due_is_moved_in_tasks_before_and_after_a_merge(
     spark: SparkSession, tables: QueueTables
 ) -> None:

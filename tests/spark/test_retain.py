@@ -52,7 +52,8 @@ def bounds(tables: QueueTables, ref: PartitionRef) -> tuple[int, int]:
     return log.min_offset, log.end_offset
 
 
-@pytest.mark.parametrize("engine", [Engine.SPARK, pytest.param(Engine.LOCAL, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", [Engine.SPARK, Engine.LOCAL])
 def test_retry_6_what_is_merged_is_cut_and_a_start_knows_all_of_it(
     spark: SparkSession, tables: QueueTables, engine: Engine
 ) -> None:

@@ -99,6 +99,7 @@ def test_spark_22_a_query_that_another_application_goes_on_with_ends_by_name(
     )
 
 
+@pytest.mark.long
 def test_spark_23_the_first_line_says_what_happened_and_what_to_do(
     spark: SparkSession, tables: QueueTables, tmp_path: Path
 ) -> None:

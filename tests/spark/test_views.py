@@ -100,6 +100,7 @@ def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSessi
         assert about["properties"]["delta.logRetentionDuration"] == "interval 1 days"
 
 
+@pytest.mark.promise("STATE-5")
 def test_retry_08_sql_tells_what_became_of_a_dead_letter(spark: SparkSession, tables: QueueTables) -> None:
     Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
     group = tables.group()
@@ -123,6 +124,7 @@ def test_retry_08_sql_tells_what_became_of_a_dead_letter(spark: SparkSession, ta
 
 
 @pytest.mark.promise("STATE-5")
+@pytest.mark.long
 def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     """A small queue: lag, in flight, retried, dead and lost, seen anew by each query."""
     topic, group = tables.topic("orders", 2), tables.group(max_attempts=2)

@@ -83,3 +83,10 @@ def test_sec_27_the_first_files_must_be_right(tmp_path: Path) -> None:
     make.fails = True
     with pytest.raises(ssl.SSLError):
         ReloadedContext(make, [str(tmp_path / "none")])
+
+
+def test_a_context_without_files_is_made_when_it_is_first_needed() -> None:
+    make = Made()
+    context = ReloadedContext(make, [])
+    assert make.made == []
+    assert context.present() is context.present() is make.made[0] and len(make.made) == 1
