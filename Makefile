@@ -21,21 +21,23 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## Create .venv with the locked packages, and .jars, if they are missing (S3=1: Spark's jars for S3, too)
+setup: ## Create .venv with the locked packages, and .jars, if they are missing (S3=1: Spark's jars for S3, too; CHECK=1: only say what is missing)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 		"setup failed: Python 3.11 or newer is needed. Install it (apt-get install python3.11 python3.11-venv; brew" \
 		"install python@3.11), or give the path of yours: make setup PYTHON=/path/to/python3.11"; exit 1; }
-	@PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m jobs.setup $(if $(filter-out 0 no,$(S3)),--s3)
+	@mkdir -p .path/deltamq && ln -sfn ../../mq/client/deltamq.py .path/deltamq/__init__.py
+	@cd .path/deltamq && for folder in api jobs mq tables; do ln -sfn ../../$$folder $$folder; done
+	@PYTHONPATH=.path PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m deltamq.jobs.setup $(if $(filter-out 0 no,$(S3)),--s3) $(if $(filter-out 0 no,$(CHECK)),--check)
 
 lock: setup ## Update requirements.lock from pyproject.toml
 	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --extra dev --extra connect --extra postgres pyproject.toml --output-file requirements.lock
 
 wheel: setup ## Build the wheel in dist/, a copy for spark-submit --py-files, and a wheel for Databricks
-	@$(VENV)/python -m jobs.setup.wheel
+	@$(VENV)/python -m deltamq.jobs.setup.wheel
 
 sbom: setup ## Write dist/deltamq-VERSION.cdx.json: every locked package and jar with its hashes (CycloneDX)
-	@$(VENV)/python -m jobs.setup.sbom
+	@$(VENV)/python -m deltamq.jobs.setup.sbom
 
 format: setup ## Format the code and sort its imports
 	$(VENV)/ruff check --fix-only --quiet .
@@ -48,7 +50,7 @@ lint: setup ## Check with ruff and mypy --strict, and check which packages impor
 	$(VENV)/lint-imports
 
 classes: setup ## Make an archive of Spark's classes: Spark starts in seven seconds instead of eleven (tests make it)
-	-@$(VENV)/python -m jobs.spark.make_classes
+	-@$(VENV)/python -m deltamq.jobs.spark.make_classes
 
 compiled: setup ## Compile the tests once: each process of `make test` would do it for itself
 	-@test -d tests/__pycache__ || $(VENV)/python -m pytest --collect-only --quiet -n 0 > /dev/null
@@ -60,7 +62,7 @@ unit: setup compiled ## Run the tests that need no Spark and no service process
 	$(FAST_TMP) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
 run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAIT= WAREHOUSE=)
-	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \
+	@$(VENV)/python -m deltamq.jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \
 		$(if $(EVENTS),--events "$(EVENTS)") $(if $(RATE),--rate "$(RATE)") \
 		$(if $(WAIT),--wait "$(WAIT)") \
 		$(if $(WAREHOUSE),--warehouse "$(WAREHOUSE)")

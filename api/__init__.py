@@ -2,3 +2,8 @@
 
 It starts without Spark and meets the jobs only in the tables. `deltamq serve` runs `api.serve:serve_command`.
 """
+
+from __future__ import annotations
+
+if __name__ != "deltamq.api":
+    raise ImportError("import deltamq.api: the folder is a part of that package, and no package of its own")

@@ -9,16 +9,16 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from api.auth import Certificates, check_complete
-from api.front import HOT_CALLS, Front, Guard, HotCalls
-from api.host import ClusterHandles
-from api.kafka.server import KafkaServer, bind_kafka
-from api.openapi import describe
-from api.order import Gates
-from api.ports import REAL, Ports
-from api.principals import AUTH_ROUTERS
-from api.reading import GlobalReader
-from api.routes import (
+from deltamq.api.auth import Certificates, check_complete
+from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
+from deltamq.api.host import ClusterHandles
+from deltamq.api.kafka.server import KafkaServer, bind_kafka
+from deltamq.api.openapi import describe
+from deltamq.api.order import Gates
+from deltamq.api.ports import REAL, Ports
+from deltamq.api.principals import AUTH_ROUTERS
+from deltamq.api.reading import GlobalReader
+from deltamq.api.routes import (
     ROUTERS,
     FetchEndpoint,
     HandlesEndpoint,
@@ -26,11 +26,11 @@ from api.routes import (
     PopForwarder,
     ProduceEndpoint,
 )
-from api.sending import GlobalSender, RequestAppender
-from api.service import Service
-from api.wire import Receive, Scope, Send, install
-from mq.errors import DeltaMQError
-from tables.config import Config
+from deltamq.api.sending import GlobalSender, RequestAppender
+from deltamq.api.service import Service
+from deltamq.api.wire import Receive, Scope, Send, install
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import Config
 
 __all__ = ["App", "create_app"]
 

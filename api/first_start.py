@@ -17,19 +17,19 @@ from typing import Final
 import click
 import msgspec
 
-from api.audit import Act
-from mq.audit import BY_FILES, ActBegun, AuditRecord, MetadataChange, bounded
-from mq.audit_limits import ACT_ID_BYTES
-from mq.auth import AuthEvent, Key, decide_first_administrator, new_key
-from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
-from mq.errors import DeltaMQError, Unknown
-from mq.meta import Meta
-from tables.clock import SYSTEM_CLOCK
-from tables.config import Config, load
-from tables.config_sections import AuditWhen
-from tables.log import Batch, PartitionLog, Warehouse
-from tables.queue import AUDIT, MetaLog, rows_of_audit
-from tables.settings import Flush
+from deltamq.api.audit import Act
+from deltamq.mq.audit import BY_FILES, ActBegun, AuditRecord, MetadataChange, bounded
+from deltamq.mq.audit_limits import ACT_ID_BYTES
+from deltamq.mq.auth import AuthEvent, Key, decide_first_administrator, new_key
+from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
+from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.mq.meta import Meta
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.config import Config, load
+from deltamq.tables.config_sections import AuditWhen
+from deltamq.tables.log import Batch, PartitionLog, Warehouse
+from deltamq.tables.queue import AUDIT, MetaLog, rows_of_audit
+from deltamq.tables.settings import Flush
 
 __all__ = ["init_command", "make_administrator"]
 

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from api.audit import Audit
-from api.auth import (
+from deltamq.api.audit import Audit
+from deltamq.api.auth import (
     CALLED_BY,
     CALLER,
     EVERYBODY,
@@ -37,7 +37,7 @@ from api.auth import (
     guarded_warehouse,
     is_guarded,
 )
-from api.host import (
+from deltamq.api.host import (
     ClusterProofs,
     HostedMeta,
     from_cluster,
@@ -49,9 +49,9 @@ from api.host import (
     only_authorization,
     principal_of,
 )
-from api.log import Metrics
-from api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
-from api.wire import (
+from deltamq.api.log import Metrics
+from deltamq.api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
+from deltamq.api.wire import (
     REFUSAL,
     Answer,
     ClientDisconnected,
@@ -64,9 +64,9 @@ from api.wire import (
     method_not_allowed,
     send_answer,
 )
-from mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
-from mq.limits import ADMIN_BYTES_MAX
-from tables.failpoints import armed, failpoint
+from deltamq.mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
+from deltamq.mq.limits import ADMIN_BYTES_MAX
+from deltamq.tables.failpoints import armed, failpoint
 
 __all__ = ["HOT_CALLS", "Front", "Guard", "HotCalls"]
 

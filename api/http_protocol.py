@@ -24,11 +24,11 @@ from typing import Any, Final, NoReturn
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.request_head import BadHead, check_head, without_offer
-from api.tls import TLS, TlsPeer, peer_of
-from api.wire import HALF_CLOSED, SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
-from mq.errors import Refused
-from mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX
+from deltamq.api.request_head import BadHead, check_head, without_offer
+from deltamq.api.tls import TLS, TlsPeer, peer_of
+from deltamq.api.wire import HALF_CLOSED, SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX
 
 __all__ = ["HttpProtocol"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from api.auth import KeyTimes
-from mq.limits import FETCH_BYTES_MAX
-from mq.order_limits import CLIENTS_MAX
-from mq.queue_limits import LANE_BUSY_MS
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.store import Store
+from deltamq.api.auth import KeyTimes
+from deltamq.mq.limits import FETCH_BYTES_MAX
+from deltamq.mq.order_limits import CLIENTS_MAX
+from deltamq.mq.queue_limits import LANE_BUSY_MS
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.store import Store
 
 __all__ = ["REAL", "Ports"]
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["BadHead", "check_head", "without_offer"]
 

@@ -28,16 +28,16 @@ from typing import Final
 import click
 import uvicorn
 
-from api.app import App, create_app
-from api.http_protocol import HttpProtocol
-from api.sockets import BACKLOG, listening
-from api.tls import TlsServer, server_context
-from api.wire import SECURITY_HEADERS
-from mq.errors import DeltaMQError, Refused
-from mq.limits import MIB
-from mq.loopback import is_loopback
-from tables.config import Config, describe, load
-from tables.config_sections import ServiceSettings
+from deltamq.api.app import App, create_app
+from deltamq.api.http_protocol import HttpProtocol
+from deltamq.api.sockets import BACKLOG, listening
+from deltamq.api.tls import TlsServer, server_context
+from deltamq.api.wire import SECURITY_HEADERS
+from deltamq.mq.errors import DeltaMQError, Refused
+from deltamq.mq.limits import MIB
+from deltamq.mq.loopback import is_loopback
+from deltamq.tables.config import Config, describe, load
+from deltamq.tables.config_sections import ServiceSettings
 
 __all__ = ["Server", "bind", "serve_command"]
 

@@ -6,7 +6,7 @@ import socket
 from contextlib import ExitStack
 from typing import Final
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["listening"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.run import run_jobs
+from deltamq.jobs.run import run_jobs
 
 __all__ = ["run_jobs"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.sql import read_topic
+from deltamq.jobs.sql import read_topic
 
 __all__ = ["read_topic"]

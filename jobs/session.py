@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.sql import spark_session
+from deltamq.jobs.sql import spark_session
 
 __all__ = ["spark_session"]

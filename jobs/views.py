@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.sql import register_views
+from deltamq.jobs.sql import register_views
 
 __all__ = ["register_views"]

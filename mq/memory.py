@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mq.testing import MemoryQueue
+from deltamq.mq.testing import MemoryQueue
 
 __all__ = ["MemoryQueue"]

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.hashed_columns import Words, hash_column, words_of
+from deltamq.mq.hashed_columns import Words, hash_column, words_of
 
 __all__ = ["hash_bytes", "hash_pieces"]
 

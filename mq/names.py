@@ -14,8 +14,8 @@ import hashlib
 import re
 from typing import Final, NamedTuple
 
-from mq.errors import Refused, Unprocessable
-from mq.limits import FOLDER_LENGTH_MAX, GROUP_LENGTH_MAX, NAME_LENGTH_MAX, TOPIC_LENGTH_MAX
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.limits import FOLDER_LENGTH_MAX, GROUP_LENGTH_MAX, NAME_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 __all__ = [
     "TAG_NOT_IN",

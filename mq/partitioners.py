@@ -14,9 +14,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.limits import LOGICAL_PARTITIONS
-from mq.murmur2 import hash_bytes, hash_pieces
-from mq.murmur3 import hash_string, hash_strings
+from deltamq.mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.murmur2 import hash_bytes, hash_pieces
+from deltamq.mq.murmur3 import hash_string, hash_strings
 
 __all__ = [
     "Offsets",

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
+from deltamq.mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
 
 __all__ = ["Part", "ProducerSeen", "ProducerWindow", "overlap", "part_from_json", "part_to_json"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT, PRODUCERS_MAX
+from deltamq.mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT, PRODUCERS_MAX
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND

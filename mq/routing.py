@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import Conflict, NotFound, Unavailable, Unprocessable
-from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
-from mq.names import PartitionName, check_partition, partition_name
-from mq.partitioners import Partitioner, Table, logical_partition
-from mq.stored_json import corrupt_when_damaged, reader, to_json
+from deltamq.mq.errors import Conflict, NotFound, Unavailable, Unprocessable
+from deltamq.mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
+from deltamq.mq.names import PartitionName, check_partition, partition_name
+from deltamq.mq.partitioners import Partitioner, Table, logical_partition
+from deltamq.mq.stored_json import corrupt_when_damaged, reader, to_json
 
 __all__ = [
     "DEFAULT_PARTITIONS",

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Conflict
-from mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
-from mq.producer import Part, ProducerSeen
+from deltamq.mq.errors import Conflict
+from deltamq.mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
+from deltamq.mq.producer import Part, ProducerSeen
 
 __all__ = [
     "EPOCH_MAX",

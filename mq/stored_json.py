@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from mq.errors import Corrupt, Unavailable
+from deltamq.mq.errors import Corrupt, Unavailable
 
 __all__ = [
     "Form",

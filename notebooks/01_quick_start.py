@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
-from jobs.run import run_jobs
-from jobs.sql import read_topic, register_views, spark_session
-from mq import Admin, PopConsumer, Producer, PullConsumer
-from tables.config import load
+from deltamq import Admin, PopConsumer, Producer, PullConsumer
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import read_topic, register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("quick-start")

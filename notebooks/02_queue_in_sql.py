@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from jobs.run import run_jobs
-from jobs.sql import register_views, spark_session
-from mq import Admin, PopConsumer, Producer, Result
-from tables.config import load
+from deltamq import Admin, PopConsumer, Producer, Result
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("queue-in-sql")

@@ -22,10 +22,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from jobs.run import run_jobs
-from jobs.sql import register_views, spark_session
-from mq import Admin, OrderlyConsumer, Producer, Suspend, Verdict
-from tables.config import load
+from deltamq import Admin, OrderlyConsumer, Producer, Suspend, Verdict
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("ordered-pipeline")
@@ -47,7 +47,7 @@ admin = Admin(conf.client.url)
 
 def start_broker() -> subprocess.Popen[str]:
     """Start `deltamq serve --broker broker-c` on a free port; return when it serves."""
-    command = [sys.executable, "-m", "mq.client.cli", "serve", "--broker", "broker-c", "--port", "0"]
+    command = [sys.executable, "-m", "deltamq.mq.client.cli", "serve", "--broker", "broker-c", "--port", "0"]
     process = subprocess.Popen([*command, "--warehouse", conf.warehouse.uri], stdout=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     line = process.stdout.readline()

@@ -21,10 +21,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from jobs.run import run_jobs
-from jobs.sql import register_views, spark_session
-from mq import Admin, PopConsumer, Producer
-from tables.config import load
+from deltamq import Admin, PopConsumer, Producer
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("pop-workers")
@@ -60,7 +60,7 @@ with Producer(conf.client.url) as producer:
 
 DOOMED = """
 import json, os, signal, sys
-from mq.client import PopClient
+from deltamq.mq.client import PopClient
 
 url, group, topic = sys.argv[1:]
 client, taken = PopClient(url, group, client_id="doomed"), []

@@ -23,11 +23,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from jobs.run import run_jobs
-from jobs.sql import register_views, spark_session
-from mq import Admin, Producer
-from mq.client import PopClient
-from tables.config import load
+from deltamq import Admin, Producer
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import register_views, spark_session
+from deltamq.mq.client import PopClient
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("lag-and-dead-letters")

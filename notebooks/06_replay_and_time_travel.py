@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from jobs.run import run_jobs
-from jobs.sql import read_topic, register_views, spark_session
-from mq import Admin, PopConsumer, Producer, Result
-from tables.config import load
+from deltamq import Admin, PopConsumer, Producer, Result
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import read_topic, register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("replay-and-time-travel")

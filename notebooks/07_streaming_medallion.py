@@ -20,10 +20,10 @@ import time
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from jobs.run import run_jobs
-from jobs.sql import register_views, spark_session
-from mq import Admin, Producer
-from tables.config import load
+from deltamq import Admin, Producer
+from deltamq.jobs.run import run_jobs
+from deltamq.jobs.sql import register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("streaming-medallion")

@@ -17,10 +17,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from jobs.sql import register_views, spark_session
-from mq import Admin, Producer, PullConsumer
-from mq.errors import Forbidden
-from tables.config import load
+from deltamq import Admin, Producer, PullConsumer
+from deltamq.jobs.sql import register_views, spark_session
+from deltamq.mq.errors import Forbidden
+from deltamq.tables.config import load
 
 conf = load()
 spark = spark_session("who-did-what")

@@ -24,8 +24,8 @@ from typing import Any, Final, TypeAlias, get_type_hints
 import msgspec
 from msgspec.inspect import BoolType, EnumType, IntType, Type, VarTupleType, type_info
 
-from mq.errors import Refused
-from tables.config_sections import (
+from deltamq.mq.errors import Refused
+from deltamq.tables.config_sections import (
     ClientSettings,
     JobsSettings,
     QueueSettings,
@@ -34,8 +34,8 @@ from tables.config_sections import (
     ServiceSettings,
     WarehouseSettings,
 )
-from tables.oidc_settings import OidcSettings
-from tables.settings import LogSettings, SettingsDisagree
+from deltamq.tables.oidc_settings import OidcSettings
+from deltamq.tables.settings import LogSettings, SettingsDisagree
 
 __all__ = [
     "Config",
@@ -140,7 +140,7 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
         return Path(named)
     here = Path(__file__).resolve()
     # an installation has them under its prefix: this Python's, or a folder of libraries (pip --prefix, --target)
-    installed = (Path(sys.prefix), *here.parents[1:2], *here.parents[4:5])
+    installed = (Path(sys.prefix), *here.parents[2:3], *here.parents[5:6])
     candidates = (here.parents[1] / "conf", *(prefix / "share" / "deltamq" / "conf" for prefix in installed))
     return next((found for found in candidates if (found / "local.toml").is_file()), None)
 

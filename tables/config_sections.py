@@ -8,9 +8,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mq.auth_limits import CLUSTER_SECRET_LENGTH_MIN
-from mq.errors import Refused
-from mq.limits import (
+from deltamq.mq.auth_limits import CLUSTER_SECRET_LENGTH_MIN
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import (
     FETCH_BYTES_MAX,
     KIB,
     MIB,
@@ -20,10 +20,10 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from mq.members import SESSION_MS_MAX, SESSION_MS_MIN
-from mq.names import check_broker
-from mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
-from mq.queue_limits import (
+from deltamq.mq.members import SESSION_MS_MAX, SESSION_MS_MIN
+from deltamq.mq.names import check_broker
+from deltamq.mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
+from deltamq.mq.queue_limits import (
     BUFFER_CHECKPOINTS_MAX,
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_MAX,
@@ -31,7 +31,7 @@ from mq.queue_limits import (
     PARTITION_CHECKPOINTS_MAX,
     STAY_BUFFER_MS,
 )
-from tables.settings import SettingsDisagree
+from deltamq.tables.settings import SettingsDisagree
 
 __all__ = [
     "AuditWhen",

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mq.hashed_columns import column_buffers
-from mq.partitioners import Slots, kafka_hashes, logical_partitions, slots_of
-from mq.routing import Places
+from deltamq.mq.hashed_columns import column_buffers
+from deltamq.mq.partitioners import Slots, kafka_hashes, logical_partitions, slots_of
+from deltamq.mq.routing import Places
 
 __all__ = ["kafka_hashes_of_keys", "lps_of_keys", "slots_of_keys"]
 

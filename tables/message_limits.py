@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import (
+from deltamq.mq.errors import Refused, TooLarge, Unprocessable
+from deltamq.mq.limits import (
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
@@ -24,7 +24,7 @@ from mq.limits import (
     TIME_US_MAX,
     TIME_US_MIN,
 )
-from mq.names import TAG_NOT_IN, check_tag
+from deltamq.mq.names import TAG_NOT_IN, check_tag
 
 __all__ = ["check_column"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from mq.loopback import is_loopback
-from tables.settings import SettingsDisagree
+from deltamq.mq.loopback import is_loopback
+from deltamq.tables.settings import SettingsDisagree
 
 __all__ = ["OIDC_ALGORITHMS", "OidcSettings"]
 

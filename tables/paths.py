@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from mq.names import PartitionName, decode_path, encode_path
+from deltamq.mq.names import PartitionName, decode_path, encode_path
 
 __all__ = [
     "LOG_FOLDER",

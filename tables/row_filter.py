@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.filters import (
+from deltamq.mq.filters import (
     NUMBER_PATTERN,
     And,
     Arithmetic,

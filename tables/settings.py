@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from mq.limits import KIB, MIB, RETENTION_MS_MAX
+from deltamq.mq.limits import KIB, MIB, RETENTION_MS_MAX
 
 __all__ = ["Flush", "LogSettings", "SettingsDisagree"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mq.errors import Corrupt, DeltaMQError
+from deltamq.mq.errors import Corrupt, DeltaMQError
 
 __all__ = ["StopOnCorrupt"]
 

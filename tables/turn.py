@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from mq.errors import Unavailable
+from deltamq.mq.errors import Unavailable
 
 __all__ = ["Turn"]
 

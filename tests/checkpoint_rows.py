@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.queue.checkpoint import CheckpointKey
-from mq.queue.checkpoint_state import CheckpointState
-from tables.state.rows import CHECKPOINT_COLUMNS
-from tables.state.schema import POP_CHECKPOINTS_SCHEMA
+from deltamq.mq.queue.checkpoint import CheckpointKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.tables.state.rows import CHECKPOINT_COLUMNS
+from deltamq.tables.state.schema import POP_CHECKPOINTS_SCHEMA
 
 __all__ = ["rows_of_states"]
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tables.store.file_pool import PoolingFiles
-from tables.store.local import LocalStore
-from tables.store.store import ListedFile, Store, put_in_turn
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import ListedFile, Store, put_in_turn
 
 __all__ = ["FaultyStore", "HeldReads", "failing", "faulty_disk"]
 

@@ -8,7 +8,7 @@ from itertools import count
 
 from hypothesis import strategies as st
 
-from mq.filters.condition import (
+from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
     Column,
@@ -34,8 +34,8 @@ from mq.filters.condition import (
     is_boolean,
     kind_of,
 )
-from mq.filters.evaluation import Fields
-from mq.filters.like import Pattern, like_text, parse_like
+from deltamq.mq.filters.evaluation import Fields
+from deltamq.mq.filters.like import Pattern, like_text, parse_like
 
 __all__ = ["FIELDS", "Witness", "conditions", "filter_text", "messages", "patterns", "texts"]
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import IO, Any, Final
 
-from tables import failpoints
+from deltamq.tables import failpoints
 
 __all__ = ["SERVER", "Forked", "run_forked"]
 
@@ -24,8 +24,8 @@ __all__ = ["SERVER", "Forked", "run_forked"]
 SERVER: Final = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
-        "api.serve",
-        "mq.client.cli.root",
+        "deltamq.api.serve",
+        "deltamq.mq.client.cli.root",
         "pytest",
         "tests.contract.test_metadata",
         "tests.contract.test_metadata_snapshots",

@@ -15,7 +15,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tables.oidc_settings import OidcSettings
+from deltamq.tables.oidc_settings import OidcSettings
 
 __all__ = ["AUDIENCE", "DISCOVERY", "IdentityProvider", "elliptic", "jwk_of", "provider", "rsa_key"]
 

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mq.names import broker_of
-from mq.queue.checkpoint import CheckpointKey
-from mq.queue.checkpoint_state import CheckpointState, fold
-from tables.log.warehouse import Warehouse
-from tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
-from tables.queue.records import records_of
-from tables.queue.recovery import LogCursor
-from tables.queue.refs import revive_refs
-from tables.schema import delta_schema
-from tables.state.schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue.checkpoint import CheckpointKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
+from deltamq.tables.queue.records import records_of
+from deltamq.tables.queue.recovery import LogCursor
+from deltamq.tables.queue.refs import revive_refs
+from deltamq.tables.schema import delta_schema
+from deltamq.tables.state.schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
 from tests.checkpoint_rows import rows_of_states
 
 __all__ = ["MergedCheckpoints"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.spark.datasource import register, session_warehouse
+from deltamq.jobs.spark.datasource import register, session_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

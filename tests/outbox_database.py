@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mq.client import Message, Outbox, OutboxDialect
-from mq.client.outbox import connector_of
-from mq.client.outbox.dialect import POSTGRESQL, SQLITE
+from deltamq.mq.client import Message, Outbox, OutboxDialect
+from deltamq.mq.client.outbox import connector_of
+from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE
 
 __all__ = ["OutboxDatabase", "WatchedConnections", "sqlite_database"]
 

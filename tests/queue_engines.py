@@ -12,17 +12,17 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.delay import Forwarder
-from jobs.queue.delay_in_tasks import TaskForwarder
-from jobs.queue.delay_task import forward_shard, run_delay_shard
-from jobs.queue.revive import Reviver
-from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.queue.revive_task import revive_shards, run_shard
-from jobs.queue.task_memory import TaskMemory
-from jobs.run.registry import Facts
-from tables.config import Config
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.delay import Forwarder
+from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
+from deltamq.jobs.queue.delay_task import forward_shard, run_delay_shard
+from deltamq.jobs.queue.revive import Reviver
+from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.queue.revive_task import revive_shards, run_shard
+from deltamq.jobs.queue.task_memory import TaskMemory
+from deltamq.jobs.run.registry import Facts
+from deltamq.tables.config import Config
+from deltamq.tables.log.warehouse import Warehouse
 
 __all__ = ["COLD", "ENGINES", "QueueJob", "delay_job", "revive_job"]
 

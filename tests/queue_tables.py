@@ -14,29 +14,29 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.meta.group import Group, decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_delete_topic, decide_put_topic
-from mq.names import broker_of
-from mq.queue.checkpoint import Checkpoint, Pop, spans_of
-from mq.queue.delay_mark import Cancelled, DelayMark
-from mq.queue.lost import LostRecord
-from mq.queue.retry_topic import RetryTopic
-from mq.queue.revive_record import Ack, Done, Record
-from tables.config import Config
-from tables.config_sections import Engine, WarehouseSettings
-from tables.log.batch import Batch
-from tables.log.bounds import BOUNDS, LogBounds
-from tables.log.log import PartitionLog
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.records import lost_records_of, records_of, rows_of_delay_marks, rows_of_records
-from tables.queue.refs import DELAY, DELAY_MARKS, LOST, dead_ref, retry_ref, revive_ref, system_ref
-from tables.schema import INGEST_SCHEMA, INTERNAL_SCHEMA
-from tables.store.store import Store
+from deltamq.mq.meta.group import Group, decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_delete_topic, decide_put_topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue.checkpoint import Checkpoint, Pop, spans_of
+from deltamq.mq.queue.delay_mark import Cancelled, DelayMark
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import Engine, WarehouseSettings
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.bounds import BOUNDS, LogBounds
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import lost_records_of, records_of, rows_of_delay_marks, rows_of_records
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, LOST, dead_ref, retry_ref, revive_ref, system_ref
+from deltamq.tables.schema import INGEST_SCHEMA, INTERNAL_SCHEMA
+from deltamq.tables.store.store import Store
 
 __all__ = ["BROKER", "CLUSTER", "QueueTables", "at", "config", "with_spark_engine"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.fetch import FetchStatus
-from tables.log.log import PartitionLog
-from tables.paths import PartitionRef, Space
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.paths import PartitionRef, Space
 
 __all__ = ["REF", "all_bodies", "all_rows", "batch", "next_millisecond", "numbered_bodies", "rows"]
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from obstore.store import S3Store
 
-from tables.store.object import ObjectStore
+from deltamq.tables.store.object import ObjectStore
 from tests.free_ports import free_port
 
 __all__ = ["S3Server", "ServerUnavailable", "s3_server"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tables.clock import SystemClock
+from deltamq.tables.clock import SystemClock
 
 __all__ = ["AheadClock", "SetClock"]
 

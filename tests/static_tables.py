@@ -8,9 +8,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from mq.meta.brokers import Host, decide_register
-from mq.meta.fold import AnyEvent, Meta
-from mq.meta.static_topics import (
+from deltamq.mq.meta.brokers import Host, decide_register
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
     decide_drop_segments,
@@ -18,15 +18,15 @@ from mq.meta.static_topics import (
     decide_remap,
     queues_of,
 )
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic
-from mq.static import LogicalQueue
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.sealing import seal_moves
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.static import LogicalQueue
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.sealing import seal_moves
 
 __all__ = ["TOPIC", "StaticTables"]
 

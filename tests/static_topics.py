@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from mq.meta.brokers import Host, decide_register
-from mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
-from mq.meta.moved_keys import decide_seal
-from mq.meta.snapshot import MetaSnapshot
-from mq.meta.static_topics import (
+from deltamq.mq.meta.brokers import Host, decide_register
+from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
+from deltamq.mq.meta.moved_keys import decide_seal
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
     decide_drop_segments,
@@ -18,9 +18,9 @@ from mq.meta.static_topics import (
     decide_repair,
     queues_of,
 )
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic
-from mq.static import LogicalQueue
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.static import LogicalQueue
 
 __all__ = ["StaticWorld"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.audit.acts import Act, Asking, noting
-from api.audit.audit import Audit
-from api.audit.reading import ActView, read_acts, read_refusals
+from deltamq.api.audit.acts import Act, Asking, noting
+from deltamq.api.audit.audit import Audit
+from deltamq.api.audit.reading import ActView, read_acts, read_refusals
 
 __all__ = [
     "Act",

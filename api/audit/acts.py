@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, TypeVar
 
-from mq.audit import ActBegun, ActEnded, AuditRecord, MetadataChange, bounded, outcome_of, states_of
-from mq.audit_limits import DETAIL_LENGTH_MAX, ENDS_WAITING_MAX
-from mq.errors import DeltaMQError, Unavailable, Unknown
-from mq.meta import AnyEvent, Meta
-from tables.failpoints import failpoint
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, MetadataChange, bounded, outcome_of, states_of
+from deltamq.mq.audit_limits import DETAIL_LENGTH_MAX, ENDS_WAITING_MAX
+from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.tables.failpoints import failpoint
 
 __all__ = ["Act", "Acts", "Asking", "noting"]
 

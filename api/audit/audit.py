@@ -7,16 +7,16 @@ import logging
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Final
 
-from api.audit.acts import Acts
-from api.audit.calls import AuditedCalls, address_of, code_of
-from api.audit.settling import Settling
-from api.auth import CALLER, call_of
-from api.log import Partition, Partitions, RecordLog
-from api.wire import Scope, Send
-from mq.audit import ANONYMOUS, AuditRecord, RefusalCount, Refusals
-from mq.errors import DeltaMQError
-from mq.meta import Meta
-from tables.queue import AUDIT, MetaLog, rows_of_audit
+from deltamq.api.audit.acts import Acts
+from deltamq.api.audit.calls import AuditedCalls, address_of, code_of
+from deltamq.api.audit.settling import Settling
+from deltamq.api.auth import CALLER, call_of
+from deltamq.api.log import Partition, Partitions, RecordLog
+from deltamq.api.wire import Scope, Send
+from deltamq.mq.audit import ANONYMOUS, AuditRecord, RefusalCount, Refusals
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import Meta
+from deltamq.tables.queue import AUDIT, MetaLog, rows_of_audit
 
 __all__ = ["Audit"]
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 import msgspec
 from starlette.types import ASGIApp
 
-from api.audit.acts import Act, Acts, Asking
-from api.audit.asked import asked_of, resource_of
-from api.auth import FoundCall, call_of, caller_of
-from api.wire import ClientDisconnected, Receive, Scope, Send, answer_of, send_answer
-from mq.audit import ANONYMOUS
-from mq.errors import DeltaMQError
+from deltamq.api.audit.acts import Act, Acts, Asking
+from deltamq.api.audit.asked import asked_of, resource_of
+from deltamq.api.auth import FoundCall, call_of, caller_of
+from deltamq.api.wire import ClientDisconnected, Receive, Scope, Send, answer_of, send_answer
+from deltamq.mq.audit import ANONYMOUS
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["AuditedCalls", "address_of", "code_of"]
 

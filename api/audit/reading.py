@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
-from mq.audit_limits import ENDS_LOOKED_MAX
-from tables.log import FetchStatus, PartitionLog
-from tables.queue import audit_records_of
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
+from deltamq.mq.audit_limits import ENDS_LOOKED_MAX
+from deltamq.tables.log import FetchStatus, PartitionLog
+from deltamq.tables.queue import audit_records_of
 
 __all__ = ["ActView", "read_acts", "read_refusals"]
 

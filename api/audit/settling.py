@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from api.log import Partition, Partitions
-from mq.audit import ActBegun, ActEnded, AuditRecord, Outcome
-from mq.errors import NotFound
-from mq.meta import Meta
-from tables.log import PartitionLog, pages
-from tables.queue import MetaLog, audit_records_of
+from deltamq.api.log import Partition, Partitions
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, Outcome
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta import Meta
+from deltamq.tables.log import PartitionLog, pages
+from deltamq.tables.queue import MetaLog, audit_records_of
 
 __all__ = ["Settling"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from api.auth.calls import named_by
-from api.wire import ALSO_NEEDS, Scope
-from mq.auth import CLUSTER, Decisions, Resource, Verb
-from mq.errors import Forbidden
+from deltamq.api.auth.calls import named_by
+from deltamq.api.wire import ALSO_NEEDS, Scope
+from deltamq.mq.auth import CLUSTER, Decisions, Resource, Verb
+from deltamq.mq.errors import Forbidden
 
 __all__ = [
     "CALLER",

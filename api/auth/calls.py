@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
-from mq.auth import CLUSTER, Resource, Verb
-from mq.names import split_member
+from deltamq.mq.auth import CLUSTER, Resource, Verb
+from deltamq.mq.names import split_member
 
 __all__ = [
     "BY_CLUSTERS",

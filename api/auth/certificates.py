@@ -16,11 +16,11 @@ import logging
 import re
 from typing import Final
 
-from api.tls import TLS
-from api.wire import Scope
-from mq.auth import Credential, check_caller
-from mq.errors import Refused
-from tables.config_sections import TlsPrincipal
+from deltamq.api.tls import TLS
+from deltamq.api.wire import Scope
+from deltamq.mq.auth import Credential, check_caller
+from deltamq.mq.errors import Refused
+from deltamq.tables.config_sections import TlsPrincipal
 
 __all__ = ["Certificates"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from mq.auth import AuthState, Credential, Key, is_right, key_id_of
-from mq.errors import Forbidden, Unauthenticated
+from deltamq.mq.auth import AuthState, Credential, Key, is_right, key_id_of
+from deltamq.mq.errors import Forbidden, Unauthenticated
 
 __all__ = ["Credentials", "SignerUnknown", "Tokens", "disabled", "not_valid"]
 

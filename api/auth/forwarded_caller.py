@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from api.wire import Header
-from mq.auth import Credential, check_caller, check_principal, is_group
-from mq.errors import Refused
+from deltamq.api.wire import Header
+from deltamq.mq.auth import Credential, check_caller, check_principal, is_group
+from deltamq.mq.errors import Refused
 
 __all__ = ["CALLED_BY", "called_by", "caller_header"]
 

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
-from api.auth.calls import CallNeeds, Required, required_by
-from api.auth.credentials import Credentials, SignerUnknown, disabled, not_valid
-from api.auth.forwarded_caller import caller_header
-from api.wire import WATCH, Client, Header, Scope
-from mq.auth import AuthState, Credential, Decisions
-from mq.auth_limits import (
+from deltamq.api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
+from deltamq.api.auth.calls import CallNeeds, Required, required_by
+from deltamq.api.auth.credentials import Credentials, SignerUnknown, disabled, not_valid
+from deltamq.api.auth.forwarded_caller import caller_header
+from deltamq.api.wire import WATCH, Client, Header, Scope
+from deltamq.mq.auth import AuthState, Credential, Decisions
+from deltamq.mq.auth_limits import (
     AUTHORIZATION_BYTES_MAX,
     CREDENTIALS_BYTES_MAX,
     DECISIONS_CACHED_MAX,
     REMEMBERED_BYTES_MAX,
 )
-from mq.errors import DeltaMQError, Forbidden, Unauthenticated
-from mq.meta import Meta
+from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
+from deltamq.mq.meta import Meta
 
 __all__ = ["SHOWN", "Admitted", "Gate"]
 

@@ -6,8 +6,8 @@ nobody who they are would be a door beside all others.
 
 from __future__ import annotations
 
-from mq.errors import Unavailable
-from mq.meta import Meta
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta import Meta
 
 __all__ = ["guarded_warehouse", "is_guarded"]
 

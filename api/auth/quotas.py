@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.wire import WRITE_WHOLE, Header, Receive, Scope, Send
-from mq.auth import Bucket, Quota
-from mq.errors import Overloaded
+from deltamq.api.wire import WRITE_WHOLE, Header, Receive, Scope, Send
+from deltamq.mq.auth import Bucket, Quota
+from deltamq.mq.errors import Overloaded
 
 __all__ = ["Meter", "Quotas"]
 

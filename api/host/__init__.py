@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from api.host.cluster_handles import ClusterHandles
-from api.host.cluster_proof import ClusterProofs, principal_of
-from api.host.clusters import Clusters, away, from_cluster, global_epoch_of, guarded, unknown_here
-from api.host.fencing import Fencing, passes
-from api.host.global_copies import GlobalCopies, RememberedNumbers, global_path
-from api.host.global_topics import GlobalTopics, refuse_global
-from api.host.hosted_group import Groups
-from api.host.hosted_meta import HostedMeta
-from api.host.hosted_topic import GONE, HostedTopic, Topics
-from api.host.hosting import Hosting, LeaseTimes
-from api.host.owners import Owners, Relayed, failed_of, together
-from api.host.peer_json import json_of, unreadable
-from api.host.peers import (
+from deltamq.api.host.cluster_handles import ClusterHandles
+from deltamq.api.host.cluster_proof import ClusterProofs, principal_of
+from deltamq.api.host.clusters import Clusters, away, from_cluster, global_epoch_of, guarded, unknown_here
+from deltamq.api.host.fencing import Fencing, passes
+from deltamq.api.host.global_copies import GlobalCopies, RememberedNumbers, global_path
+from deltamq.api.host.global_topics import GlobalTopics, refuse_global
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.host.hosting import Hosting, LeaseTimes
+from deltamq.api.host.owners import Owners, Relayed, failed_of, together
+from deltamq.api.host.peer_json import json_of, unreadable
+from deltamq.api.host.peers import (
     Call,
     Peer,
     Peers,
@@ -25,10 +25,10 @@ from api.host.peers import (
     meta_offset_of,
     only_authorization,
 )
-from api.host.producers import draw_of
-from api.host.queue_states import QueueState, queue_states
-from api.host.sealing import Sealer
-from api.host.static_topics import StaticTopics
+from deltamq.api.host.producers import draw_of
+from deltamq.api.host.queue_states import QueueState, queue_states
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.host.static_topics import StaticTopics
 
 __all__ = [
     "GONE",

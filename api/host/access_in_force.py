@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from api.log import Partitions
-from mq.meta import AccessState, Meta
+from deltamq.api.log import Partitions
+from deltamq.mq.meta import AccessState, Meta
 
 __all__ = ["AccessInForce", "wake_readers"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from api.host.clusters import Clusters, from_cluster
-from api.host.owners import failed_of, together
-from api.host.peer_json import json_of
-from api.host.peers import Call, is_forwarded
-from mq.queue import cluster_of_handle
-from mq.wire import FailedHandle
+from deltamq.api.host.clusters import Clusters, from_cluster
+from deltamq.api.host.owners import failed_of, together
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.mq.queue import cluster_of_handle
+from deltamq.mq.wire import FailedHandle
 
 __all__ = ["ClusterHandles"]
 

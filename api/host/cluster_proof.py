@@ -19,10 +19,10 @@ import hmac
 from collections.abc import Callable, Collection, MutableMapping
 from typing import Any, Final
 
-from api.auth import Prover
-from api.host.peers import CLUSTER, FORWARDED, META_OFFSET, PRINCIPAL, PROOF, Call
-from api.wire import Header, Receive, Scope
-from mq.errors import Forbidden
+from deltamq.api.auth import Prover
+from deltamq.api.host.peers import CLUSTER, FORWARDED, META_OFFSET, PRINCIPAL, PROOF, Call
+from deltamq.api.wire import Header, Receive, Scope
+from deltamq.mq.errors import Forbidden
 
 __all__ = ["CLUSTER_PROOF", "GLOBAL_EPOCH", "OWN_HEADERS", "ClusterProofs", "cluster_unproved", "principal_of"]
 

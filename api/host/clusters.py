@@ -18,12 +18,12 @@ import asyncio
 from collections.abc import Collection, KeysView, Sequence
 from typing import Any, Final
 
-from api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterProofs
-from api.host.owners import Relayed
-from api.host.peer_json import json_of
-from api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
-from api.wire import Answer, Client, Header
-from mq.errors import Unavailable, Unprocessable
+from deltamq.api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterProofs
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
+from deltamq.api.wire import Answer, Client, Header
+from deltamq.mq.errors import Unavailable, Unprocessable
 
 __all__ = [
     "Clusters",

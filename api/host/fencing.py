@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from api.log import fence_not_known
-from mq.errors import Fenced
-from mq.names import broker_of
-from tables.log import BROKER_FENCE
-from tables.queue import FenceEpochs, fence_epochs_of
+from deltamq.api.log import fence_not_known
+from deltamq.mq.errors import Fenced
+from deltamq.mq.names import broker_of
+from deltamq.tables.log import BROKER_FENCE
+from deltamq.tables.queue import FenceEpochs, fence_epochs_of
 
 if TYPE_CHECKING:
-    from api.host.hosted_meta import HostedMeta
+    from deltamq.api.host.hosted_meta import HostedMeta
 
 __all__ = ["Fencing", "passes"]
 

@@ -20,17 +20,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer_copy, newer_copy
-from api.host.hosted_meta import HostedMeta
-from api.host.hosted_topic import HostedTopic, Topics
-from api.host.owners import Relayed
-from api.host.peer_json import json_of
-from api.host.peers import Call
-from api.host.sealing import Sealer
-from api.wire import Answer, Client, Header
-from mq.backoff import Backoff
-from mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
-from mq.meta import (
+from deltamq.api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer_copy, newer_copy
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.wire import Answer, Client, Header
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
+from deltamq.mq.meta import (
     AnyEvent,
     GlobalCopy,
     Meta,
@@ -41,9 +41,9 @@ from mq.meta import (
     decide_held,
     require_world,
 )
-from mq.static import GlobalQueues, queue_name
-from tables.failpoints import failpoint
-from tables.log import REMEMBERED_MS
+from deltamq.mq.static import GlobalQueues, queue_name
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import REMEMBERED_MS
 
 __all__ = ["ClusterState", "GlobalCopies", "RememberedNumbers", "Told", "global_path"]
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from api.host.clusters import Clusters
-from api.host.global_copies import ClusterState, GlobalCopies, Told, global_path
-from api.host.hosted_meta import HostedMeta
-from api.host.hosted_topic import HostedTopic, Topics
-from api.host.owners import Relayed
-from api.host.peer_json import json_of
-from api.host.peers import Call
-from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
-from mq.meta import (
+from deltamq.api.host.clusters import Clusters
+from deltamq.api.host.global_copies import ClusterState, GlobalCopies, Told, global_path
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
+from deltamq.mq.meta import (
     AnyEvent,
     Meta,
     RemapMode,
@@ -37,8 +37,8 @@ from mq.meta import (
     plan_move,
     require_world,
 )
-from mq.static import GlobalQueues, MappingFault
-from tables.failpoints import failpoint
+from deltamq.mq.static import GlobalQueues, MappingFault
+from deltamq.tables.failpoints import failpoint
 
 __all__ = ["GlobalTopics", "MovedTo", "refuse_global"]
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
-from api.host.hosted_meta import HostedMeta
-from api.host.owners import together
-from api.log import Partitions
-from mq.meta import (
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.owners import together
+from deltamq.api.log import Partitions
+from deltamq.mq.meta import (
     Group,
     GroupEvent,
     GroupRequest,
@@ -32,11 +32,11 @@ from mq.meta import (
     decide_reset,
     lanes_of,
 )
-from mq.names import broker_of, check_group, check_reader, split_member
-from mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
-from tables.log import RESET_FENCE
-from tables.paths import PartitionRef, Space
-from tables.queue import dead_ref, lives_of_retry, retry_life, retry_ref
+from deltamq.mq.names import broker_of, check_group, check_reader, split_member
+from deltamq.mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
+from deltamq.tables.log import RESET_FENCE
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import dead_ref, lives_of_retry, retry_life, retry_ref
 
 __all__ = ["Groups", "ended_lanes"]
 

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeAlias, TypeVar
 
-from api.audit import noting
-from api.log import Partitions
-from mq.errors import DeltaMQError, Unavailable
-from mq.meta import AnyEvent, Event, GroupEvent, Meta, MetaState
-from tables.queue import MetaLog
+from deltamq.api.audit import noting
+from deltamq.api.log import Partitions
+from deltamq.mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.meta import AnyEvent, Event, GroupEvent, Meta, MetaState
+from deltamq.tables.queue import MetaLog
 
 __all__ = ["Follower", "HostedMeta"]
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from api.host.access_in_force import AccessInForce, wake_readers
-from api.host.hosted_meta import HostedMeta
-from api.host.producers import ProducerGate
-from api.log import Partition, Partitions
-from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
-from mq.meta import (
+from deltamq.api.host.access_in_force import AccessInForce, wake_readers
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.producers import ProducerGate
+from deltamq.api.log import Partition, Partitions
+from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
+from deltamq.mq.meta import (
     AccessState,
     AnyEvent,
     Meta,
@@ -35,14 +35,14 @@ from mq.meta import (
     decide_put_topic,
     moves_of,
 )
-from mq.names import broker_of, check_topic
-from mq.routing import Route
-from mq.static import LogicalQueue, ShownPlace, TopicMappings, TopicQueues, shown_place
-from tables.delta import PartitionNotFound
-from tables.log import REMEMBERED_MS, PartitionLog
-from tables.paths import Space
-from tables.queue import Placement
-from tables.store import FileMissing
+from deltamq.mq.names import broker_of, check_topic
+from deltamq.mq.routing import Route
+from deltamq.mq.static import LogicalQueue, ShownPlace, TopicMappings, TopicQueues, shown_place
+from deltamq.tables.delta import PartitionNotFound
+from deltamq.tables.log import REMEMBERED_MS, PartitionLog
+from deltamq.tables.paths import Space
+from deltamq.tables.queue import Placement
+from deltamq.tables.store import FileMissing
 
 __all__ = ["GONE", "HostedTopic", "Topics"]
 

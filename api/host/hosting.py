@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from api.host.hosted_meta import HostedMeta
-from api.host.roles import Hooks, Roles
-from mq.errors import DeltaMQError, Fenced, Unavailable
-from mq.meta import (
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.roles import Hooks, Roles
+from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
+from deltamq.mq.meta import (
     KNOWN_FEATURES,
     META_ROLE,
     AnyEvent,
@@ -41,9 +41,9 @@ from mq.meta import (
     decide_renew,
     decide_takeover,
 )
-from mq.names import broker_of
-from tables.failpoints import failpoint
-from tables.store import HostLocks
+from deltamq.mq.names import broker_of
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store import HostLocks
 
 __all__ = ["Hosting", "LeaseTimes"]
 

@@ -16,15 +16,15 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from api.auth import EVERYBODY, Caller
-from api.host.hosting import Hosting
-from api.host.peer_json import json_of, unreadable
-from api.host.peers import Call, Peer, Peers
-from api.wire import Answer
-from mq.errors import DeltaMQError, Forbidden, Unavailable
-from mq.names import broker_of
-from mq.queue import HandleKeys, claimed_topics, open_handles
-from mq.wire import FailedHandle
+from deltamq.api.auth import EVERYBODY, Caller
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.peer_json import json_of, unreadable
+from deltamq.api.host.peers import Call, Peer, Peers
+from deltamq.api.wire import Answer
+from deltamq.mq.errors import DeltaMQError, Forbidden, Unavailable
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import HandleKeys, claimed_topics, open_handles
+from deltamq.mq.wire import FailedHandle
 
 __all__ = ["Owners", "Relayed", "Split", "failed_of"]
 

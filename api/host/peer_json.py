@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mq.errors import Unavailable
+from deltamq.mq.errors import Unavailable
 
 __all__ = ["json_of", "unreadable"]
 

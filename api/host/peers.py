@@ -25,10 +25,10 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.auth import CALLED_BY, CALLER, Caller, Prover
-from api.host.hosting import Hosting
-from api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
-from mq.errors import Overloaded, Unavailable, Unknown
+from deltamq.api.auth import CALLED_BY, CALLER, Caller, Prover
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
+from deltamq.mq.errors import Overloaded, Unavailable, Unknown
 
 __all__ = [
     "FORWARDED",

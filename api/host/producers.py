@@ -16,10 +16,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from mq.errors import Conflict
-from mq.producer import Part
-from mq.wire import Producer
-from tables.log import PartitionLog
+from deltamq.mq.errors import Conflict
+from deltamq.mq.producer import Part
+from deltamq.mq.wire import Producer
+from deltamq.tables.log import PartitionLog
 
 __all__ = ["ProducerGate", "draw_of"]
 

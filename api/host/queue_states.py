@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.host.hosted_topic import HostedTopic
-from mq.static import LogicalQueue, Segment, TopicQueues
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.mq.static import LogicalQueue, Segment, TopicQueues
 
 __all__ = ["QueueState", "SegmentState", "queue_states"]
 

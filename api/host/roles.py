@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from mq.errors import DeltaMQError
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["Hooks", "Roles"]
 

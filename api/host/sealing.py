@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from api.host.hosted_meta import HostedMeta
-from api.host.hosted_topic import HostedTopic, Topics
-from mq.errors import DeltaMQError
-from mq.meta import Meta, MoveEvent, decide_seal
-from mq.names import broker_of
-from tables.failpoints import failpoint
-from tables.log import ROUTE_FENCE, PartitionLog
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import Meta, MoveEvent, decide_seal
+from deltamq.mq.names import broker_of
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import ROUTE_FENCE, PartitionLog
 
 __all__ = ["Sealer"]
 

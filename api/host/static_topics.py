@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from api.host.hosted_meta import HostedMeta
-from api.host.hosted_topic import HostedTopic, Topics
-from api.host.sealing import Sealer
-from mq.meta import (
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.sealing import Sealer
+from deltamq.mq.meta import (
     AnyEvent,
     MappingPut,
     MappingRemoved,
@@ -32,8 +32,8 @@ from mq.meta import (
     queues_of,
     static_faults,
 )
-from mq.names import broker_of
-from mq.static import MappingFault, QueueMapping
+from deltamq.mq.names import broker_of
+from deltamq.mq.static import MappingFault, QueueMapping
 
 __all__ = ["StaticTopics"]
 

@@ -5,6 +5,6 @@ A process without an issuer in its settings does not import this room, which tak
 
 from __future__ import annotations
 
-from api.issuer.tokens import IssuerTokens
+from deltamq.api.issuer.tokens import IssuerTokens
 
 __all__ = ["IssuerTokens"]

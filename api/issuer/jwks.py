@@ -19,7 +19,7 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from mq.auth_limits import JWKS_KEYS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
+from deltamq.mq.auth_limits import JWKS_KEYS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
 
 __all__ = ["JwksInvalid", "KeySet", "SigningKey", "signing_keys"]
 

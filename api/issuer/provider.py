@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from api.issuer.jwks import JwksInvalid
-from mq.auth_limits import JWKS_BYTES_MAX
-from mq.loopback import is_loopback
-from tables.config import ConfigInvalid
-from tables.oidc_settings import OidcSettings, is_private
+from deltamq.api.issuer.jwks import JwksInvalid
+from deltamq.mq.auth_limits import JWKS_BYTES_MAX
+from deltamq.mq.loopback import is_loopback
+from deltamq.tables.config import ConfigInvalid
+from deltamq.tables.oidc_settings import OidcSettings, is_private
 
 __all__ = ["Provider"]
 

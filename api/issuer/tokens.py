@@ -18,12 +18,12 @@ from typing import Any, Final
 import jwt
 import msgspec
 
-from api.auth import KeyTimes, SignerUnknown, not_valid
-from api.issuer.keys import IssuerKeys
-from api.issuer.provider import Provider
-from mq.auth import Credential, credential_of
-from mq.errors import Refused
-from tables.oidc_settings import OidcSettings
+from deltamq.api.auth import KeyTimes, SignerUnknown, not_valid
+from deltamq.api.issuer.keys import IssuerKeys
+from deltamq.api.issuer.provider import Provider
+from deltamq.mq.auth import Credential, credential_of
+from deltamq.mq.errors import Refused
+from deltamq.tables.oidc_settings import OidcSettings
 
 __all__ = ["IssuerTokens"]
 

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.kafka.records import DECODER_SOURCE, ENCODER_SOURCE, Int64s, NativeDecoder, NativeEncoder, Records
-from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
-from tables.column_ends import ends_of
-from tables.compiled import library_path
-from tables.kafka_row import (
+from deltamq.api.kafka.records import DECODER_SOURCE, ENCODER_SOURCE, Int64s, NativeDecoder, NativeEncoder, Records
+from deltamq.mq.errors import Refused, TooLarge, Unprocessable
+from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
+from deltamq.tables.column_ends import ends_of
+from deltamq.tables.compiled import library_path
+from deltamq.tables.kafka_row import (
     ALL_HEADERS,
     BASE64,
     KEY_FORM,
@@ -41,8 +41,8 @@ from tables.kafka_row import (
     kafka_time_ms,
     kafka_value,
 )
-from tables.message_limits import check_column
-from tables.schema import HEADERS, TIME
+from deltamq.tables.message_limits import check_column
+from deltamq.tables.schema import HEADERS, TIME
 
 __all__ = ["RECORD_COLUMNS", "native_decoder", "native_encoder", "records_of", "rows_of"]
 

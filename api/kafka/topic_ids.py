@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import uuid
 
-from api.host import Topics
-from api.kafka.messages import NO_TOPIC_ID
-from mq.errors import NotFound
-from mq.meta import MetaState, Topic
+from deltamq.api.host import Topics
+from deltamq.api.kafka.messages import NO_TOPIC_ID
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta import MetaState, Topic
 
 __all__ = ["TopicIds", "topic_id_of"]
 

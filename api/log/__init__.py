@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from api.log.fence_epochs import fence_not_known
-from api.log.filter_scan import scan_filtered
-from api.log.metrics import Gauge, Metrics, QueueGauges, of_partitions, of_queues, rendered
-from api.log.partition import Partition, Partitions
-from api.log.parts import PendingRequest, RecordRows, RequestPart
-from api.log.record_log import RecordLog
-from api.log.workers import Threads
+from deltamq.api.log.fence_epochs import fence_not_known
+from deltamq.api.log.filter_scan import scan_filtered
+from deltamq.api.log.metrics import Gauge, Metrics, QueueGauges, of_partitions, of_queues, rendered
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
+from deltamq.api.log.record_log import RecordLog
+from deltamq.api.log.workers import Threads
 
 __all__ = [
     "Gauge",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mq.errors import Fenced, Unavailable
-from tables.queue import FenceEpochs
+from deltamq.mq.errors import Fenced, Unavailable
+from deltamq.tables.queue import FenceEpochs
 
 __all__ = ["FenceEpochsOf", "fence_not_known"]
 

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
-from tables.row_filter import MessageFilter
+from deltamq.tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
+from deltamq.tables.row_filter import MessageFilter
 
 __all__ = ["Scanned", "scan_filtered"]
 

@@ -26,14 +26,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from api.log.joint_commit import commit_all, fail, flush_of
-from api.log.loop_commits import LoopCommits
-from api.log.parts import RequestPart
-from api.log.workers import Workers
-from mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
-from tables.delta import SMALL_FILE_ROWS_MAX
-from tables.log import PartitionLog
-from tables.store import blocking
+from deltamq.api.log.joint_commit import commit_all, fail, flush_of
+from deltamq.api.log.loop_commits import LoopCommits
+from deltamq.api.log.parts import RequestPart
+from deltamq.api.log.workers import Workers
+from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
+from deltamq.tables.delta import SMALL_FILE_ROWS_MAX
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.store import blocking
 
 __all__ = ["GATHER_S", "CommitQueue"]
 

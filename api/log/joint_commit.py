@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from api.log.parts import RecordRows, RequestPart
-from api.wire import ArrowRows, to_record_batch
-from mq.errors import Conflict, DeltaMQError, Refused, Unknown
-from tables.delta import RowsPart, one_batch
-from tables.failpoints import failpoint
-from tables.log import Appended, PartitionLog
-from tables.settings import Flush
+from deltamq.api.log.parts import RecordRows, RequestPart
+from deltamq.api.wire import ArrowRows, to_record_batch
+from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
+from deltamq.tables.delta import RowsPart, one_batch
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import Appended, PartitionLog
+from deltamq.tables.settings import Flush
 
 __all__ = ["commit_all", "fail", "flush_of"]
 

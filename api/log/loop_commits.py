@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from tables.store import Failed, NativePool, Work
+from deltamq.tables.store import Failed, NativePool, Work
 
 __all__ = ["LoopCommits"]
 

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, TypeVar
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from api.log.parts import RequestPart
-from mq.statistics import Consumed
+from deltamq.api.log.parts import RequestPart
+from deltamq.mq.statistics import Consumed
 
 __all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
 

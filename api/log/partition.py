@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from api.log.fence_epochs import FenceEpochsOf
-from api.log.group_commit import CommitQueue
-from api.log.metrics import Metrics, PartitionGauges
-from api.log.parts import RequestPart
-from api.log.tending import Tending
-from api.log.upkeep_pace import UpkeepPace
-from api.log.workers import Threads
-from mq.errors import DeltaMQError, NotFound
-from mq.meta import Topic
-from tables.delta import PartitionNotFound
-from tables.log import BROKER_FENCE, PartitionLog, Warehouse
-from tables.paths import PartitionRef, Space
+from deltamq.api.log.fence_epochs import FenceEpochsOf
+from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.metrics import Metrics, PartitionGauges
+from deltamq.api.log.parts import RequestPart
+from deltamq.api.log.tending import Tending
+from deltamq.api.log.upkeep_pace import UpkeepPace
+from deltamq.api.log.workers import Threads
+from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.meta import Topic
+from deltamq.tables.delta import PartitionNotFound
+from deltamq.tables.log import BROKER_FENCE, PartitionLog, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
 
 __all__ = ["Partition", "Partitions"]
 

@@ -8,11 +8,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from api.wire import ArrowRows, Indexes, Rows
-from mq.errors import DeltaMQError
-from tables.delta import ProducerStamp
-from tables.log import Appended
-from tables.settings import Flush
+from deltamq.api.wire import ArrowRows, Indexes, Rows
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.log import Appended
+from deltamq.tables.settings import Flush
 
 __all__ = ["PartWaiter", "PendingRequest", "RecordRows", "RequestPart"]
 

@@ -15,13 +15,13 @@ from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from api.log.fence_epochs import fence_not_known
-from api.log.partition import Partition
-from api.log.parts import PendingRequest, RecordRows, RequestPart
-from mq.backoff import Backoff
-from mq.errors import Fenced, Unavailable, Unknown
-from tables.delta import ProducerStamp
-from tables.settings import Flush
+from deltamq.api.log.fence_epochs import fence_not_known
+from deltamq.api.log.partition import Partition
+from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import Fenced, Unavailable, Unknown
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.settings import Flush
 
 __all__ = ["RecordLog"]
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
-from mq.queue import DueTimes
+from deltamq.mq.queue import DueTimes
 
 __all__ = ["Tending"]
 

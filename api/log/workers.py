@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
-from api.log.loop_commits import LoopCommits
-from tables.store import waited_s
+from deltamq.api.log.loop_commits import LoopCommits
+from deltamq.tables.store import waited_s
 
 __all__ = ["Threads", "Workers"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.openapi.document import describe
+from deltamq.api.openapi.document import describe
 
 __all__ = [
     "describe",

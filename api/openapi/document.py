@@ -11,13 +11,13 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.auth import CALLS, OPEN, access_of, is_audited
-from api.openapi.examples import add_examples
-from api.openapi.messages import message_paths
-from api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
-from api.wire import PROBLEM, REF, Json, problem
-from mq.limits import DELAY_MS_MAX
-from mq.wire import DeadLetters, FetchAnswer, Message, ProduceAnswer, ProduceRequest
+from deltamq.api.auth import CALLS, OPEN, access_of, is_audited
+from deltamq.api.openapi.examples import add_examples
+from deltamq.api.openapi.messages import message_paths
+from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
+from deltamq.api.wire import PROBLEM, REF, Json, problem
+from deltamq.mq.limits import DELAY_MS_MAX
+from deltamq.mq.wire import DeadLetters, FetchAnswer, Message, ProduceAnswer, ProduceRequest
 
 __all__ = ["describe"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.wire import Json
+from deltamq.api.wire import Json
 
 __all__ = ["add_examples"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.reading import EVENTS_TYPE
-from api.routes import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from api.wire import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
-from mq.limits import (
+from deltamq.api.reading import EVENTS_TYPE
+from deltamq.api.routes import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
+from deltamq.api.wire import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
+from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
@@ -18,8 +18,8 @@ from mq.limits import (
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
-from mq.wire import CLIENT_PATTERN, FILTER_DESCRIPTION
-from tables.schema import HEADERS, MESSAGE_SCHEMA
+from deltamq.mq.wire import CLIENT_PATTERN, FILTER_DESCRIPTION
+from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
 
 __all__ = ["message_paths"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.queue import ARROW_TYPE
-from api.wire import REF, Json, name_in_path, problem
-from mq.limits import WAIT_MS_MAX
-from mq.wire import (
+from deltamq.api.queue import ARROW_TYPE
+from deltamq.api.wire import REF, Json, name_in_path, problem
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.wire import (
     AckAnswer,
     AckRequest,
     DeadAnswer,

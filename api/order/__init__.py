@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from api.order.lock_starts import LockRequest
-from api.order.online_clients import Beat, OnlineClients
-from api.order.pull_gate import Gate, Gates
-from api.order.pull_locks import Locks, LocksTaken
+from deltamq.api.order.lock_starts import LockRequest
+from deltamq.api.order.online_clients import Beat, OnlineClients
+from deltamq.api.order.pull_gate import Gate, Gates
+from deltamq.api.order.pull_locks import Locks, LocksTaken
 
 __all__ = [
     "Beat",

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from mq.errors import DeltaMQError, Unknown
-from mq.meta import AnyEvent, Meta
+from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.mq.meta import AnyEvent, Meta
 
 __all__ = ["Decide", "JoinedChanges"]
 

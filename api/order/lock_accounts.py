@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 from urllib.parse import quote
 
-from api.host import Call, Peers, json_of
-from api.wire import Header
-from mq.errors import DeltaMQError
-from mq.order import LockAccount
-from mq.queue import LaneKey
+from deltamq.api.host import Call, Peers, json_of
+from deltamq.api.wire import Header
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.order import LockAccount
+from deltamq.mq.queue import LaneKey
 
 __all__ = ["LockAccounts"]
 

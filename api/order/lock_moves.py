@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from mq.meta import Meta, Topic
-from mq.names import broker_of
-from mq.static import queue_name
+from deltamq.mq.meta import Meta, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.static import queue_name
 
 __all__ = ["reallocated", "remapped"]
 

@@ -6,15 +6,15 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from api.host import HostedMeta, Topics
-from api.progress import QueueProgress
-from api.queue import Lanes, begin, bounds_at
-from api.wire import Header
-from mq.meta import Group, Topic
-from mq.order import PullLocks
-from mq.queue import Committed, LaneKey, StartKind, first_position
-from mq.queue_limits import MAX_ATTEMPTS_MAX
-from mq.static import LogicalQueue
+from deltamq.api.host import HostedMeta, Topics
+from deltamq.api.progress import QueueProgress
+from deltamq.api.queue import Lanes, begin, bounds_at
+from deltamq.api.wire import Header
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.order import PullLocks
+from deltamq.mq.queue import Committed, LaneKey, StartKind, first_position
+from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX
+from deltamq.mq.static import LogicalQueue
 
 __all__ = ["LockRequest", "LockStarts"]
 

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from api.host import HostedMeta, Hosting
-from api.order.joined_changes import Decide, JoinedChanges
-from api.wire import Client
-from mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
-from mq.meta import (
+from deltamq.api.host import HostedMeta, Hosting
+from deltamq.api.order.joined_changes import Decide, JoinedChanges
+from deltamq.api.wire import Client
+from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
+from deltamq.mq.meta import (
     META_ROLE,
     Group,
     Member,
@@ -33,8 +33,8 @@ from mq.meta import (
     decide_heartbeat,
     decide_scan,
 )
-from mq.order import Authorizations
-from tables.clock import Clock
+from deltamq.mq.order import Authorizations
+from deltamq.tables.clock import Clock
 
 __all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
 

@@ -10,14 +10,14 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from api.order.pull_locks import Locks
-from api.queue import Lanes, MovedProgress
-from api.statistics import GroupStatistics
-from api.wire import first_held_back
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.queue import LaneKey
-from tables.log import Fetched, FetchStatus
+from deltamq.api.order.pull_locks import Locks
+from deltamq.api.queue import Lanes, MovedProgress
+from deltamq.api.statistics import GroupStatistics
+from deltamq.api.wire import first_held_back
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import LaneKey
+from deltamq.tables.log import Fetched, FetchStatus
 
 __all__ = ["Gate", "Gates"]
 

@@ -15,20 +15,20 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from api.host import HostedMeta, Hosting, Peers, Topics
-from api.log import Partitions
-from api.order.lock_accounts import LockAccounts
-from api.order.lock_moves import reallocated, remapped
-from api.order.lock_starts import LockRequest, LockStarts
-from api.progress import QueueProgress
-from api.queue import Lanes
-from api.wire import Client, Header
-from mq.errors import Conflict, DeltaMQError, Unavailable
-from mq.meta import META_ROLE, Group, Meta, Seat, Topic
-from mq.names import broker_of
-from mq.order import LockAccount, PullLocks
-from mq.queue import LaneKey
-from tables.clock import Clock
+from deltamq.api.host import HostedMeta, Hosting, Peers, Topics
+from deltamq.api.log import Partitions
+from deltamq.api.order.lock_accounts import LockAccounts
+from deltamq.api.order.lock_moves import reallocated, remapped
+from deltamq.api.order.lock_starts import LockRequest, LockStarts
+from deltamq.api.progress import QueueProgress
+from deltamq.api.queue import Lanes
+from deltamq.api.wire import Client, Header
+from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable
+from deltamq.mq.meta import META_ROLE, Group, Meta, Seat, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.order import LockAccount, PullLocks
+from deltamq.mq.queue import LaneKey
+from deltamq.tables.clock import Clock
 
 __all__ = ["Locks", "LocksTaken"]
 

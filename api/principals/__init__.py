@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.principals import access_rules, principals
+from deltamq.api.principals import access_rules, principals
 
 __all__ = ["AUTH_ROUTERS"]
 

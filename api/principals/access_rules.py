@@ -12,10 +12,10 @@ from fastapi import Request
 from msgspec import Meta as Field
 from pydantic import BaseModel
 
-from api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
-from api.service import Asking, Running
-from api.wire import After, JsonBody, Limit, page, problems
-from mq.auth import (
+from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
+from deltamq.api.service import Asking, Running
+from deltamq.api.wire import After, JsonBody, Limit, page, problems
+from deltamq.mq.auth import (
     CLUSTER,
     AccessRule,
     Effect,
@@ -27,7 +27,7 @@ from mq.auth import (
     quota_of,
     rule_of,
 )
-from mq.auth_limits import QUOTA_MAX
+from deltamq.mq.auth_limits import QUOTA_MAX
 
 __all__ = ["AclView", "acl_view", "router"]
 

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from msgspec import Meta as Field
 
-from api.host import Call, HostedMeta, Owners
-from api.service import Running
-from mq.auth import PRINCIPAL_PATTERN, AuthEvent, AuthState
-from mq.errors import Conflict
+from deltamq.api.host import Call, HostedMeta, Owners
+from deltamq.api.service import Running
+from deltamq.mq.auth import PRINCIPAL_PATTERN, AuthEvent, AuthState
+from deltamq.mq.errors import Conflict
 
 __all__ = ["Changes", "NameInBody", "OfPrincipal", "PrincipalName", "auth_router"]
 

@@ -14,11 +14,11 @@ from fastapi import Request, Response
 from msgspec import Meta as Field
 from pydantic import BaseModel
 
-from api.principals.access_rules import AclView, acl_view
-from api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
-from api.service import Asking, Running
-from api.wire import After, JsonBody, Limit, page, parse_time, problems, rfc3339
-from mq.auth import (
+from deltamq.api.principals.access_rules import AclView, acl_view
+from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
+from deltamq.api.service import Asking, Running
+from deltamq.api.wire import After, JsonBody, Limit, page, parse_time, problems, rfc3339
+from deltamq.mq.auth import (
     AuthEvent,
     AuthState,
     Key,
@@ -31,7 +31,7 @@ from mq.auth import (
     decide_revoke_key,
     new_key,
 )
-from mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
+from deltamq.mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
 
 __all__ = ["router"]
 

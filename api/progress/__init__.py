@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from api.progress.global_group import GlobalGroup, Here, is_for_all
-from api.progress.global_times import GlobalTimes
-from api.progress.group_commits import GroupCommits
-from api.progress.lane_commits import LaneCommits, is_begin
-from api.progress.queue_progress import QueueProgress, check_offset
+from deltamq.api.progress.global_group import GlobalGroup, Here, is_for_all
+from deltamq.api.progress.global_times import GlobalTimes
+from deltamq.api.progress.group_commits import GroupCommits
+from deltamq.api.progress.lane_commits import LaneCommits, is_begin
+from deltamq.api.progress.queue_progress import QueueProgress, check_offset
 
 __all__ = [
     "GlobalGroup",

@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from api.host import Call, GlobalCopies, HostedTopic, Relayed, from_cluster, global_path, is_forwarded, json_of
-from api.progress.global_times import GlobalTimes
-from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
-from mq.meta import Topic, require_world
-from mq.queue import Start, check_epoch
-from mq.static import (
+from deltamq.api.host import Call, GlobalCopies, HostedTopic, Relayed, from_cluster, global_path, is_forwarded, json_of
+from deltamq.api.progress.global_times import GlobalTimes
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
+from deltamq.mq.meta import Topic, require_world
+from deltamq.mq.queue import Start, check_epoch
+from deltamq.mq.static import (
     GLOBAL_BROKER,
     LOGICAL_BROKER,
     GlobalQueues,
@@ -34,8 +34,8 @@ from mq.static import (
     queue_name,
     shown_in,
 )
-from mq.wire import CommitRequest, ResetRequest
-from tables.failpoints import failpoint
+from deltamq.mq.wire import CommitRequest, ResetRequest
+from deltamq.tables.failpoints import failpoint
 
 __all__ = ["GlobalGroup", "Here", "is_for_all"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from api.host import Call, GlobalCopies, HostedTopic, Topics, from_cluster, json_of
-from api.progress.queue_progress import QueueProgress
-from mq.static import GlobalQueues, global_queue_name, queue_name
+from deltamq.api.host import Call, GlobalCopies, HostedTopic, Topics, from_cluster, json_of
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.mq.static import GlobalQueues, global_queue_name, queue_name
 
 __all__ = ["FoundByTime", "GlobalTimes"]
 

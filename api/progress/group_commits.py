@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from api.host import HostedMeta
-from api.progress.lane_commits import LaneCommits
-from api.progress.queue_progress import QueueProgress
-from api.queue import begin
-from api.statistics import GroupStatistics
-from api.wire import Header
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.queue import LaneKey
-from mq.static import LogicalQueue
+from deltamq.api.host import HostedMeta
+from deltamq.api.progress.lane_commits import LaneCommits
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.queue import begin
+from deltamq.api.statistics import GroupStatistics
+from deltamq.api.wire import Header
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import LaneKey
+from deltamq.mq.static import LogicalQueue
 
 __all__ = ["GroupCommits"]
 

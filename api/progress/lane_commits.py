@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from api.host import Call, Hosting, Owners, Peer, together
-from api.queue import Lanes
-from api.wire import Header
-from mq.names import broker_of
-from mq.queue import Committed, LaneKey
-from mq.wire import CommitRequest
+from deltamq.api.host import Call, Hosting, Owners, Peer, together
+from deltamq.api.queue import Lanes
+from deltamq.api.wire import Header
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Committed, LaneKey
+from deltamq.mq.wire import CommitRequest
 
 __all__ = ["LaneCommits", "is_begin"]
 

@@ -12,13 +12,13 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from api.progress.lane_commits import LaneCommits
-from api.queue import Lanes, MovedProgress, bounds_at
-from api.wire import Header
-from mq.errors import Unprocessable
-from mq.meta import Group, Topic
-from mq.queue import Bounds, Committed, LaneKey, Start, StartKind, reset_position
-from mq.static import (
+from deltamq.api.progress.lane_commits import LaneCommits
+from deltamq.api.queue import Lanes, MovedProgress, bounds_at
+from deltamq.api.wire import Header
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.queue import Bounds, Committed, LaneKey, Start, StartKind, reset_position
+from deltamq.mq.static import (
     LogicalQueue,
     Segment,
     SegmentOffsets,
@@ -31,7 +31,7 @@ from mq.static import (
     reset_steps,
     unfinished,
 )
-from tables.log import Born, PartitionLog
+from deltamq.tables.log import Born, PartitionLog
 
 __all__ = ["QueuePosition", "QueueProgress"]
 

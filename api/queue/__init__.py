@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from api.queue.delays import Delays, split_shares
-from api.queue.group_start import begin, bounds_at
-from api.queue.handle_calls import Disposition, HandleCalls
-from api.queue.lane_pops import LanePops
-from api.queue.lanes import Lanes
-from api.queue.logs import Dying
-from api.queue.moved_progress import HELD_BACK_S, MovedProgress
-from api.queue.overdue import settle_overdue
-from api.queue.pop_requests import Taken, TopicPopRequest
-from api.queue.popped import ARROW_TYPE, arrow_answer, json_answer, shown
-from api.queue.popper import Popped, Popper
-from api.queue.seen_clients import SeenClients
-from api.queue.waiting import Waiting
+from deltamq.api.queue.delays import Delays, split_shares
+from deltamq.api.queue.group_start import begin, bounds_at
+from deltamq.api.queue.handle_calls import Disposition, HandleCalls
+from deltamq.api.queue.lane_pops import LanePops
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.logs import Dying
+from deltamq.api.queue.moved_progress import HELD_BACK_S, MovedProgress
+from deltamq.api.queue.overdue import settle_overdue
+from deltamq.api.queue.pop_requests import Taken, TopicPopRequest
+from deltamq.api.queue.popped import ARROW_TYPE, arrow_answer, json_answer, shown
+from deltamq.api.queue.popper import Popped, Popper
+from deltamq.api.queue.seen_clients import SeenClients
+from deltamq.api.queue.waiting import Waiting
 
 __all__ = [
     "ARROW_TYPE",

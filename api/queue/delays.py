@@ -20,15 +20,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from api.log import Partition, Partitions
-from api.wire import ArrowRows, PartitionShare, Rows, check_same_request, to_record_batch
-from mq.errors import Corrupt
-from mq.meta import Topic
-from mq.names import broker_of
-from mq.producer import Part
-from mq.static import TopicQueues
-from tables.log import PartitionLog
-from tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
+from deltamq.api.log import Partition, Partitions
+from deltamq.api.wire import ArrowRows, PartitionShare, Rows, check_same_request, to_record_batch
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta import Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.producer import Part
+from deltamq.mq.static import TopicQueues
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
 
 __all__ = ["Delays", "brokers_of", "split_shares"]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from api.host import HostedMeta
-from mq.meta import Group, GroupEvent, Meta, Topic, decide_begin
-from mq.queue import Bounds, StartKind
-from tables.log import PartitionLog
+from deltamq.api.host import HostedMeta
+from deltamq.mq.meta import Group, GroupEvent, Meta, Topic, decide_begin
+from deltamq.mq.queue import Bounds, StartKind
+from deltamq.tables.log import PartitionLog
 
 __all__ = ["begin", "bounds_at"]
 

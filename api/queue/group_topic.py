@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from api.log import Partition, Partitions
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.queue import LaneKey, RetryTopic, visits
-from mq.static import TopicQueues
-from tables.queue import retry_ref
+from deltamq.api.log import Partition, Partitions
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import LaneKey, RetryTopic, visits
+from deltamq.mq.static import TopicQueues
+from deltamq.tables.queue import retry_ref
 
 __all__ = ["GroupTopic", "LanePartition", "Waiters"]
 

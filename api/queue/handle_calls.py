@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from api.host import Hosting
-from api.queue.lanes import Lanes
-from api.queue.redelivered import LeasedMessages, redelivered
-from api.queue.revive_queues import Destined
-from api.statistics import GroupStatistics, Outcome
-from mq.errors import Conflict
-from mq.meta import Group
-from mq.names import broker_of
-from mq.queue import (
+from deltamq.api.host import Hosting
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.redelivered import LeasedMessages, redelivered
+from deltamq.api.queue.revive_queues import Destined
+from deltamq.api.statistics import GroupStatistics, Outcome
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta import Group
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import (
     Ack,
     Change,
     Delivery,
@@ -36,7 +36,7 @@ from mq.queue import (
     mint,
     open_handles,
 )
-from mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
+from deltamq.mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 
 __all__ = ["Acking", "Disposition", "HandleCalls"]
 

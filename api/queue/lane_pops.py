@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from api.queue.group_start import bounds_at
-from api.queue.lanes import Lanes
-from api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
-from api.queue.turns import Turns
-from api.queue.unordered_pop import MustStore
-from mq.meta import Blocked, Group, Topic
-from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position, retry_lane
-from mq.static import TopicQueues
+from deltamq.api.queue.group_start import bounds_at
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
+from deltamq.api.queue.turns import Turns
+from deltamq.api.queue.unordered_pop import MustStore
+from deltamq.mq.meta import Blocked, Group, Topic
+from deltamq.mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position, retry_lane
+from deltamq.mq.static import TopicQueues
 
 __all__ = ["LanePops"]
 

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from api.log import scan_filtered
-from api.queue.pop_requests import LanePopRequest
-from api.wire import first_held_back
-from mq.meta import Blocked
-from mq.queue import Attempts
-from tables.log import FetchStatus
-from tables.row_filter import MessageFilter
+from deltamq.api.log import scan_filtered
+from deltamq.api.queue.pop_requests import LanePopRequest
+from deltamq.api.wire import first_held_back
+from deltamq.mq.meta import Blocked
+from deltamq.mq.queue import Attempts
+from deltamq.tables.log import FetchStatus
+from deltamq.tables.row_filter import MessageFilter
 
 __all__ = ["ReadRows", "allowed", "attempts_of", "look", "look_now"]
 

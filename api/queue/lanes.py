@@ -14,16 +14,16 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from api.log import Partition, Partitions
-from api.queue.group_topic import GroupTopic, LanePartition, Waiters
-from api.queue.logs import QueueLogs
-from api.queue.offset_log import OffsetLog
-from api.queue.ordered_pop import OrderedLanes
-from api.queue.unordered_pop import UnorderedPop
-from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
-from mq.meta import Group, GroupsState, Topic
-from mq.names import broker_of, member_name, split_member
-from mq.queue import (
+from deltamq.api.log import Partition, Partitions
+from deltamq.api.queue.group_topic import GroupTopic, LanePartition, Waiters
+from deltamq.api.queue.logs import QueueLogs
+from deltamq.api.queue.offset_log import OffsetLog
+from deltamq.api.queue.ordered_pop import OrderedLanes
+from deltamq.api.queue.unordered_pop import UnorderedPop
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
+from deltamq.mq.meta import Group, GroupsState, Topic
+from deltamq.mq.names import broker_of, member_name, split_member
+from deltamq.mq.queue import (
     Bounds,
     Buffer,
     BufferSettings,
@@ -35,11 +35,11 @@ from mq.queue import (
     check_epoch,
     decide_commit,
 )
-from mq.queue_limits import BUCKET_MS
-from tables.clock import Clock
-from tables.config_sections import QueueSettings
-from tables.log import PartitionLog
-from tables.queue import LaneStates, MetaLog, Recovered, retry_ref
+from deltamq.mq.queue_limits import BUCKET_MS
+from deltamq.tables.clock import Clock
+from deltamq.tables.config_sections import QueueSettings
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.queue import LaneStates, MetaLog, Recovered, retry_ref
 
 __all__ = ["Lanes"]
 

@@ -9,17 +9,17 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from api.log import Partition, Partitions, RecordLog
-from api.queue.offset_log import OffsetLog
-from api.queue.revive_queues import ReviveQueues
-from mq.errors import Unavailable
-from mq.meta import Group
-from mq.names import broker_of
-from mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
-from tables.clock import Clock
-from tables.delta import ProducerStamp, one_batch
-from tables.log import PartitionLog, pick
-from tables.queue import LOST, again, dead_ref, rows_of_lost_records, system_ref, with_reason
+from deltamq.api.log import Partition, Partitions, RecordLog
+from deltamq.api.queue.offset_log import OffsetLog
+from deltamq.api.queue.revive_queues import ReviveQueues
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta import Group
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import ProducerStamp, one_batch
+from deltamq.tables.log import PartitionLog, pick
+from deltamq.tables.queue import LOST, again, dead_ref, rows_of_lost_records, system_ref, with_reason
 
 __all__ = ["Dying", "QueueLogs"]
 

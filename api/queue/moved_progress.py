@@ -14,14 +14,14 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from api.host import HostedMeta
-from api.queue.group_start import bounds_at
-from api.queue.group_topic import LanePartition
-from api.queue.lanes import Lanes
-from mq.meta import Blocked, Group, Meta, Move, Topic
-from mq.names import broker_of
-from mq.queue import Committed, LaneKey, first_position
-from tables.queue import ProgressFollower
+from deltamq.api.host import HostedMeta
+from deltamq.api.queue.group_start import bounds_at
+from deltamq.api.queue.group_topic import LanePartition
+from deltamq.api.queue.lanes import Lanes
+from deltamq.mq.meta import Blocked, Group, Meta, Move, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Committed, LaneKey, first_position
+from deltamq.tables.queue import ProgressFollower
 
 __all__ = ["HELD_BACK_S", "MovedProgress"]
 

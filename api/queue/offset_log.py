@@ -17,11 +17,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.log import Partitions, RecordLog
-from mq.names import broker_of
-from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord, committed_of
-from tables.log import NotStored, PartitionLog, pages
-from tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
+from deltamq.api.log import Partitions, RecordLog
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord, committed_of
+from deltamq.tables.log import NotStored, PartitionLog, pages
+from deltamq.tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
 
 __all__ = ["OffsetLog"]
 

@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from api.log import Partition
-from api.queue.lane_read import ReadRows, allowed, look, look_now
-from api.queue.logs import Dying, QueueLogs
-from api.queue.pop_requests import Empty, LanePopRequest, Taken
-from mq.errors import Unavailable
-from mq.meta import Blocked, Group, Ordering
-from mq.queue import (
+from deltamq.api.log import Partition
+from deltamq.api.queue.lane_read import ReadRows, allowed, look, look_now
+from deltamq.api.queue.logs import Dying, QueueLogs
+from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta import Blocked, Group, Ordering
+from deltamq.mq.queue import (
     REJECTED,
     Bounds,
     Committed,
@@ -38,8 +38,8 @@ from mq.queue import (
     retry_producer_id,
     spans_of,
 )
-from mq.queue_limits import ORDERED_REVIVE_QUEUE
-from tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
+from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE
+from deltamq.tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
 
 __all__ = ["OrderedLanes"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from api.queue.lanes import Lanes
-from api.queue.redelivered import LeasedMessages, redelivered
-from mq.errors import DeltaMQError
-from mq.queue import Held, LaneKey
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.redelivered import LeasedMessages, redelivered
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.queue import Held, LaneKey
 
 __all__ = ["settle_overdue"]
 

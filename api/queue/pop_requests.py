@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from api.wire import Ticket
-from mq.errors import Conflict
-from mq.meta import Group, Ordering, Topic
-from mq.queue import Attempts, LaneKey, Pop
-from tables.log import PartitionLog
-from tables.row_filter import MessageFilter
+from deltamq.api.wire import Ticket
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta import Group, Ordering, Topic
+from deltamq.mq.queue import Attempts, LaneKey, Pop
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.row_filter import MessageFilter
 
 __all__ = ["Empty", "LanePopRequest", "Taken", "TopicPopRequest", "mixed_orders"]
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from api.queue.pop_requests import Taken
-from api.wire import Answer, ArrowPieces, json_columns, shown_offsets, shown_origins
-from mq.queue import handle_of_cluster
-from mq.static import GlobalQueues, TopicQueues, shown_place
-from mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.api.queue.pop_requests import Taken
+from deltamq.api.wire import Answer, ArrowPieces, json_columns, shown_offsets, shown_origins
+from deltamq.mq.queue import handle_of_cluster
+from deltamq.mq.static import GlobalQueues, TopicQueues, shown_place
+from deltamq.mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["ARROW_TYPE", "arrow_answer", "json_answer", "shown"]
 

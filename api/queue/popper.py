@@ -16,17 +16,17 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from api.host import Hosting
-from api.queue.group_topic import LanePartition
-from api.queue.lane_pops import LanePops
-from api.queue.lanes import Lanes
-from api.queue.moved_progress import HELD_BACK_S
-from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
-from api.queue.turns import TurnOver
-from api.wire import Client
-from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
-from mq.meta import AccessState, Topic
-from mq.static import TopicQueues
+from deltamq.api.host import Hosting
+from deltamq.api.queue.group_topic import LanePartition
+from deltamq.api.queue.lane_pops import LanePops
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import HELD_BACK_S
+from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
+from deltamq.api.queue.turns import TurnOver
+from deltamq.api.wire import Client
+from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
+from deltamq.mq.meta import AccessState, Topic
+from deltamq.mq.static import TopicQueues
 
 __all__ = ["Popped", "Popper"]
 

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from api.log import Partition
-from api.queue.lanes import Lanes
-from mq.errors import DeltaMQError
-from mq.names import broker_of
-from mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
-from tables.log import PartitionLog
+from deltamq.api.log import Partition
+from deltamq.api.queue.lanes import Lanes
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
+from deltamq.tables.log import PartitionLog
 
 __all__ = ["LeasedMessages", "redelivered"]
 

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from api.log import Partitions, RecordLog
-from mq.names import broker_of
-from mq.queue import Record
-from mq.queue_limits import REVIVE_QUEUES
-from tables.queue import revive_ref, rows_of_records
+from deltamq.api.log import Partitions, RecordLog
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Record
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.queue import revive_ref, rows_of_records
 
 __all__ = ["Destined", "ReviveQueues"]
 

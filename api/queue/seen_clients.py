@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mq.meta import Subscription
+from deltamq.mq.meta import Subscription
 
 __all__ = ["TOPICS_MAX", "Seen", "SeenClients"]
 

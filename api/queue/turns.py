@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from types import TracebackType
 
-from mq.errors import Conflict, Corrupt, Unavailable
-from mq.queue import LaneKey
+from deltamq.mq.errors import Conflict, Corrupt, Unavailable
+from deltamq.mq.queue import LaneKey
 
 __all__ = ["TurnOver", "Turns"]
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from api.queue.lane_read import allowed, attempts_of, look, look_now
-from api.queue.logs import QueueLogs
-from api.queue.pop_requests import Empty, LanePopRequest, Taken
-from api.queue.revive_queues import Destined
-from mq.errors import DeltaMQError
-from mq.meta import Blocked
-from mq.queue import Bounds, Buffer, Lane, LaneKey, StoreCheckpoint, mint, read_position, spans_of
-from tables.log import weight_of
+from deltamq.api.queue.lane_read import allowed, attempts_of, look, look_now
+from deltamq.api.queue.logs import QueueLogs
+from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
+from deltamq.api.queue.revive_queues import Destined
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import Blocked
+from deltamq.mq.queue import Bounds, Buffer, Lane, LaneKey, StoreCheckpoint, mint, read_position, spans_of
+from deltamq.tables.log import weight_of
 
 __all__ = ["MustStore", "UnorderedPop"]
 

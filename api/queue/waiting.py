@@ -7,13 +7,13 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from api.log import Partitions, RecordLog
-from api.queue.delays import Delays, brokers_of
-from mq.meta import Topic
-from mq.names import broker_of
-from mq.queue import Cancelled, Delayed, DelayMark
-from tables.log import PartitionLog
-from tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
+from deltamq.api.log import Partitions, RecordLog
+from deltamq.api.queue.delays import Delays, brokers_of
+from deltamq.mq.meta import Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Cancelled, Delayed, DelayMark
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
 
 __all__ = ["Waiting"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from api.reading.global_pops import GlobalPops
-from api.reading.global_reader import GlobalReader
-from api.reading.partition_reader import FetchQuery, PartitionReader
-from api.reading.queue_reader import QueueReader
-from api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
+from deltamq.api.reading.global_pops import GlobalPops
+from deltamq.api.reading.global_reader import GlobalReader
+from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader
+from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
 
 __all__ = [
     "EVENTS_TYPE",

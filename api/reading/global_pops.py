@@ -18,13 +18,13 @@ from typing import Final
 
 import msgspec
 
-from api.host import Call, Clusters, Relayed, away
-from api.queue import Popped
-from api.wire import Admission, Answer, Client
-from mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
-from mq.limits import MESSAGE_BYTES_MAX
-from mq.static import GlobalQueues
-from mq.wire import PopRequest
+from deltamq.api.host import Call, Clusters, Relayed, away
+from deltamq.api.queue import Popped
+from deltamq.api.wire import Admission, Answer, Client
+from deltamq.mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
+from deltamq.mq.limits import MESSAGE_BYTES_MAX
+from deltamq.mq.static import GlobalQueues
+from deltamq.mq.wire import PopRequest
 
 __all__ = ["GlobalPops"]
 

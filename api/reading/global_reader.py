@@ -18,14 +18,23 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.host import Call, Clusters, GlobalCopies, HostedTopic, Relayed, from_cluster, global_epoch_of, unreadable
-from api.reading.partition_reader import FetchQuery
-from api.reading.queue_reader import QueueReader
-from api.wire import Answer, Client
-from mq.errors import Unavailable
-from mq.static import GlobalQueues, Stay, queue_name
-from tables.log import Fetched, FetchStatus
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.api.host import (
+    Call,
+    Clusters,
+    GlobalCopies,
+    HostedTopic,
+    Relayed,
+    from_cluster,
+    global_epoch_of,
+    unreadable,
+)
+from deltamq.api.reading.partition_reader import FetchQuery
+from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.wire import Answer, Client
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.static import GlobalQueues, Stay, queue_name
+from deltamq.tables.log import Fetched, FetchStatus
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["GlobalReader"]
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from api.host import Hosting
-from api.log import Partition, Partitions, scan_filtered
-from api.order import Gate
-from api.queue import HELD_BACK_S
-from api.wire import Client, ClientDisconnected
-from tables.log import Fetched, FetchStatus, PartitionLog
-from tables.row_filter import MessageFilter
+from deltamq.api.host import Hosting
+from deltamq.api.log import Partition, Partitions, scan_filtered
+from deltamq.api.order import Gate
+from deltamq.api.queue import HELD_BACK_S
+from deltamq.api.wire import Client, ClientDisconnected
+from deltamq.tables.log import Fetched, FetchStatus, PartitionLog
+from deltamq.tables.row_filter import MessageFilter
 
 __all__ = ["FetchQuery", "PartitionReader", "later", "more"]
 

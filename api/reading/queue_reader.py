@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.host import GONE, HostedMeta, HostedTopic, Topics
-from api.log import Partitions
-from api.order import Gate
-from api.queue import HELD_BACK_S
-from api.reading.partition_reader import FetchQuery, PartitionReader, later, more
-from api.wire import Client
-from mq.meta import Meta
-from mq.static import LogicalQueue, ReadPlace, Segment, next_after, place_of
-from tables.log import ROUTE_FENCE, Fetched, FetchStatus, PartitionLog
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.api.host import GONE, HostedMeta, HostedTopic, Topics
+from deltamq.api.log import Partitions
+from deltamq.api.order import Gate
+from deltamq.api.queue import HELD_BACK_S
+from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader, later, more
+from deltamq.api.wire import Client
+from deltamq.mq.meta import Meta
+from deltamq.mq.static import LogicalQueue, ReadPlace, Segment, next_after, place_of
+from deltamq.tables.log import ROUTE_FENCE, Fetched, FetchStatus, PartitionLog
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["QueueReader"]
 

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from api.reading.partition_reader import FetchQuery
-from api.wire import Client, ClientDisconnected, Send, stored_messages
-from mq.errors import Conflict, DeltaMQError, Unprocessable
-from mq.limits import OFFSET_MAX
-from mq.meta import Topic
-from tables.log import Fetched, FetchStatus
+from deltamq.api.reading.partition_reader import FetchQuery
+from deltamq.api.wire import Client, ClientDisconnected, Send, stored_messages
+from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
+from deltamq.mq.limits import OFFSET_MAX
+from deltamq.mq.meta import Topic
+from deltamq.tables.log import Fetched, FetchStatus
 
 __all__ = ["EVENTS_TYPE", "EventPlace", "stream_events"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.routes import (
+from deltamq.api.routes import (
     audit,
     cancel,
     cluster,
@@ -20,12 +20,12 @@ from api.routes import (
     topics,
     upgrade,
 )
-from api.routes.cluster import asking_console
-from api.routes.fetch import ARROW_TYPE, FetchEndpoint
-from api.routes.handles import CALLS, HandlesEndpoint
-from api.routes.pop import PopEndpoint
-from api.routes.pop_elsewhere import PopForwarder
-from api.routes.produce import JSON_TYPE, NDJSON_TYPE, ProduceEndpoint
+from deltamq.api.routes.cluster import asking_console
+from deltamq.api.routes.fetch import ARROW_TYPE, FetchEndpoint
+from deltamq.api.routes.handles import CALLS, HandlesEndpoint
+from deltamq.api.routes.pop import PopEndpoint
+from deltamq.api.routes.pop_elsewhere import PopForwarder
+from deltamq.api.routes.produce import JSON_TYPE, NDJSON_TYPE, ProduceEndpoint
 
 __all__ = [
     "ARROW_TYPE",

@@ -10,15 +10,15 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from api.audit import ActView, Audit, read_acts, read_refusals
-from api.log import Partitions
-from api.service import Running
-from api.wire import parse_time, problems, rfc3339
-from mq.audit import ActBegun, RefusalCount
-from mq.audit_limits import ACTS_DEFAULT, ACTS_MAX
-from mq.errors import Conflict
-from mq.limits import OFFSET_MAX
-from tables.log import PartitionLog
+from deltamq.api.audit import ActView, Audit, read_acts, read_refusals
+from deltamq.api.log import Partitions
+from deltamq.api.service import Running
+from deltamq.api.wire import parse_time, problems, rfc3339
+from deltamq.mq.audit import ActBegun, RefusalCount
+from deltamq.mq.audit_limits import ACTS_DEFAULT, ACTS_MAX
+from deltamq.mq.errors import Conflict
+from deltamq.mq.limits import OFFSET_MAX
+from deltamq.tables.log import PartitionLog
 
 __all__ = ["router"]
 

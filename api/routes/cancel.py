@@ -11,14 +11,14 @@ from typing import Annotated
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
 
-from api.host import refuse_global
-from api.routes.topics import TopicName
-from api.service import Running
-from api.wire import problems
-from mq.errors import NotFound
-from mq.limits import MESSAGE_ID_BYTES_MAX
-from mq.names import check_client_topic
-from mq.queue import check_cancel, confirm_cancel, is_due
+from deltamq.api.host import refuse_global
+from deltamq.api.routes.topics import TopicName
+from deltamq.api.service import Running
+from deltamq.api.wire import problems
+from deltamq.mq.errors import NotFound
+from deltamq.mq.limits import MESSAGE_ID_BYTES_MAX
+from deltamq.mq.names import check_client_topic
+from deltamq.mq.queue import check_cancel, confirm_cancel, is_due
 
 __all__ = ["router"]
 

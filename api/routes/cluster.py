@@ -21,18 +21,18 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from api.auth import Caller, guarded_warehouse
-from api.host import Topics, queue_states
-from api.log import QueueGauges, of_partitions, of_queues, rendered
-from api.routes.jobs import MissingJob, missing_jobs
-from api.routes.topics import TopicName, brought_up
-from api.service import Asking, Running, Stopped
-from api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
-from mq.auth import CLUSTER
-from mq.errors import Unavailable
-from mq.meta import META_ROLE, Host, decide_broker_access, decide_partition_access
-from mq.names import broker_of, check_broker, check_topic
-from tables.paths import Space
+from deltamq.api.auth import Caller, guarded_warehouse
+from deltamq.api.host import Topics, queue_states
+from deltamq.api.log import QueueGauges, of_partitions, of_queues, rendered
+from deltamq.api.routes.jobs import MissingJob, missing_jobs
+from deltamq.api.routes.topics import TopicName, brought_up
+from deltamq.api.service import Asking, Running, Stopped
+from deltamq.api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
+from deltamq.mq.auth import CLUSTER
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta import META_ROLE, Host, decide_broker_access, decide_partition_access
+from deltamq.mq.names import broker_of, check_broker, check_topic
+from deltamq.tables.paths import Space
 
 __all__ = ["asking_console", "router"]
 
@@ -44,7 +44,7 @@ _STOPPED_SHOWN: Final = 100
 
 #: The console's page, script and style: bytes and media type.
 _CONSOLE: Final = {
-    name: (files("api").joinpath(name).read_bytes(), f"text/{kind}; charset=utf-8")
+    name: (files("deltamq.api").joinpath(name).read_bytes(), f"text/{kind}; charset=utf-8")
     for name, kind in (("console.html", "html"), ("console.js", "javascript"), ("console.css", "css"))
 }
 #: The console's policy: the page runs this service's files alone, and asks this service alone. Text that it shows can

@@ -18,21 +18,21 @@ from typing import Any, Final, NamedTuple
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from api.host import refuse_global
-from api.queue import Dying, Lanes
-from api.routes.groups import GroupName
-from api.routes.order_request import check_client
-from api.routes.topics import TopicName
-from api.service import Running
-from api.statistics import Outcome
-from api.wire import JsonBody, problems
-from mq.errors import Conflict, NotFound, Unprocessable
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.queue import LaneKey, RetryTopic, check_reason
-from mq.static import LogicalQueue, SegmentOf, TopicQueues
-from mq.wire import AsideRequest
-from tables.log import PartitionLog
+from deltamq.api.host import refuse_global
+from deltamq.api.queue import Dying, Lanes
+from deltamq.api.routes.groups import GroupName
+from deltamq.api.routes.order_request import check_client
+from deltamq.api.routes.topics import TopicName
+from deltamq.api.service import Running
+from deltamq.api.statistics import Outcome
+from deltamq.api.wire import JsonBody, problems
+from deltamq.mq.errors import Conflict, NotFound, Unprocessable
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import LaneKey, RetryTopic, check_reason
+from deltamq.mq.static import LogicalQueue, SegmentOf, TopicQueues
+from deltamq.mq.wire import AsideRequest
+from deltamq.tables.log import PartitionLog
 
 __all__ = ["router"]
 

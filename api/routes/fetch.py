@@ -14,14 +14,22 @@ from typing import Final
 
 import msgspec
 
-from api.auth import require_also
-from api.host import GONE, Call, Groups, HostedTopic, Peers, Topics, from_cluster, refuse_global, unknown_here
-from api.log import Metrics, Partitions
-from api.order import Gate, Gates
-from api.reading import EVENTS_TYPE, EventPlace, FetchQuery, GlobalReader, PartitionReader, QueueReader, stream_events
-from api.routes.order_request import check_client
-from api.sending import local_name
-from api.wire import (
+from deltamq.api.auth import require_also
+from deltamq.api.host import GONE, Call, Groups, HostedTopic, Peers, Topics, from_cluster, refuse_global, unknown_here
+from deltamq.api.log import Metrics, Partitions
+from deltamq.api.order import Gate, Gates
+from deltamq.api.reading import (
+    EVENTS_TYPE,
+    EventPlace,
+    FetchQuery,
+    GlobalReader,
+    PartitionReader,
+    QueueReader,
+    stream_events,
+)
+from deltamq.api.routes.order_request import check_client
+from deltamq.api.sending import local_name
+from deltamq.api.wire import (
     Admission,
     Answer,
     ArrowPieces,
@@ -39,8 +47,8 @@ from api.wire import (
     stored_messages,
     unquoted,
 )
-from mq.errors import NotFound
-from mq.limits import (
+from deltamq.mq.errors import NotFound
+from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
@@ -48,9 +56,9 @@ from mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from mq.static import queue_index
-from mq.wire import FetchAnswer
-from tables.log import Fetched
+from deltamq.mq.static import queue_index
+from deltamq.mq.wire import FetchAnswer
+from deltamq.tables.log import Fetched
 
 __all__ = ["ARROW_TYPE", "FetchEndpoint"]
 

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from api.host import HostedMeta
-from api.order import OnlineClients
-from api.queue import SeenClients
-from api.wire import rfc3339
-from mq.meta import Member, Subscription
+from deltamq.api.host import HostedMeta
+from deltamq.api.order import OnlineClients
+from deltamq.api.queue import SeenClients
+from deltamq.api.wire import rfc3339
+from deltamq.mq.meta import Member, Subscription
 
 __all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
-from api.host import Call, is_forwarded
-from api.routes.groups import GroupName
-from api.routes.lane_views import ask_others
-from api.service import Asking, Running
-from api.wire import problems, rfc3339
-from mq.statistics import KEPT_MINUTES, Consumed, sums_of
+from deltamq.api.host import Call, is_forwarded
+from deltamq.api.routes.groups import GroupName
+from deltamq.api.routes.lane_views import ask_others
+from deltamq.api.service import Asking, Running
+from deltamq.api.wire import problems, rfc3339
+from deltamq.mq.statistics import KEPT_MINUTES, Consumed, sums_of
 
 __all__ = ["router"]
 

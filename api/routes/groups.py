@@ -11,18 +11,24 @@ from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
 from pydantic import BaseModel, WithJsonSchema
 
-from api.host import Call, HostedMeta, Hosting, Owners, is_forwarded
-from api.order import OnlineClients
-from api.queue import Lanes, SeenClients
-from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
-from api.routes.lane_views import LaneView, LaneViews, Others, ask_others
-from api.service import Asking, Running
-from api.wire import GROUP_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
-from mq.errors import NotFound
-from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
-from mq.names import check_group, split_member
-from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
-from mq.wire import StartText
+from deltamq.api.host import Call, HostedMeta, Hosting, Owners, is_forwarded
+from deltamq.api.order import OnlineClients
+from deltamq.api.queue import Lanes, SeenClients
+from deltamq.api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
+from deltamq.api.routes.lane_views import LaneView, LaneViews, Others, ask_others
+from deltamq.api.service import Asking, Running
+from deltamq.api.wire import GROUP_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
+from deltamq.mq.names import check_group, split_member
+from deltamq.mq.queue_limits import (
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MAX_ATTEMPTS_MAX,
+    RETRY_WAIT_MS_MAX,
+    RETRY_WAITS_MAX,
+)
+from deltamq.mq.wire import StartText
 
 __all__ = ["GroupName", "ReaderName", "router"]
 

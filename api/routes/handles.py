@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from api.auth import Caller, caller_of
-from api.host import Call, ClusterHandles, Clusters, Groups, Owners, failed_of, together
-from api.log import Metrics
-from api.queue import Disposition, HandleCalls, Lanes
-from api.statistics import Outcome
-from api.wire import (
+from deltamq.api.auth import Caller, caller_of
+from deltamq.api.host import Call, ClusterHandles, Clusters, Groups, Owners, failed_of, together
+from deltamq.api.log import Metrics
+from deltamq.api.queue import Disposition, HandleCalls, Lanes
+from deltamq.api.statistics import Outcome
+from deltamq.api.wire import (
     BODY_BYTES_MAX,
     Admission,
     Answer,
@@ -31,11 +31,11 @@ from api.wire import (
     read_body,
     unquoted,
 )
-from mq.errors import Conflict, Forbidden, Refused
-from mq.meta import Group, InvisibleBounds, Topic
-from mq.queue import Dead, Handle, after_failure, check_reason, cluster_of_handle, handle_of_cluster, wait_ms
-from mq.queue_limits import ORDERED_REVIVE_QUEUE
-from mq.wire import (
+from deltamq.mq.errors import Conflict, Forbidden, Refused
+from deltamq.mq.meta import Group, InvisibleBounds, Topic
+from deltamq.mq.queue import Dead, Handle, after_failure, check_reason, cluster_of_handle, handle_of_cluster, wait_ms
+from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE
+from deltamq.mq.wire import (
     AckAnswer,
     AckRequest,
     DeadAnswer,

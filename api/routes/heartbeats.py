@@ -12,17 +12,17 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.auth import require_also
-from api.host import refuse_global
-from api.order import Beat
-from api.routes.groups import GroupName
-from api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
-from api.service import Running
-from api.wire import Client, problems
-from mq.limits import WAIT_MS_MAX
-from mq.meta import META_ROLE, Group
-from mq.names import check_group
-from mq.wire import CLIENT_PATTERN
+from deltamq.api.auth import require_also
+from deltamq.api.host import refuse_global
+from deltamq.api.order import Beat
+from deltamq.api.routes.groups import GroupName
+from deltamq.api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
+from deltamq.api.service import Running
+from deltamq.api.wire import Client, problems
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.meta import META_ROLE, Group
+from deltamq.mq.names import check_group
+from deltamq.mq.wire import CLIENT_PATTERN
 
 __all__ = ["ClientId", "router"]
 

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from api.service import JobReport, Running
-from api.wire import problems
-from tables.ops import LastRun
+from deltamq.api.service import JobReport, Running
+from deltamq.api.wire import problems
+from deltamq.tables.ops import LastRun
 
 __all__ = ["MissingJob", "missing_jobs", "router"]
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from api.host import Call, Hosting, Owners, Peer, Relayed, Topics, together
-from api.queue import Lanes, MovedProgress, settle_overdue
-from api.wire import rfc3339
-from mq.errors import Corrupt, Unavailable, Unknown
-from mq.meta import Group, Topic, lanes_of
-from mq.names import broker_of
-from mq.queue import Bounds, LaneKey, lag_messages
-from mq.static import LogicalQueue, committed_at, committed_offset
+from deltamq.api.host import Call, Hosting, Owners, Peer, Relayed, Topics, together
+from deltamq.api.queue import Lanes, MovedProgress, settle_overdue
+from deltamq.api.wire import rfc3339
+from deltamq.mq.errors import Corrupt, Unavailable, Unknown
+from deltamq.mq.meta import Group, Topic, lanes_of
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Bounds, LaneKey, lag_messages
+from deltamq.mq.static import LogicalQueue, committed_at, committed_offset
 
 __all__ = ["LaneView", "LaneViews", "Others", "ask_others"]
 

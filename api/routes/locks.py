@@ -14,18 +14,18 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, json_of, refuse_global
-from api.order import LockRequest, Locks, LocksTaken
-from api.routes.groups import GroupName
-from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
-from api.routes.topics import TopicName
-from api.service import Running
-from api.wire import Client, problems
-from mq.errors import Conflict, Unavailable, Unknown, Unprocessable
-from mq.meta import Group, Topic
-from mq.names import check_broker
-from mq.queue import LaneKey
-from mq.wire import LocksGiven
+from deltamq.api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, json_of, refuse_global
+from deltamq.api.order import LockRequest, Locks, LocksTaken
+from deltamq.api.routes.groups import GroupName
+from deltamq.api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
+from deltamq.api.routes.topics import TopicName
+from deltamq.api.service import Running
+from deltamq.api.wire import Client, problems
+from deltamq.mq.errors import Conflict, Unavailable, Unknown, Unprocessable
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import check_broker
+from deltamq.mq.queue import LaneKey
+from deltamq.mq.wire import LocksGiven
 
 __all__ = ["router"]
 

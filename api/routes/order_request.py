@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from api.wire import JsonBody, message_filter
-from mq.errors import NotFound, Refused, Unprocessable
-from mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
-from mq.meta import Subscription, Topic
-from mq.names import check_client_topic
-from mq.static import TopicQueues
-from mq.wire import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
+from deltamq.api.wire import JsonBody, message_filter
+from deltamq.mq.errors import NotFound, Refused, Unprocessable
+from deltamq.mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
+from deltamq.mq.meta import Subscription, Topic
+from deltamq.mq.names import check_client_topic
+from deltamq.mq.static import TopicQueues
+from deltamq.mq.wire import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
 
 __all__ = [
     "HEARTBEAT",

@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from api.auth import caller_of
-from api.host import (
+from deltamq.api.auth import caller_of
+from deltamq.api.host import (
     GONE,
     Call,
     GlobalCopies,
@@ -38,8 +38,8 @@ from api.host import (
     refuse_global,
     unknown_here,
 )
-from api.log import Metrics, Partitions
-from api.queue import (
+from deltamq.api.log import Metrics, Partitions
+from deltamq.api.queue import (
     ARROW_TYPE,
     HandleCalls,
     Popped,
@@ -51,11 +51,11 @@ from api.queue import (
     json_answer,
     shown,
 )
-from api.reading import GlobalPops
-from api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
-from api.sending import local_name
-from api.statistics import GroupStatistics
-from api.wire import (
+from deltamq.api.reading import GlobalPops
+from deltamq.api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
+from deltamq.api.sending import local_name
+from deltamq.api.statistics import GroupStatistics
+from deltamq.api.wire import (
     BODY_BYTES_MAX,
     Admission,
     Answer,
@@ -72,13 +72,13 @@ from api.wire import (
     read_body,
     unquoted,
 )
-from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.meta import Group, InvisibleBounds, Subscription
-from mq.names import broker_of, check_topic
-from mq.queue import check_attempt_id
-from mq.static import TopicQueues
-from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
-from tables.failpoints import failpoint
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
+from deltamq.mq.meta import Group, InvisibleBounds, Subscription
+from deltamq.mq.names import broker_of, check_topic
+from deltamq.mq.queue import check_attempt_id
+from deltamq.mq.static import TopicQueues
+from deltamq.mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
+from deltamq.tables.failpoints import failpoint
 
 __all__ = [
     "PopEndpoint",

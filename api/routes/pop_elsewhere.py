@@ -21,15 +21,26 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from api.auth import Caller
-from api.host import Call, ClusterHandles, Hosting, Owners, Peer, Peers, failed_of, from_cluster, is_forwarded, json_of
-from api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
-from api.wire import Admission, Answer, Client
-from mq.errors import DeltaMQError, Unavailable, Unknown
-from mq.limits import MESSAGE_BYTES_MAX
-from mq.names import broker_of
-from mq.static import LogicalQueue, TopicQueues
-from mq.wire import FAILED_KEY, FailedHandle, PopRequest
+from deltamq.api.auth import Caller
+from deltamq.api.host import (
+    Call,
+    ClusterHandles,
+    Hosting,
+    Owners,
+    Peer,
+    Peers,
+    failed_of,
+    from_cluster,
+    is_forwarded,
+    json_of,
+)
+from deltamq.api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
+from deltamq.api.wire import Admission, Answer, Client
+from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
+from deltamq.mq.limits import MESSAGE_BYTES_MAX
+from deltamq.mq.names import broker_of
+from deltamq.mq.static import LogicalQueue, TopicQueues
+from deltamq.mq.wire import FAILED_KEY, FailedHandle, PopRequest
 
 __all__ = ["STATION_MS", "PopForwarder", "Way", "has_messages", "with_refused"]
 

@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from api.auth import caller_of, permit_put
-from api.host import GONE, Call, Topics, from_cluster, unknown_here
-from api.log import Metrics, Partitions
-from api.sending import INLINE_BYTES, GlobalSender, RequestAppender, StoreRequest, check_new
-from api.wire import (
+from deltamq.api.auth import caller_of, permit_put
+from deltamq.api.host import GONE, Call, Topics, from_cluster, unknown_here
+from deltamq.api.log import Metrics, Partitions
+from deltamq.api.sending import INLINE_BYTES, GlobalSender, RequestAppender, StoreRequest, check_new
+from deltamq.api.wire import (
     Admission,
     Answer,
     Decoded,
@@ -42,11 +42,11 @@ from api.wire import (
     read_body,
     unquoted,
 )
-from mq.errors import Refused, Unprocessable, UnsupportedMedia
-from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
-from mq.names import check_client_topic
-from mq.wire import ProduceAnswer, Producer
-from tables.failpoints import failpoint
+from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
+from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
+from deltamq.mq.names import check_client_topic
+from deltamq.mq.wire import ProduceAnswer, Producer
+from deltamq.tables.failpoints import failpoint
 
 __all__ = [
     "ARROW_TYPE",

@@ -14,14 +14,14 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel, Field
 
-from api.host import Call, GlobalTopics, Topics, as_response, from_cluster, global_epoch_of
-from api.routes.topics import StayView, TopicName
-from api.service import Running
-from api.wire import JsonBody, problems
-from mq.errors import Refused, Unprocessable
-from mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.meta import GlobalCopy, RemapMode, TopicSettings, require_world
-from mq.static import GlobalQueues, MappingFault
+from deltamq.api.host import Call, GlobalTopics, Topics, as_response, from_cluster, global_epoch_of
+from deltamq.api.routes.topics import StayView, TopicName
+from deltamq.api.service import Running
+from deltamq.api.wire import JsonBody, problems
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
+from deltamq.mq.meta import GlobalCopy, RemapMode, TopicSettings, require_world
+from deltamq.mq.static import GlobalQueues, MappingFault
 
 __all__ = ["router"]
 

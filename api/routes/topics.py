@@ -14,14 +14,14 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
-from api.auth import permit_put
-from api.host import Call, HostedTopic, QueueState, Topics, from_cluster, queue_states
-from api.log import Partition
-from api.progress import QueueProgress
-from api.service import Asking, Running
-from api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
-from mq.errors import Corrupt, Unprocessable
-from mq.limits import (
+from deltamq.api.auth import permit_put
+from deltamq.api.host import Call, HostedTopic, QueueState, Topics, from_cluster, queue_states
+from deltamq.api.log import Partition
+from deltamq.api.progress import QueueProgress
+from deltamq.api.service import Asking, Running
+from deltamq.api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
+from deltamq.mq.errors import Corrupt, Unprocessable
+from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
@@ -29,11 +29,11 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest, TopicRequest
-from mq.names import broker_of, check_client_topic
-from mq.partitioners import Partitioner
-from mq.static import GlobalQueues, global_queue_name
-from tables.log import PartitionLog, Warehouse
+from deltamq.mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest, TopicRequest
+from deltamq.mq.names import broker_of, check_client_topic
+from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.static import GlobalQueues, global_queue_name
+from deltamq.tables.log import PartitionLog, Warehouse
 
 __all__ = ["StayView", "TopicName", "brought_up", "router"]
 

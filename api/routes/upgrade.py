@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from api.service import Running
-from api.wire import problems
-from mq.meta import Meta, decide_upgrade, upgrade_of
+from deltamq.api.service import Running
+from deltamq.api.wire import problems
+from deltamq.mq.meta import Meta, decide_upgrade, upgrade_of
 
 __all__ = ["router"]
 

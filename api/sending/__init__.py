@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.sending.global_sender import GlobalSender, local_name
-from api.sending.letters import (
+from deltamq.api.sending.global_sender import GlobalSender, local_name
+from deltamq.api.sending.letters import (
     KEPT_STATES,
     DeadLetterLogs,
     LetterCount,
@@ -12,12 +12,12 @@ from api.sending.letters import (
     LettersWanted,
     some_letters,
 )
-from api.sending.line import InLine
-from api.sending.partition_appender import PartitionAppender
-from api.sending.queue_appender import InQueue, QueueAppender
-from api.sending.replay import Replayer
-from api.sending.request_appender import INLINE_BYTES, RequestAppender
-from api.sending.store_request import StoreRequest, check_new
+from deltamq.api.sending.line import InLine
+from deltamq.api.sending.partition_appender import PartitionAppender
+from deltamq.api.sending.queue_appender import InQueue, QueueAppender
+from deltamq.api.sending.replay import Replayer
+from deltamq.api.sending.request_appender import INLINE_BYTES, RequestAppender
+from deltamq.api.sending.store_request import StoreRequest, check_new
 
 __all__ = [
     "INLINE_BYTES",

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
-from api.log import Partitions, fence_not_known
-from mq.backoff import Backoff
-from mq.errors import Fenced
+from deltamq.api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
+from deltamq.api.log import Partitions, fence_not_known
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import Fenced
 
 __all__ = ["AGAIN_S", "FENCED_S", "FenceCauses"]
 

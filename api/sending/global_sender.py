@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from api.host import (
+from deltamq.api.host import (
     Call,
     Clusters,
     GlobalCopies,
@@ -35,17 +35,17 @@ from api.host import (
     global_path,
     json_of,
 )
-from api.sending.logical_places import LedElsewhere
-from api.sending.merged_answers import FREE, Moved, Sent, left_of, merged, told_by
-from api.sending.request_appender import RequestAppender
-from api.sending.store_request import StoreRequest
-from api.wire import Answer, Header, Named
-from mq.errors import DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
-from mq.limits import PRODUCERS_MAX
-from mq.meta import require_world
-from mq.static import GlobalQueues, global_queue_index, global_queue_name, queue_index, queue_name
-from mq.wire import ProduceAnswer, Producer
-from tables.log import REMEMBERED_MS
+from deltamq.api.sending.logical_places import LedElsewhere
+from deltamq.api.sending.merged_answers import FREE, Moved, Sent, left_of, merged, told_by
+from deltamq.api.sending.request_appender import RequestAppender
+from deltamq.api.sending.store_request import StoreRequest
+from deltamq.api.wire import Answer, Header, Named
+from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
+from deltamq.mq.limits import PRODUCERS_MAX
+from deltamq.mq.meta import require_world
+from deltamq.mq.static import GlobalQueues, global_queue_index, global_queue_name, queue_index, queue_name
+from deltamq.mq.wire import ProduceAnswer, Producer
+from deltamq.tables.log import REMEMBERED_MS
 
 __all__ = ["STORED_ONLY", "GlobalSender"]
 

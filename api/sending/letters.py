@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from api.host import HostedMeta
-from api.log import Partitions, RecordLog
-from mq.meta import Group
-from mq.names import broker_of
-from mq.queue import DEAD_REASON_HEADER, DeadMark, LetterMarks, LetterState
-from tables.delta import DataFile
-from tables.log import PartitionLog, Picked, TooMuch, pick
-from tables.queue import (
+from deltamq.api.host import HostedMeta
+from deltamq.api.log import Partitions, RecordLog
+from deltamq.mq.meta import Group
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import DEAD_REASON_HEADER, DeadMark, LetterMarks, LetterState
+from deltamq.tables.delta import DataFile
+from deltamq.tables.log import PartitionLog, Picked, TooMuch, pick
+from deltamq.tables.queue import (
     LETTER_STATES,
     DeadMarks,
     dead_marks_ref,

@@ -23,14 +23,14 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from api.log import RecordRows, RequestPart
-from api.sending.fence_causes import FENCED_S
-from api.wire import ArrowRows
-from mq.errors import DeltaMQError, Fenced, Unknown
-from mq.sequences import OutOfSequence
-from tables.delta import ProducerStamp
-from tables.queue import FenceEpochs
-from tables.settings import Flush
+from deltamq.api.log import RecordRows, RequestPart
+from deltamq.api.sending.fence_causes import FENCED_S
+from deltamq.api.wire import ArrowRows
+from deltamq.mq.errors import DeltaMQError, Fenced, Unknown
+from deltamq.mq.sequences import OutOfSequence
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.queue import FenceEpochs
+from deltamq.tables.settings import Flush
 
 __all__ = ["InLine", "LineRequest", "LineRows", "Lines", "Placing", "Queue", "StoredPlace", "Target"]
 

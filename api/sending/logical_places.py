@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from api.host import HostedTopic
-from api.log import RequestPart
-from api.wire import PartitionShare
-from mq.errors import DeltaMQError, OffsetMismatch, Unavailable
-from mq.meta import not_writable
-from mq.producer import Part
-from mq.static import Stay, TopicQueues, global_queue_name, queue_name
-from tables.log import Appended, MessageIds
-from tables.queue import Placement
+from deltamq.api.host import HostedTopic
+from deltamq.api.log import RequestPart
+from deltamq.api.wire import PartitionShare
+from deltamq.mq.errors import DeltaMQError, OffsetMismatch, Unavailable
+from deltamq.mq.meta import not_writable
+from deltamq.mq.producer import Part
+from deltamq.mq.static import Stay, TopicQueues, global_queue_name, queue_name
+from deltamq.tables.log import Appended, MessageIds
+from deltamq.tables.queue import Placement
 
 __all__ = [
     "LedElsewhere",

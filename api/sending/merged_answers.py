@@ -11,11 +11,11 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from api.host import Relayed, json_of
-from api.sending.store_request import StoreRequest
-from api.wire import Answer
-from mq.errors import DeltaMQError, Unavailable
-from mq.wire import ProduceAnswer
+from deltamq.api.host import Relayed, json_of
+from deltamq.api.sending.store_request import StoreRequest
+from deltamq.api.wire import Answer
+from deltamq.mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.wire import ProduceAnswer
 
 __all__ = ["FREE", "Moved", "Sent", "left_of", "merged", "told_by"]
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from api.host import HostedMeta, HostedTopic, Sealer, Topics
-from api.log import Partitions
-from api.sending.fence_causes import FenceCauses
-from api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
-from mq.errors import Fenced
-from mq.meta import not_writable
-from mq.sequences import OutOfSequence
-from tables.delta import ProducerStamp
-from tables.settings import Flush
+from deltamq.api.host import HostedMeta, HostedTopic, Sealer, Topics
+from deltamq.api.log import Partitions
+from deltamq.api.sending.fence_causes import FenceCauses
+from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
+from deltamq.mq.errors import Fenced
+from deltamq.mq.meta import not_writable
+from deltamq.mq.sequences import OutOfSequence
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.settings import Flush
 
 __all__ = ["PartitionAppender"]
 

@@ -17,21 +17,21 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from api.host import HostedMeta, HostedTopic, Sealer, Topics
-from api.log import Partitions
-from api.sending.fence_causes import AGAIN_S, FenceCauses
-from api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
-from api.sending.logical_places import unserved
-from mq.errors import DeltaMQError, Fenced, Unavailable
-from mq.limits import OFFSET_MAX
-from mq.meta import not_writable
-from mq.producer import Part
-from mq.sequences import Earlier, OutOfSequence, repeat_of
-from mq.static import UNDECIDED, LogicalQueue, queue_name
-from tables.delta import ProducerStamp
-from tables.log import REMEMBERED_MS, PartitionLog
-from tables.queue import Placement
-from tables.settings import Flush
+from deltamq.api.host import HostedMeta, HostedTopic, Sealer, Topics
+from deltamq.api.log import Partitions
+from deltamq.api.sending.fence_causes import AGAIN_S, FenceCauses
+from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
+from deltamq.api.sending.logical_places import unserved
+from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
+from deltamq.mq.limits import OFFSET_MAX
+from deltamq.mq.meta import not_writable
+from deltamq.mq.producer import Part
+from deltamq.mq.sequences import Earlier, OutOfSequence, repeat_of
+from deltamq.mq.static import UNDECIDED, LogicalQueue, queue_name
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.log import REMEMBERED_MS, PartitionLog
+from deltamq.tables.queue import Placement
+from deltamq.tables.settings import Flush
 
 __all__ = ["InQueue", "QueueAppender"]
 

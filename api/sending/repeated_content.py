@@ -10,10 +10,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.log import RequestPart
-from api.wire import ArrowRows, Rows, to_record_batch
-from mq.limits import FETCH_BYTES_MAX
-from tables.log import Appended, FetchStatus, PartitionLog
+from deltamq.api.log import RequestPart
+from deltamq.api.wire import ArrowRows, Rows, to_record_batch
+from deltamq.mq.limits import FETCH_BYTES_MAX
+from deltamq.tables.log import Appended, FetchStatus, PartitionLog
 
 __all__ = ["brings_the_same"]
 

@@ -20,22 +20,22 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from api.auth import Caller
-from api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
-from api.log import Partition, Partitions, PendingRequest, RequestPart, fence_not_known
-from api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
-from api.wire import ArrowRows
-from mq.auth import Verb
-from mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
-from mq.limits import MIB, PRODUCER_WINDOW_MS
-from mq.meta import Group
-from mq.queue import Replay, SentBack, retry_broker
-from mq.wire import Target
-from tables.delta import ProducerStamp
-from tables.failpoints import failpoint
-from tables.log import PartitionLog, Picked
-from tables.queue import FenceEpochs, Placement, retry_ref, sent_back
-from tables.settings import Flush
+from deltamq.api.auth import Caller
+from deltamq.api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
+from deltamq.api.log import Partition, Partitions, PendingRequest, RequestPart, fence_not_known
+from deltamq.api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
+from deltamq.api.wire import ArrowRows
+from deltamq.mq.auth import Verb
+from deltamq.mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
+from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS
+from deltamq.mq.meta import Group
+from deltamq.mq.queue import Replay, SentBack, retry_broker
+from deltamq.mq.wire import Target
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import PartitionLog, Picked
+from deltamq.tables.queue import FenceEpochs, Placement, retry_ref, sent_back
+from deltamq.tables.settings import Flush
 
 __all__ = [
     "Replayed",

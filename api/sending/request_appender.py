@@ -24,11 +24,11 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
-from api.log import Partition, Partitions, PendingRequest, RequestPart
-from api.queue import Delays, split_shares
-from api.sending.fence_causes import AGAIN_S, FENCED_S, FenceCauses
-from api.sending.logical_places import (
+from deltamq.api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
+from deltamq.api.log import Partition, Partitions, PendingRequest, RequestPart
+from deltamq.api.queue import Delays, split_shares
+from deltamq.api.sending.fence_causes import AGAIN_S, FENCED_S, FenceCauses
+from deltamq.api.sending.logical_places import (
     LedElsewhere,
     expected_offset,
     repeated,
@@ -37,17 +37,17 @@ from api.sending.logical_places import (
     shown_place,
     unsealed_before,
 )
-from api.sending.repeated_content import brings_the_same
-from api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
-from api.wire import Indexes, PartitionShare, bound_to
-from mq.errors import Conflict, Fenced, NotFound, Unavailable
-from mq.limits import FETCH_BYTES_MAX
-from mq.producer import Part as StoredPart
-from mq.static import queue_index
-from mq.wire import ProduceAnswer, Producer, Range
-from tables.log import Appended, FetchStatus, PartitionLog
-from tables.queue import AT_ONCE, FenceEpochs, Placement, producer_in_delay
-from tables.settings import Flush
+from deltamq.api.sending.repeated_content import brings_the_same
+from deltamq.api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
+from deltamq.api.wire import Indexes, PartitionShare, bound_to
+from deltamq.mq.errors import Conflict, Fenced, NotFound, Unavailable
+from deltamq.mq.limits import FETCH_BYTES_MAX
+from deltamq.mq.producer import Part as StoredPart
+from deltamq.mq.static import queue_index
+from deltamq.mq.wire import ProduceAnswer, Producer, Range
+from deltamq.tables.log import Appended, FetchStatus, PartitionLog
+from deltamq.tables.queue import AT_ONCE, FenceEpochs, Placement, producer_in_delay
+from deltamq.tables.settings import Flush
 
 __all__ = ["INLINE_BYTES", "RequestAppender"]
 

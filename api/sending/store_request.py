@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from api.host import HostedTopic
-from api.sending.logical_places import served, unserved
-from api.wire import (
+from deltamq.api.host import HostedTopic
+from deltamq.api.sending.logical_places import served, unserved
+from deltamq.api.wire import (
     ArrowRows,
     Decoded,
     Named,
@@ -22,13 +22,13 @@ from api.wire import (
     rerouted,
     route_messages,
 )
-from mq.access_codes import NOT_WRITABLE
-from mq.errors import Fenced, OffsetMismatch, Unavailable
-from mq.producer import Part
-from mq.routing import Route
-from tables.delta import ProducerStamp
-from tables.log import ROUTE_FENCE
-from tables.queue import Placement, producer_in_delay
+from deltamq.mq.access_codes import NOT_WRITABLE
+from deltamq.mq.errors import Fenced, OffsetMismatch, Unavailable
+from deltamq.mq.producer import Part
+from deltamq.mq.routing import Route
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.log import ROUTE_FENCE
+from deltamq.tables.queue import Placement, producer_in_delay
 
 __all__ = ["StoreRequest", "check_new", "has_moved", "place_of_share", "routed", "routed_again", "stamp_of"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.service.dependencies import Asking, Running
-from api.service.job_watch import JobReport
-from api.service.service import Service
-from api.service.stops import Stopped
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.service.job_watch import JobReport
+from deltamq.api.service.service import Service
+from deltamq.api.service.stops import Stopped
 
 __all__ = ["Asking", "JobReport", "Running", "Service", "Stopped"]

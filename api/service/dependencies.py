@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.auth import Caller, caller_of
-from api.service.service import Service
-from mq.errors import Unavailable
+from deltamq.api.auth import Caller, caller_of
+from deltamq.api.service.service import Service
+from deltamq.mq.errors import Unavailable
 
 __all__ = ["Asking", "Running"]
 

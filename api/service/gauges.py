@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from api.host import HostedMeta, Hosting, Peers
-from api.log import Gauge, Metrics
-from api.order import Locks, OnlineClients
-from api.queue import Lanes
-from api.service.job_watch import JobWatch
-from api.service.stops import Stops
-from api.wire import Admission
-from mq.meta import META_ROLE
-from tables.clock import SYSTEM_CLOCK
-from tables.log import Warehouse
+from deltamq.api.host import HostedMeta, Hosting, Peers
+from deltamq.api.log import Gauge, Metrics
+from deltamq.api.order import Locks, OnlineClients
+from deltamq.api.queue import Lanes
+from deltamq.api.service.job_watch import JobWatch
+from deltamq.api.service.stops import Stops
+from deltamq.api.wire import Admission
+from deltamq.mq.meta import META_ROLE
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.log import Warehouse
 
 __all__ = ["RequestRate", "counters_of", "gauges_of", "gauges_of_stops"]
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from mq.errors import DeltaMQError
-from mq.jobs import NEEDED_JOBS, is_missing
-from tables.ops import LastRun, newest_run, read_running, read_runs
-from tables.store import Store
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.jobs import NEEDED_JOBS, is_missing
+from deltamq.tables.ops import LastRun, newest_run, read_running, read_runs
+from deltamq.tables.store import Store
 
 __all__ = ["JobReport", "JobWatch"]
 

@@ -17,9 +17,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from api.audit import Audit
-from api.auth import Prover, Quotas, derived, guarded_warehouse, is_guarded
-from api.host import (
+from deltamq.api.audit import Audit
+from deltamq.api.auth import Prover, Quotas, derived, guarded_warehouse, is_guarded
+from deltamq.api.host import (
     ClusterProofs,
     Clusters,
     Fencing,
@@ -35,32 +35,32 @@ from api.host import (
     StaticTopics,
     Topics,
 )
-from api.log import Metrics, Partitions, Threads
-from api.order import Locks, OnlineClients
-from api.ports import REAL, Ports
-from api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
-from api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
-from api.reading import PartitionReader, QueueReader
-from api.sending import DeadLetterLogs
-from api.service.access import ServiceAccess
-from api.service.gauges import RequestRate, counters_of, gauges_of, gauges_of_stops
-from api.service.job_watch import JobWatch
-from api.service.stops import Stops
-from api.service.takeover import Takeover
-from api.service.watch import Watch
-from api.statistics import GroupStatistics
-from api.tls import peer_context
-from api.wire import Admission
-from mq.audit_limits import ACT_ID_BYTES
-from mq.auth_limits import SECRET_BYTES
-from mq.meta import InvisibleBounds, require_world
-from mq.names import broker_of
-from mq.queue import HandleKeys, LaneKey
-from tables.config import Config
-from tables.config_sections import ServiceSettings
-from tables.log import Warehouse
-from tables.queue import MetaLog, ProgressFollower
-from tables.store import HostLocks, handle_keys
+from deltamq.api.log import Metrics, Partitions, Threads
+from deltamq.api.order import Locks, OnlineClients
+from deltamq.api.ports import REAL, Ports
+from deltamq.api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
+from deltamq.api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
+from deltamq.api.reading import PartitionReader, QueueReader
+from deltamq.api.sending import DeadLetterLogs
+from deltamq.api.service.access import ServiceAccess
+from deltamq.api.service.gauges import RequestRate, counters_of, gauges_of, gauges_of_stops
+from deltamq.api.service.job_watch import JobWatch
+from deltamq.api.service.stops import Stops
+from deltamq.api.service.takeover import Takeover
+from deltamq.api.service.watch import Watch
+from deltamq.api.statistics import GroupStatistics
+from deltamq.api.tls import peer_context
+from deltamq.api.wire import Admission
+from deltamq.mq.audit_limits import ACT_ID_BYTES
+from deltamq.mq.auth_limits import SECRET_BYTES
+from deltamq.mq.meta import InvisibleBounds, require_world
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import HandleKeys, LaneKey
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import ServiceSettings
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import MetaLog, ProgressFollower
+from deltamq.tables.store import HostLocks, handle_keys
 
 __all__ = ["Service"]
 

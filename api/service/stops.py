@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mq.errors import DeltaMQError
-from mq.static import ShownPlace
-from tables.log import Warehouse
-from tables.paths import Space
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.static import ShownPlace
+from deltamq.tables.log import Warehouse
+from deltamq.tables.paths import Space
 
 __all__ = ["Stopped", "Stops"]
 

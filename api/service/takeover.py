@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from api.host import Hosting
-from api.log import Partitions
-from api.queue import Lanes
-from mq.meta import META_ROLE
-from tables.failpoints import failpoint
-from tables.queue import DELAY, DELAY_MARKS, LOST, OFFSETS, recover, revive_refs, system_ref
+from deltamq.api.host import Hosting
+from deltamq.api.log import Partitions
+from deltamq.api.queue import Lanes
+from deltamq.mq.meta import META_ROLE
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.queue import DELAY, DELAY_MARKS, LOST, OFFSETS, recover, revive_refs, system_ref
 
 __all__ = ["Takeover"]
 

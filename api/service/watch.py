@@ -7,10 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from api.host import Groups, Topics
-from api.log import Partition, Partitions
-from api.queue import Lanes, settle_overdue
-from mq.errors import DeltaMQError
+from deltamq.api.host import Groups, Topics
+from deltamq.api.log import Partition, Partitions
+from deltamq.api.queue import Lanes, settle_overdue
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["Watch"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.statistics.group_statistics import GroupStatistics
-from api.statistics.pending import Outcome
+from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.statistics.pending import Outcome
 
 __all__ = ["GroupStatistics", "Outcome"]

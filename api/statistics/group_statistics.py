@@ -15,13 +15,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from api.log import Metrics, Partitions, RecordLog
-from api.statistics.pending import Outcome, PendingCounts
-from mq.errors import DeltaMQError
-from mq.meta import Topic
-from mq.queue import Attempts
-from mq.statistics import KEPT_MINUTES, MINUTE_MS, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
-from tables.queue import STATISTICS, rows_of_statistics, system_ref
+from deltamq.api.log import Metrics, Partitions, RecordLog
+from deltamq.api.statistics.pending import Outcome, PendingCounts
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import Topic
+from deltamq.mq.queue import Attempts
+from deltamq.mq.statistics import KEPT_MINUTES, MINUTE_MS, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
+from deltamq.tables.queue import STATISTICS, rows_of_statistics, system_ref
 
 __all__ = ["GroupStatistics"]
 

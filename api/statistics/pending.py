@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.queue import Attempts
-from mq.statistics import Consumed, MinuteKey
+from deltamq.mq.queue import Attempts
+from deltamq.mq.statistics import Consumed, MinuteKey
 
 __all__ = ["Outcome", "PendingCounts"]
 

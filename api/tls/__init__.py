@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.tls.contexts import peer_context, server_context
-from api.tls.handshakes import TlsServer
-from api.tls.subject import EXTENSION as TLS
-from api.tls.subject import TlsPeer, peer_of
+from deltamq.api.tls.contexts import peer_context, server_context
+from deltamq.api.tls.handshakes import TlsServer
+from deltamq.api.tls.subject import EXTENSION as TLS
+from deltamq.api.tls.subject import TlsPeer, peer_of
 
 __all__ = ["TLS", "TlsPeer", "TlsServer", "peer_context", "peer_of", "server_context"]

@@ -13,10 +13,10 @@ import ssl
 from collections.abc import Sequence
 from functools import partial
 
-from api.tls.reloaded import ReloadedContext
-from mq.errors import Refused
-from tables.config import ConfigInvalid
-from tables.config_sections import ServiceSettings, TlsClientAuth
+from deltamq.api.tls.reloaded import ReloadedContext
+from deltamq.mq.errors import Refused
+from deltamq.tables.config import ConfigInvalid
+from deltamq.tables.config_sections import ServiceSettings, TlsClientAuth
 
 __all__ = ["peer_context", "server_context"]
 

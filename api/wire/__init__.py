@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from api.wire.access_fields import AccessAsked, AccessFields
-from api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer, Header, send_answer
-from api.wire.arrow_body import decode_arrow
-from api.wire.arrow_pieces import ArrowPieces
-from api.wire.dead_letter_json import dead_letters
-from api.wire.decoded import Decoded, Named
-from api.wire.json_body import JsonBody
-from api.wire.json_rows import decode_json, decode_ndjson
-from api.wire.message_filter import message_filter
-from api.wire.message_json import json_columns, stored_messages
-from api.wire.openapi_parts import (
+from deltamq.api.wire.access_fields import AccessAsked, AccessFields
+from deltamq.api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer, Header, send_answer
+from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.arrow_pieces import ArrowPieces
+from deltamq.api.wire.dead_letter_json import dead_letters
+from deltamq.api.wire.decoded import Decoded, Named
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.json_rows import decode_json, decode_ndjson
+from deltamq.api.wire.message_filter import message_filter
+from deltamq.api.wire.message_json import json_columns, stored_messages
+from deltamq.api.wire.openapi_parts import (
     GROUP_PATTERN,
     PROBLEM,
     REF,
@@ -26,11 +26,11 @@ from api.wire.openapi_parts import (
     schema_of,
     whole,
 )
-from api.wire.paging import After, Limit, page
-from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
-from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
-from api.wire.repeated_calls import RepeatedCalls
-from api.wire.request import (
+from deltamq.api.wire.paging import After, Limit, page
+from deltamq.api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
+from deltamq.api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
+from deltamq.api.wire.repeated_calls import RepeatedCalls
+from deltamq.api.wire.request import (
     ALSO_NEEDS,
     HALF_CLOSED,
     REFUSAL,
@@ -54,7 +54,7 @@ from api.wire.request import (
     read_body,
     unquoted,
 )
-from api.wire.route_batch import (
+from deltamq.api.wire.route_batch import (
     PartitionShare,
     bound_to,
     check_named,
@@ -64,9 +64,9 @@ from api.wire.route_batch import (
     rerouted,
     route_messages,
 )
-from api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
-from api.wire.shown_rows import shown_offsets, shown_origins
-from api.wire.times import parse_time, rfc3339
+from deltamq.api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
+from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
+from deltamq.api.wire.times import parse_time, rfc3339
 
 __all__ = [
     "ALSO_NEEDS",

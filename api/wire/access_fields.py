@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 from pydantic import BaseModel
 
-from api.wire.times import parse_time, rfc3339
-from mq.errors import Unprocessable
-from mq.meta import Access
-from mq.queue_limits import REASON_LENGTH_MAX
+from deltamq.api.wire.times import parse_time, rfc3339
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.meta import Access
+from deltamq.mq.queue_limits import REASON_LENGTH_MAX
 
 __all__ = ["AccessAsked", "AccessFields"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
-from api.wire.request import Scope, Send
+from deltamq.api.wire.request import Scope, Send
 
 __all__ = ["WRITE_WHOLE", "Answer", "Header", "Pieces", "send_answer"]
 

@@ -13,16 +13,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.wire.decoded import Decoded
-from api.wire.rows import ArrowRows
-from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import (
+from deltamq.api.wire.decoded import Decoded
+from deltamq.api.wire.rows import ArrowRows
+from deltamq.mq.errors import Refused, TooLarge, Unprocessable
+from deltamq.mq.limits import (
     ARROW_BATCHES_MAX,
     ARROW_MESSAGES_MAX,
 )
-from tables.message_limits import check_column
-from tables.queue import times_of_columns
-from tables.schema import HEADERS, INGEST_SCHEMA, TIME
+from deltamq.tables.message_limits import check_column
+from deltamq.tables.queue import times_of_columns
+from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, TIME
 
 __all__ = ["decode_arrow"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from api.wire.message_json import stored_messages
-from api.wire.times import rfc3339
-from mq.queue import DEAD_REASON_HEADER, LetterMarks
-from mq.wire import DeadLetter
+from deltamq.api.wire.message_json import stored_messages
+from deltamq.api.wire.times import rfc3339
+from deltamq.mq.queue import DEAD_REASON_HEADER, LetterMarks
+from deltamq.mq.wire import DeadLetter
 
 __all__ = ["dead_letters"]
 

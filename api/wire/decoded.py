@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from api.wire.rows import ArrowRows, Rows
-from mq.wire import Producer
-from tables.queue import Times
+from deltamq.api.wire.rows import ArrowRows, Rows
+from deltamq.mq.wire import Producer
+from deltamq.tables.queue import Times
 
 __all__ = ["Column", "Decoded", "Named"]
 

@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin
 import msgspec
 from fastapi import Request
 
-from api.wire.json_rows import refusal
-from api.wire.openapi_parts import Json, schema_of
-from api.wire.request import check_encoding, headers_of, media_type
-from mq.errors import Refused, Unprocessable, UnsupportedMedia
+from deltamq.api.wire.json_rows import refusal
+from deltamq.api.wire.openapi_parts import Json, schema_of
+from deltamq.api.wire.request import check_encoding, headers_of, media_type
+from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
 
 __all__ = ["JsonBody"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from api.wire.decoded import Decoded
-from api.wire.rows import Body, Rows
-from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import (
+from deltamq.api.wire.decoded import Decoded
+from deltamq.api.wire.rows import Body, Rows
+from deltamq.mq.errors import Refused, TooLarge, Unprocessable
+from deltamq.mq.limits import (
     HEADER_BYTES_MAX,
     KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -27,9 +27,9 @@ from mq.limits import (
     TAG_BYTES_MAX,
     TIME_US_MAX,
 )
-from mq.names import check_tag, is_tag
-from mq.wire import Message, ProduceRequest
-from tables.queue import Times, times_of_lists
+from deltamq.mq.names import check_tag, is_tag
+from deltamq.mq.wire import Message, ProduceRequest
+from deltamq.tables.queue import Times, times_of_lists
 
 __all__ = ["decode_json", "decode_ndjson"]
 

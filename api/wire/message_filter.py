@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mq.errors import Unprocessable
-from mq.filters import parse_filter
-from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
-from mq.names import is_tag
-from tables.row_filter import MessageFilter
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.filters import parse_filter
+from deltamq.mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
+from deltamq.mq.names import is_tag
+from deltamq.tables.row_filter import MessageFilter
 
 __all__ = ["message_filter"]
 

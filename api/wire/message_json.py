@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.wire import MessageOrigin, StoredMessage
+from deltamq.mq.wire import MessageOrigin, StoredMessage
 
 __all__ = ["json_columns", "stored_messages"]
 

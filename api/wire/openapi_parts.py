@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from deltamq.mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 __all__ = [
     "GROUP_PATTERN",

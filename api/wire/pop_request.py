@@ -6,11 +6,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from api.wire.json_rows import refusal
-from api.wire.request import Headers, media_type
-from mq.errors import UnsupportedMedia
-from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX
-from mq.wire import PopRequest
+from deltamq.api.wire.json_rows import refusal
+from deltamq.api.wire.request import Headers, media_type
+from deltamq.mq.errors import UnsupportedMedia
+from deltamq.mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX
+from deltamq.mq.wire import PopRequest
 
 __all__ = [
     "BODY_BYTES_MAX",

@@ -20,10 +20,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from api.wire.answer import Answer
-from api.wire.request import REFUSAL, ClientDisconnected
-from mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
-from tables.failpoints import FailpointHit
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.request import REFUSAL, ClientDisconnected
+from deltamq.mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
+from deltamq.tables.failpoints import FailpointHit
 
 __all__ = ["PROBLEM_TYPE", "answer_of", "as_deltamq_error", "install"]
 

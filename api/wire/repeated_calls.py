@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from api.wire.request import Client
+from deltamq.api.wire.request import Client
 
 __all__ = ["RepeatedCalls"]
 

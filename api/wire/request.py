@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
+from deltamq.mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
 __all__ = [
     "ALSO_NEEDS",

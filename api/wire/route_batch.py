@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from api.wire.decoded import Column, Named
-from api.wire.rows import ArrowRows, Indexes, Rows
-from api.wire.seen_keys import slot_of_seen, slots_of_list
-from mq.errors import Conflict
-from mq.meta import Blocked, first_blocked
-from mq.producer import Part
-from mq.routing import NamedPlaces, spread
-from tables.key_column import lps_of_keys, slots_of_keys
+from deltamq.api.wire.decoded import Column, Named
+from deltamq.api.wire.rows import ArrowRows, Indexes, Rows
+from deltamq.api.wire.seen_keys import slot_of_seen, slots_of_list
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta import Blocked, first_blocked
+from deltamq.mq.producer import Part
+from deltamq.mq.routing import NamedPlaces, spread
+from deltamq.tables.key_column import lps_of_keys, slots_of_keys
 
 __all__ = [
     "Indexes",

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
-from tables.schema import INGEST_SCHEMA
+from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
+from deltamq.tables.schema import INGEST_SCHEMA
 
 __all__ = ["ArrowRows", "Indexes", "Rows", "to_record_batch"]
 

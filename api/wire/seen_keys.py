@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from mq.partitioners import Slots, kafka_hash, logical_partition
-from mq.routing import Places
-from tables.key_column import kafka_hashes_of_keys, lps_of_keys
+from deltamq.mq.partitioners import Slots, kafka_hash, logical_partition
+from deltamq.mq.routing import Places
+from deltamq.tables.key_column import kafka_hashes_of_keys, lps_of_keys
 
 __all__ = ["slot_of_seen", "slots_of_list"]
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.static import UNDECIDED, ShownPlace, not_decided
+from deltamq.mq.static import UNDECIDED, ShownPlace, not_decided
 
 __all__ = ["PlaceOf", "shown_offsets", "shown_origins"]
 

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["parse_time", "rfc3339"]
 

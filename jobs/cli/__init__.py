@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.cli.jobs_group import jobs_command
+from deltamq.jobs.cli.jobs_group import jobs_command
 
 __all__ = [
     "jobs_command",

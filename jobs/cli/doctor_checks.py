@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from jobs.cli.place import opened, warehouse_uri
-from jobs.setup import JavaMissing, find_java, jars_folder, wrong_jars
-from mq.client import Admin
-from mq.client.cli import Check, CheckOutcome, Subject
-from mq.client.http import Patience
-from mq.errors import DeltaMQError
-from tables.ops import Gravity, inspect
-from tables.paths import Space
-from tables.store import native_library
+from deltamq.jobs.cli.place import opened, warehouse_uri
+from deltamq.jobs.setup import JavaMissing, find_java, jars_folder, wrong_jars
+from deltamq.mq.client import Admin
+from deltamq.mq.client.cli import Check, CheckOutcome, Subject
+from deltamq.mq.client.http import Patience
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.ops import Gravity, inspect
+from deltamq.tables.paths import Space
+from deltamq.tables.store import native_library
 
 __all__ = ["spark_checks", "table_checks", "warehouse_checks"]
 

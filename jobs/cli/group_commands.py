@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from jobs.cli.place import conf_of, errors_told, moment_of, session, with_place
-from jobs.run import utc_now, with_spark_engine
-from jobs.tasks import storage
-from mq.errors import Refused
-from tables.config import Config
+from deltamq.jobs.cli.place import conf_of, errors_told, moment_of, session, with_place
+from deltamq.jobs.run import utc_now, with_spark_engine
+from deltamq.jobs.tasks import storage
+from deltamq.mq.errors import Refused
+from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
-    from jobs.sink import SinkSettings
+    from deltamq.jobs.sink import SinkSettings
 
 __all__ = ["replay_command", "reset_command"]
 
 
 def _settings(conf: Config) -> SinkSettings:
-    from jobs.sink import SinkSettings
+    from deltamq.jobs.sink import SinkSettings
 
     storage(conf.warehouse.uri)  # raises if the warehouse does not exist, so that it is not created
     return SinkSettings.of(conf, conf.warehouse.uri)
@@ -50,7 +50,7 @@ def replay_command(
 
     If repeated, nothing is stored twice. With jobs.engine = "spark" the work is done in tasks.
     """
-    from jobs.export import Chosen, replay_dead_letters
+    from deltamq.jobs.export import Chosen, replay_dead_letters
 
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
@@ -92,8 +92,8 @@ def reset_command(
     profile: str | None,
 ) -> None:
     """Reset a group's offsets in a topic, in a new epoch. Without --apply, only show the new offsets."""
-    from jobs.export import reset_offsets, target_of
-    from jobs.sink import place_of
+    from deltamq.jobs.export import reset_offsets, target_of
+    from deltamq.jobs.sink import place_of
 
     with errors_told():
         if (to is None) == (not offsets):

@@ -18,18 +18,18 @@ from typing import Final
 
 import click
 
-from jobs.cli.export_commands import export_group
-from jobs.cli.group_commands import replay_command, reset_command
-from jobs.cli.place import conf_of, errors_told, with_place
-from jobs.cli.scheduled_commands import scheduled_group
-from jobs.cli.text import as_json, as_text
-from jobs.run import Holder, Job, Scheduler, all_jobs, job_state, jobs_named, utc_now
-from jobs.spark import SparkRunner
-from jobs.tasks import close_warehouses, storage
-from mq.errors import NotFound
-from tables.config import Config
-from tables.config_sections import Engine
-from tables.store import Store
+from deltamq.jobs.cli.export_commands import export_group
+from deltamq.jobs.cli.group_commands import replay_command, reset_command
+from deltamq.jobs.cli.place import conf_of, errors_told, with_place
+from deltamq.jobs.cli.scheduled_commands import scheduled_group
+from deltamq.jobs.cli.text import as_json, as_text
+from deltamq.jobs.run import Holder, Job, Scheduler, all_jobs, job_state, jobs_named, utc_now
+from deltamq.jobs.spark import SparkRunner
+from deltamq.jobs.tasks import close_warehouses, storage
+from deltamq.mq.errors import NotFound
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import Engine
+from deltamq.tables.store import Store
 
 __all__ = ["jobs_command"]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobs.setup import JarsUnusable, JavaMissing
-from jobs.tasks import absolute
-from mq.errors import DeltaMQError, NotFound, Refused
-from mq.request_values import zoned_time
-from tables.config import Config, load
-from tables.log import Warehouse
-from tables.settings import LogSettings
+from deltamq.jobs.setup import JarsUnusable, JavaMissing
+from deltamq.jobs.tasks import absolute
+from deltamq.mq.errors import DeltaMQError, NotFound, Refused
+from deltamq.mq.request_values import zoned_time
+from deltamq.tables.config import Config, load
+from deltamq.tables.log import Warehouse
+from deltamq.tables.settings import LogSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,8 +76,8 @@ def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _served(url: str) -> str:
-    from mq.client import Admin
-    from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
+    from deltamq.mq.client import Admin
+    from deltamq.mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
 
     token, ca, cert, key = (os.environ.get(name) for name in (TOKEN_ENV, CA_ENV, CERT_ENV, KEY_ENV))
     access = ClientAccess(token=token, ca=ca, cert=cert, key=key)
@@ -109,7 +109,7 @@ def errors_told() -> Iterator[None]:
 @contextlib.contextmanager
 def session(conf: Config) -> Iterator[SparkSession]:
     """Yield a Spark session that ends with the command."""
-    from jobs.sql import spark_session  # imported here: Spark's import takes longer than a list should
+    from deltamq.jobs.sql import spark_session  # imported here: Spark's import takes longer than a list should
 
     spark = spark_session("deltamq-export", warehouse=conf.warehouse.uri)
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from jobs.run import Holder, JobState, ShardState, behind_of
-from tables.ops import LastRun
+from deltamq.jobs.run import Holder, JobState, ShardState, behind_of
+from deltamq.tables.ops import LastRun
 
 __all__ = ["as_json", "as_text"]
 

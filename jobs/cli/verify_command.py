@@ -13,11 +13,11 @@ from typing import Final
 
 import click
 
-from jobs.cli.place import opened, warehouse_uri
-from tables.log import Warehouse
-from tables.ops import Finding, Gravity, RepairKind, find_repair, repair, verify
-from tables.paths import PartitionRef, Space
-from tables.queue import put_up_fences, read_meta
+from deltamq.jobs.cli.place import opened, warehouse_uri
+from deltamq.tables.log import Warehouse
+from deltamq.tables.ops import Finding, Gravity, RepairKind, find_repair, repair, verify
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import put_up_fences, read_meta
 
 __all__ = ["verify_command"]
 

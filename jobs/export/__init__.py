@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from jobs.export.definition import Definition, definition_of, definitions, read_definition, remove_definition, save
-from jobs.export.export import check_definition, export_topic, replay_quarantine, run_export
-from jobs.export.plan import Plans
-from jobs.export.replay import Chosen, replay_dead_letters
-from jobs.export.reset import reset_offsets, target_of
-from jobs.export.schedules import (
+from deltamq.jobs.export.definition import (
+    Definition,
+    definition_of,
+    definitions,
+    read_definition,
+    remove_definition,
+    save,
+)
+from deltamq.jobs.export.export import check_definition, export_topic, replay_quarantine, run_export
+from deltamq.jobs.export.plan import Plans
+from deltamq.jobs.export.replay import Chosen, replay_dead_letters
+from deltamq.jobs.export.reset import reset_offsets, target_of
+from deltamq.jobs.export.schedules import (
     KINDS,
     AnyScheduled,
     ScheduledReplay,

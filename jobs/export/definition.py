@@ -13,11 +13,11 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from jobs.export.json_schema import struct_of_json_schema
-from jobs.export.stored import check_name, names_in, read_stored
-from mq.errors import NotFound, Refused
-from mq.names import check_topic
-from tables.store import Store
+from deltamq.jobs.export.json_schema import struct_of_json_schema
+from deltamq.jobs.export.stored import check_name, names_in, read_stored
+from deltamq.mq.errors import NotFound, Refused
+from deltamq.mq.names import check_topic
+from deltamq.tables.store import Store
 
 __all__ = [
     "COLUMNS",

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["Misfit", "Shape", "parsed", "shape_of"]
 

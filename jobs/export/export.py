@@ -20,21 +20,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save, sharing
-from jobs.export.plan import ExportPlan, Plans, next_ranges
-from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
-from jobs.export.typed_table import batch_mark, check_columns, columns_of, has_batch, named
-from jobs.read import Catalog, TopicPartition, stored_partitions
-from jobs.run import WHOLE, Facts, job, shard_lock
-from jobs.spark import session_warehouse
-from jobs.sql import read_topic
-from jobs.tasks import errors_of_tasks, storage
-from mq.errors import DeltaMQError, NotFound, Refused, Unavailable
-from mq.static import StoredOffsets
-from tables.clock import SYSTEM_CLOCK
-from tables.config import Config
-from tables.failpoints import failpoint
-from tables.store import Store
+from deltamq.jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save, sharing
+from deltamq.jobs.export.plan import ExportPlan, Plans, next_ranges
+from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
+from deltamq.jobs.export.typed_table import batch_mark, check_columns, columns_of, has_batch, named
+from deltamq.jobs.read import Catalog, TopicPartition, stored_partitions
+from deltamq.jobs.run import WHOLE, Facts, job, shard_lock
+from deltamq.jobs.spark import session_warehouse
+from deltamq.jobs.sql import read_topic
+from deltamq.jobs.tasks import errors_of_tasks, storage
+from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
+from deltamq.mq.static import StoredOffsets
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.config import Config
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["struct_of_json_schema"]
 

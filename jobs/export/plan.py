@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from jobs.export.stored import read_stored
-from mq.errors import Conflict
-from mq.static import StoredOffsets
-from tables.failpoints import failpoint
-from tables.store import Store
+from deltamq.jobs.export.stored import read_stored
+from deltamq.mq.errors import Conflict
+from deltamq.mq.static import StoredOffsets
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store import Store
 
 __all__ = ["ExportPlan", "ExportState", "Plans", "next_ranges"]
 

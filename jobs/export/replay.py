@@ -20,17 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.sink import SinkPlace, SinkSettings, place_of
-from jobs.tasks import run_in_tasks, until_known
-from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.queue import LetterMarks, Replay, SentBack, retry_broker
-from tables.delta import ProducerStamp, RowsPart
-from tables.failpoints import failpoint
-from tables.log import Batch, PartitionLog, one_record_batch, pages
-from tables.paths import PartitionRef
-from tables.queue import (
+from deltamq.jobs.sink import SinkPlace, SinkSettings, place_of
+from deltamq.jobs.tasks import run_in_tasks, until_known
+from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import LetterMarks, Replay, SentBack, retry_broker
+from deltamq.tables.delta import ProducerStamp, RowsPart
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import Batch, PartitionLog, one_record_batch, pages
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue import (
     LETTER_STATES,
     DeadMarks,
     FenceEpochs,
@@ -43,7 +43,7 @@ from tables.queue import (
     sent_back,
     states_at,
 )
-from tables.settings import Flush
+from deltamq.tables.settings import Flush
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

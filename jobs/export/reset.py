@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from mq.errors import NotFound, Refused, Unprocessable
-from mq.meta import Group, Topic, decide_reset, lanes_of, queues_of
-from mq.names import broker_of
-from mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
-from mq.request_values import ago_ms
-from mq.static import LogicalQueue, StoredOffsets, Stretch, TopicQueues, position_of, reset_steps
-from tables.failpoints import failpoint
-from tables.log import RESET_FENCE, PartitionLog, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue import MetaLog, dead_ref, retry_ref
+from deltamq.mq.errors import NotFound, Refused, Unprocessable
+from deltamq.mq.meta import Group, Topic, decide_reset, lanes_of, queues_of
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
+from deltamq.mq.request_values import ago_ms
+from deltamq.mq.static import LogicalQueue, StoredOffsets, Stretch, TopicQueues, position_of, reset_steps
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import RESET_FENCE, PartitionLog, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import MetaLog, dead_ref, retry_ref
 
 __all__ = ["Reset", "reset_offsets", "target_of"]
 

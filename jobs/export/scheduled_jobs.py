@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from jobs.export.replay import Chosen, replay_dead_letters
-from jobs.export.reset import reset_offsets, target_of
-from jobs.export.schedules import (
+from deltamq.jobs.export.replay import Chosen, replay_dead_letters
+from deltamq.jobs.export.reset import reset_offsets, target_of
+from deltamq.jobs.export.schedules import (
     AnyScheduled,
     Kind,
     ScheduledReplay,
@@ -20,13 +20,13 @@ from jobs.export.schedules import (
     scheduled_names,
     write_state,
 )
-from jobs.run import WHOLE, Facts, job, with_spark_engine
-from jobs.sink import SinkSettings
-from jobs.tasks import storage, warehouse_of
-from mq.errors import DeltaMQError, NotFound, Unavailable
-from tables.config import Config
-from tables.failpoints import failpoint
-from tables.store import Store
+from deltamq.jobs.run import WHOLE, Facts, job, with_spark_engine
+from deltamq.jobs.sink import SinkSettings
+from deltamq.jobs.tasks import storage, warehouse_of
+from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
+from deltamq.tables.config import Config
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store import Store
 
 __all__ = ["replay", "reset"]
 

@@ -14,12 +14,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from jobs.export.reset import target_of
-from jobs.export.stored import check_name, names_in, read_stored
-from mq.errors import NotFound, Refused
-from mq.names import check_client_topic, check_group
-from mq.request_values import ago_ms
-from tables.store import Store
+from deltamq.jobs.export.reset import target_of
+from deltamq.jobs.export.stored import check_name, names_in, read_stored
+from deltamq.mq.errors import NotFound, Refused
+from deltamq.mq.names import check_client_topic, check_group
+from deltamq.mq.request_values import ago_ms
+from deltamq.tables.store import Store
 
 __all__ = [
     "KINDS",

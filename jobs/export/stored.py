@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from mq.errors import Corrupt, Refused
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import Corrupt, Refused
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["check_name", "names_in", "read_stored"]
 

@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from jobs.export.definition import COLUMNS
-from jobs.export.exact_value import Misfit, Shape, parsed, shape_of
-from jobs.tasks import in_tasks
-from mq.errors import Refused
+from deltamq.jobs.export.definition import COLUMNS
+from deltamq.jobs.export.exact_value import Misfit, Shape, parsed, shape_of
+from deltamq.jobs.tasks import in_tasks
+from deltamq.mq.errors import Refused
 
 __all__ = ["FITS", "fields_of", "quarantine_columns", "typed_columns", "with_verdict"]
 

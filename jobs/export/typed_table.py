@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,12 @@ from typing import Final
 import click
 from rich.console import Console
 
-from jobs.flights.failure import JobFailed
-from jobs.flights.run import Run, RunOptions
-from jobs.setup import PROJECT_FOLDER, JarsUnusable, JavaMissing, find_java
-from jobs.tasks import absolute
-from mq.errors import DeltaMQError
-from tables.config import load
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.run import Run, RunOptions
+from deltamq.jobs.setup import PROJECT_FOLDER, JarsUnusable, JavaMissing, find_java
+from deltamq.jobs.tasks import absolute
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import load
 
 RATE_EVENTS_S: Final = 25_000
 WAIT_S: Final = 120.0

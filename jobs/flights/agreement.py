@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from jobs.flights.account import Account, PartitionCount
-from jobs.flights.data.events import KINDS
-from jobs.flights.group_account import GroupAccount
-from jobs.flights.stream_account import StreamAccount
+from deltamq.jobs.flights.account import Account, PartitionCount
+from deltamq.jobs.flights.data.events import KINDS
+from deltamq.jobs.flights.group_account import GroupAccount
+from deltamq.jobs.flights.stream_account import StreamAccount
 
 __all__ = ["Agreement", "GroupLine", "Line", "StreamLine", "compare", "compare_groups", "compare_streams"]
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.failure import JobFailed
 
 __all__ = ["Child", "busyness"]
 

@@ -9,14 +9,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from jobs.flights.agreement import GroupLine, compare_groups
-from jobs.flights.crew import Crew
-from jobs.flights.group_account import GroupAccount, expected_account
-from jobs.flights.group_left import GroupsLeft
-from jobs.flights.groups import FlightGroup, left_of, served_group
-from jobs.flights.reader.reading import Ask
-from jobs.flights.replay import Ledger
-from mq.client import Admin
+from deltamq.jobs.flights.agreement import GroupLine, compare_groups
+from deltamq.jobs.flights.crew import Crew
+from deltamq.jobs.flights.group_account import GroupAccount, expected_account
+from deltamq.jobs.flights.group_left import GroupsLeft
+from deltamq.jobs.flights.groups import FlightGroup, left_of, served_group
+from deltamq.jobs.flights.reader.reading import Ask
+from deltamq.jobs.flights.replay import Ledger
+from deltamq.mq.client import Admin
 
 __all__ = ["Consuming"]
 

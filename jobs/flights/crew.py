@@ -13,12 +13,12 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from jobs.flights.child import Child
-from jobs.flights.deliveries import read_deliveries
-from jobs.flights.failure import JobFailed
-from jobs.flights.group_account import GroupAccount, handled_account
-from jobs.flights.groups import GROUPS, FlightGroup
-from jobs.flights.worker import Closed, Dying, Started, Task, Word
+from deltamq.jobs.flights.child import Child
+from deltamq.jobs.flights.deliveries import read_deliveries
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.group_account import GroupAccount, handled_account
+from deltamq.jobs.flights.groups import GROUPS, FlightGroup
+from deltamq.jobs.flights.worker import Closed, Dying, Started, Task, Word
 
 __all__ = ["Crew"]
 
@@ -128,7 +128,7 @@ class Crew:
 
     def _process(self, name: str, *, dies: bool) -> Child:
         log = self.folder / f"{name.replace(' ', '-')}.log"
-        command = [sys.executable, "-m", "jobs.flights.worker"]
+        command = [sys.executable, "-m", "deltamq.jobs.flights.worker"]
         return Child(name, command, log, may_end_with=-signal.SIGKILL if dies else None)
 
 

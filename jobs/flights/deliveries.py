@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.flights.account import body_crcs
+from deltamq.jobs.flights.account import body_crcs
 
 __all__ = ["DELIVERIES_SCHEMA", "Deliveries", "deliveries_of", "read_deliveries"]
 

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from jobs.flights.account import Integers, body_crcs
-from jobs.flights.data.tails import failing
-from jobs.flights.replay import Ledger
+from deltamq.jobs.flights.account import Integers, body_crcs
+from deltamq.jobs.flights.data.tails import failing
+from deltamq.jobs.flights.replay import Ledger
 
 __all__ = ["MAX_ATTEMPTS", "GroupAccount", "Held", "expected_account", "handled_account"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from jobs.flights.failure import JobFailed
-from jobs.flights.group_account import MAX_ATTEMPTS, GroupAccount
-from mq.client import Admin, GroupInfo, GroupPartition
-from mq.client.admin import DeadLetter
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.group_account import MAX_ATTEMPTS, GroupAccount
+from deltamq.mq.client import Admin, GroupInfo, GroupPartition
+from deltamq.mq.client.admin import DeadLetter
 
 __all__ = ["GROUPS", "FlightGroup", "fresh_groups", "left_of", "served_group"]
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.flights.account import ROWS_SCHEMA, Account, account_of
-from jobs.flights.failure import JobFailed
-from mq.client import Producer, SentBatch
+from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.mq.client import Producer, SentBatch
 
 __all__ = ["Ledger", "Replay"]
 

@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from jobs.flights.agreement import Agreement
-from jobs.flights.reader.reading import Look
-from mq.client import TopicInfo
+from deltamq.jobs.flights.agreement import Agreement
+from deltamq.jobs.flights.reader.reading import Look
+from deltamq.mq.client import TopicInfo
 
 CAPTION: Final = (
     "gapless: every offset from 0 to the end, once; kept together: all events of an aircraft in one partition; "
@@ -131,12 +131,12 @@ Serving {url} until Ctrl-C. Try, in another terminal:
             .venv/bin/deltamq group show {groups[0]} --url {url}
             .venv/bin/deltamq dead-letters list {groups[-1]} --max 3 --url {url}
   Spark     .venv/bin/python
-            >>> from jobs.sql import spark_session
+            >>> from deltamq.jobs.sql import spark_session
             >>> spark = spark_session(warehouse="{warehouse}")
             >>> spark.read.format("mq").option("topic", "{name}").load().groupBy("tag").count().show()
             >>> spark.read.format("delta").load("{partition.location}").orderBy("offset").show(3)
-            >>> from jobs.sql.views import register_views
-            >>> from tables.config import load
+            >>> from deltamq.jobs.sql.views import register_views
+            >>> from deltamq.tables.config import load
             >>> register_views(spark, load(overrides={{"warehouse.uri": "{warehouse}"}}))
             >>> spark.sql("SELECT reason, key, count(*) FROM mq_dead_letters GROUP BY reason, key").show()
 """

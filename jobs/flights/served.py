@@ -7,11 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from jobs.flights.account import ROWS_SCHEMA, Account, account_of
-from jobs.flights.failure import JobFailed
-from mq.client import TopicInfo
-from mq.client.http import Endpoint, path_of
-from mq.limits import MIB
+from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.mq.client import TopicInfo
+from deltamq.mq.client.http import Endpoint, path_of
+from deltamq.mq.limits import MIB
 
 __all__ = ["served_account"]
 

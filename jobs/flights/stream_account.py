@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from jobs.flights.data.events import ARRIVAL, CANCELLATION, DEPARTURE
+from deltamq.jobs.flights.data.events import ARRIVAL, CANCELLATION, DEPARTURE
 
 __all__ = ["StreamAccount", "expected_stream"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar
 
-from jobs.flights.child import Child
+from deltamq.jobs.flights.child import Child
 
 __all__ = ["await_all", "in_thread"]
 

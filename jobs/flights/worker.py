@@ -24,11 +24,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from jobs.flights.data.tails import failing
-from jobs.flights.deliveries import Deliveries, deliveries_of
-from mq.client import Patience, PopConsumer
-from mq.client.messages import Result
-from mq.errors import DeltaMQError
+from deltamq.jobs.flights.data.tails import failing
+from deltamq.jobs.flights.deliveries import Deliveries, deliveries_of
+from deltamq.mq.client import Patience, PopConsumer
+from deltamq.mq.client.messages import Result
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["Closed", "Dying", "Started", "Task", "Word", "main"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
-from jobs.merge.state_tables import STATE_TABLES, spark_schema
+from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
+from deltamq.jobs.merge.state_tables import STATE_TABLES, spark_schema
 
 __all__ = [
     "BATCH_SCHEMA",

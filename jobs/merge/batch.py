@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.merge.log_spans import LogSpan
-from jobs.tasks import is_connect, local_checkpoint
-from mq.meta import Meta
+from deltamq.jobs.merge.log_spans import LogSpan
+from deltamq.jobs.tasks import is_connect, local_checkpoint
+from deltamq.mq.meta import Meta
 
 __all__ = ["MergeInput"]
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
-from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
-from tables.queue import records_of
-from tables.schema import TIME
-from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
+from deltamq.jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
+from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX
+from deltamq.tables.queue import records_of
+from deltamq.tables.schema import TIME
+from deltamq.tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
 __all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
 

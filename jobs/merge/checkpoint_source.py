@@ -18,14 +18,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit, timestamp_millis
 
-from jobs.merge import checkpoint_batch
-from jobs.merge.batch import MergeInput
-from jobs.merge.checkpoint_batch import BATCH_SCHEMA
-from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
-from jobs.merge.log_spans import LogSpan, decoded, shares
-from jobs.merge.offset_source import known_progress
-from jobs.tasks import frame_of_tasks, in_tasks, storage
-from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA, Progress
+from deltamq.jobs.merge import checkpoint_batch
+from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA
+from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
+from deltamq.jobs.merge.log_spans import LogSpan, decoded, shares
+from deltamq.jobs.merge.offset_source import known_progress
+from deltamq.jobs.tasks import frame_of_tasks, in_tasks, storage
+from deltamq.tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA, Progress
 
 __all__ = ["checkpoint_source"]
 

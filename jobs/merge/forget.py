@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.merge.record_columns import lists_of
-from mq.meta import GroupsState, Meta
-from mq.queue import LaneKey
-from mq.queue_limits import STAY_BUFFER_MS
-from tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
+from deltamq.jobs.merge.record_columns import lists_of
+from deltamq.mq.meta import GroupsState, Meta
+from deltamq.mq.queue import LaneKey
+from deltamq.mq.queue_limits import STAY_BUFFER_MS
+from deltamq.tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
 
 __all__ = ["COLUMNS", "RECORD_LATE_MS", "Lives", "forgettable"]
 

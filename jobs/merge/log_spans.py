@@ -14,13 +14,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from jobs.tasks import task_failpoint
-from mq.errors import Corrupt
-from tables.delta import DataFile, FileReader, RowCache, load
-from tables.log import PartitionLog
-from tables.paths import PartitionRef
-from tables.queue import MergePlan
-from tables.store import Store
+from deltamq.jobs.tasks import task_failpoint
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta import DataFile, FileReader, RowCache, load
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue import MergePlan
+from deltamq.tables.store import Store
 
 __all__ = ["SHARE_RECORDS", "SPAN_RECORDS_MAX", "LogSpan", "decoded", "log_rows", "shares", "spans_of"]
 

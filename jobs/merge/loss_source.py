@@ -10,11 +10,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from jobs.merge import lost_batch
-from jobs.merge.batch import MergeInput
-from jobs.merge.log_spans import LogSpan, decoded
-from jobs.tasks import frame_of_tasks, storage
-from tables.schema import TIME
+from deltamq.jobs.merge import lost_batch
+from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.log_spans import LogSpan, decoded
+from deltamq.jobs.tasks import frame_of_tasks, storage
+from deltamq.tables.schema import TIME
 
 __all__ = ["SOURCE_SCHEMA", "loss_source"]
 

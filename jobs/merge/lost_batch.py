@@ -8,11 +8,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
-from mq.queue import LostReason
-from tables.queue import lost_records_of
-from tables.schema import TIME
-from tables.state import LOST_KEY, LOST_MESSAGES_SCHEMA
+from deltamq.jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
+from deltamq.mq.queue import LostReason
+from deltamq.tables.queue import lost_records_of
+from deltamq.tables.schema import TIME
+from deltamq.tables.state import LOST_KEY, LOST_MESSAGES_SCHEMA
 
 __all__ = ["BATCH_SCHEMA", "decode", "fold"]
 

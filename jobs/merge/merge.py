@@ -22,16 +22,16 @@ from typing import Final
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
-from jobs.merge.meta_tables import MetaTables
-from jobs.merge.state_tables import STATE_TABLES, writing_session
-from jobs.merge.table_merge import Merged, TableMerge, Tuning
-from jobs.merge.targets import TARGETS
-from jobs.run import Facts, job
-from jobs.tasks import state_of
-from tables.config import Config
-from tables.log import Warehouse
-from tables.queue import MERGED_TABLES, MetaLog
-from tables.state import sweep_state
+from deltamq.jobs.merge.meta_tables import MetaTables
+from deltamq.jobs.merge.state_tables import STATE_TABLES, writing_session
+from deltamq.jobs.merge.table_merge import Merged, TableMerge, Tuning
+from deltamq.jobs.merge.targets import TARGETS
+from deltamq.jobs.run import Facts, job
+from deltamq.jobs.tasks import state_of
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import MERGED_TABLES, MetaLog
+from deltamq.tables.state import sweep_state
 
 __all__ = ["META_SHARD", "SHARDS", "Merger", "merge"]
 

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.merge.state_tables import STATE_TABLES, frame_of, signed
-from mq.meta import META_ROLE, Access, Meta, queues_of
-from mq.names import broker_of
-from mq.queue import policy_to_json
-from mq.static import LogicalQueue, QueueMapping
-from tables.queue import MetaLog
-from tables.state import (
+from deltamq.jobs.merge.state_tables import STATE_TABLES, frame_of, signed
+from deltamq.mq.meta import META_ROLE, Access, Meta, queues_of
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import policy_to_json
+from deltamq.mq.static import LogicalQueue, QueueMapping
+from deltamq.tables.queue import MetaLog
+from deltamq.tables.state import (
     ACLS,
     ALLOCATIONS,
     BROKERS,
@@ -33,7 +33,7 @@ from tables.state import (
     open_state_log,
     take_back,
 )
-from tables.store import Store
+from deltamq.tables.store import Store
 
 __all__ = ["META_TABLES", "MetaTables", "meta_rows"]
 

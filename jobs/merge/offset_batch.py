@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.merge.record_columns import Damaged, Ints, checked, columns_of, lists_of, required, tuples_of
-from mq.queue import CommitNote, Committed, Delivered, LaneKey
-from tables.queue import offset_records_of
-from tables.state import LANE_KEY, Progress
+from deltamq.jobs.merge.record_columns import Damaged, Ints, checked, columns_of, lists_of, required, tuples_of
+from deltamq.mq.queue import CommitNote, Committed, Delivered, LaneKey
+from deltamq.tables.queue import offset_records_of
+from deltamq.tables.state import LANE_KEY, Progress
 
 __all__ = ["decode", "fold", "joined"]
 

@@ -16,15 +16,15 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from jobs.merge import offset_batch
-from jobs.merge.batch import MergeInput
-from jobs.merge.forget import Lives
-from jobs.merge.log_spans import LogSpan, decoded, shares
-from jobs.tasks import frame_of_tasks, storage
-from mq.meta import NO_OFFSET
-from mq.names import broker_of
-from mq.queue import Committed, LaneKey
-from tables.state import (
+from deltamq.jobs.merge import offset_batch
+from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.forget import Lives
+from deltamq.jobs.merge.log_spans import LogSpan, decoded, shares
+from deltamq.jobs.tasks import frame_of_tasks, storage
+from deltamq.mq.meta import NO_OFFSET
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Committed, LaneKey
+from deltamq.tables.state import (
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
     OFFSET_COLUMNS,
@@ -33,7 +33,7 @@ from tables.state import (
     read_state,
     rows_of_committed,
 )
-from tables.store import Store
+from deltamq.tables.store import Store
 
 __all__ = ["SOURCE_SCHEMA", "known_progress", "offset_source"]
 

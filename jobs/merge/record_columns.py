@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from mq.errors import Corrupt
-from mq.limits import MIB
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import MIB
 
 __all__ = ["Damaged", "Ints", "checked", "columns_of", "lists_of", "required", "tuples_of"]
 

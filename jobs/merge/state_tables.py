@@ -16,9 +16,9 @@ from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.tasks import cloned_session, is_connect
-from mq.limits import MIB
-from tables.state import (
+from deltamq.jobs.tasks import cloned_session, is_connect
+from deltamq.mq.limits import MIB
+from deltamq.tables.state import (
     ACLS,
     ACLS_SCHEMA,
     ALLOCATIONS,
@@ -55,7 +55,7 @@ from tables.state import (
     StateLog,
     signature,
 )
-from tables.store import Store
+from deltamq.tables.store import Store
 
 __all__ = [
     "STATE_TABLES",

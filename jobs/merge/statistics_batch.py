@@ -8,11 +8,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.merge.record_columns import checked, columns_of, required
-from mq.statistics import Consumed
-from tables.queue import statistics_of
-from tables.schema import TIME
-from tables.state import GROUP_STATISTICS_SCHEMA, STATISTICS_KEY
+from deltamq.jobs.merge.record_columns import checked, columns_of, required
+from deltamq.mq.statistics import Consumed
+from deltamq.tables.queue import statistics_of
+from deltamq.tables.schema import TIME
+from deltamq.tables.state import GROUP_STATISTICS_SCHEMA, STATISTICS_KEY
 
 __all__ = ["BATCH_SCHEMA", "COUNTS", "decode", "fold"]
 

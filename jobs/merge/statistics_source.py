@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
-from jobs.merge import statistics_batch
-from jobs.merge.batch import MergeInput
-from jobs.merge.log_spans import LogSpan, decoded
-from jobs.merge.statistics_batch import BATCH_SCHEMA
-from jobs.tasks import frame_of_tasks, storage
+from deltamq.jobs.merge import statistics_batch
+from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.log_spans import LogSpan, decoded
+from deltamq.jobs.merge.statistics_batch import BATCH_SCHEMA
+from deltamq.jobs.tasks import frame_of_tasks, storage
 
 __all__ = ["KEPT", "statistics_source"]
 

@@ -18,18 +18,18 @@ from pyspark.sql.functions import col, count, count_distinct, lit, unix_micros, 
 from pyspark.sql.functions import max as greatest_of
 from pyspark.sql.functions import min as least_of
 
-from jobs.merge.batch import MergeInput
-from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, signed, table_at
-from jobs.merge.targets import MergeTarget
-from jobs.tasks import errors_of_tasks
-from mq.errors import Corrupt, Unavailable
-from mq.queue_limits import REVIVE_QUEUES
-from tables.delta import PartitionNotFound
-from tables.failpoints import failpoint
-from tables.log import PartitionLog, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue import (
+from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
+from deltamq.jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, signed, table_at
+from deltamq.jobs.merge.targets import MergeTarget
+from deltamq.jobs.tasks import errors_of_tasks
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.delta import PartitionNotFound
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import PartitionLog, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import (
     MergePlan,
     MetaLog,
     PlannedRange,
@@ -41,7 +41,7 @@ from tables.queue import (
     read_plan,
     watermark,
 )
-from tables.state import CONSUMER_OFFSETS, StateLog, is_whole, open_state_log, read_state_log, take_back
+from deltamq.tables.state import CONSUMER_OFFSETS, StateLog, is_whole, open_state_log, read_state_log, take_back
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from jobs.merge import checkpoint_batch, lost_batch, statistics_batch
-from jobs.merge.batch import MergeInput
-from jobs.merge.checkpoint_source import checkpoint_source
-from jobs.merge.loss_source import loss_source
-from jobs.merge.offset_source import offset_source
-from jobs.merge.statistics_source import statistics_source
-from tables.queue import LOST, OFFSETS, REVIVE_LOG, STATISTICS
-from tables.state import (
+from deltamq.jobs.merge import checkpoint_batch, lost_batch, statistics_batch
+from deltamq.jobs.merge.batch import MergeInput
+from deltamq.jobs.merge.checkpoint_source import checkpoint_source
+from deltamq.jobs.merge.loss_source import loss_source
+from deltamq.jobs.merge.offset_source import offset_source
+from deltamq.jobs.merge.statistics_source import statistics_source
+from deltamq.tables.queue import LOST, OFFSETS, REVIVE_LOG, STATISTICS
+from deltamq.tables.state import (
     CHECKPOINT_KEY,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.queue.brokers import brokers_of
+from deltamq.jobs.queue.brokers import brokers_of
 
 __all__ = [
     "brokers_of",

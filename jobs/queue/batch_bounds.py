@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mq.limits import MIB
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
+from deltamq.mq.limits import MIB
+from deltamq.mq.queue_limits import JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
 
 __all__ = ["BOUNDS", "BatchBounds"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from jobs.tasks import warehouse_of
-from mq.errors import DeltaMQError
-from mq.names import broker_of
-from tables.config import Config
-from tables.log import Warehouse
-from tables.paths import Space
-from tables.queue import DELAY, REVIVE_LOG
+from deltamq.jobs.tasks import warehouse_of
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.names import broker_of
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.paths import Space
+from deltamq.tables.queue import DELAY, REVIVE_LOG
 
 __all__ = ["FollowedBrokers", "broker_shards", "brokers_of"]
 

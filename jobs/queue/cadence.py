@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.run import with_spark_engine
-from tables.config import Config
+from deltamq.jobs.run import with_spark_engine
+from deltamq.tables.config import Config
 
 __all__ = ["delay_every_s", "revive_every_s"]
 

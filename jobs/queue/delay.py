@@ -14,18 +14,18 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.brokers import FollowedBrokers, broker_shards
-from jobs.queue.cadence import delay_every_s
-from jobs.queue.delay_batch import DelayBatch, DelayOutcome
-from jobs.queue.delay_in_tasks import TaskForwarder
-from jobs.queue.delay_queue import DelayQueue
-from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import run_in_tasks, state_of
-from mq.errors import DeltaMQError
-from tables.config import Config
-from tables.log import Warehouse
-from tables.queue import MetaLog
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.brokers import FollowedBrokers, broker_shards
+from deltamq.jobs.queue.cadence import delay_every_s
+from deltamq.jobs.queue.delay_batch import DelayBatch, DelayOutcome
+from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
+from deltamq.jobs.queue.delay_queue import DelayQueue
+from deltamq.jobs.run import Facts, job, with_spark_engine
+from deltamq.jobs.tasks import run_in_tasks, state_of
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import MetaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,15 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.outbox import OutgoingRequests
-from mq.errors import Conflict, DeltaMQError
-from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
-from mq.queue_limits import CLOCKS_APART_MS
-from tables.delta import ProducerStamp, RowsPart
-from tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
-from tables.paths import PartitionRef
-from tables.queue import DelayMarks, DelayTargets, MetaLog, forwarded
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.outbox import OutgoingRequests
+from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
+from deltamq.mq.queue_limits import CLOCKS_APART_MS
+from deltamq.tables.delta import ProducerStamp, RowsPart
+from deltamq.tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue import DelayMarks, DelayTargets, MetaLog, forwarded
 
 __all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
-from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
-from jobs.queue.task_memory import WarehousePlace
-from jobs.run import Facts
-from tables.config import Config
-from tables.log import Warehouse
-from tables.queue import DELAY, system_ref
+from deltamq.jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
+from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
+from deltamq.jobs.queue.task_memory import WarehousePlace
+from deltamq.jobs.run import Facts
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import DELAY, system_ref
 
 __all__ = ["TaskForwarder"]
 

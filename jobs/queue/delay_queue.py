@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.queue.waiting_offsets import WaitingOffsets
-from mq.queue import Ended
-from tables.failpoints import failpoint
-from tables.log import Batch, PartitionLog, Warehouse
-from tables.paths import PartitionRef
-from tables.queue import DELAY, DELAY_MARKS, DelayMarks, LogTail, rows_of_delay_marks, system_ref
-from tables.settings import Flush
+from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
+from deltamq.mq.queue import Ended
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import Batch, PartitionLog, Warehouse
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue import DELAY, DELAY_MARKS, DelayMarks, LogTail, rows_of_delay_marks, system_ref
+from deltamq.tables.settings import Flush
 
 __all__ = ["DelayQueue", "keep_marks_up", "mark_ended", "ranges_of"]
 

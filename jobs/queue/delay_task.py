@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jobs.queue.delay_batch import DelayBatch, DelayOutcome
-from jobs.queue.delay_queue import keep_marks_up, mark_ended
-from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
-from jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
-from jobs.queue.turns import are_tried
-from tables.log import PartitionLog, Warehouse
-from tables.queue import DELAY_MARKS, DelayMarks, system_ref
+from deltamq.jobs.queue.delay_batch import DelayBatch, DelayOutcome
+from deltamq.jobs.queue.delay_queue import keep_marks_up, mark_ended
+from deltamq.jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
+from deltamq.jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
+from deltamq.jobs.queue.turns import are_tried
+from deltamq.tables.log import PartitionLog, Warehouse
+from deltamq.tables.queue import DELAY_MARKS, DelayMarks, system_ref
 
 __all__ = ["DELAY_COUNTS", "DelayItem", "forward_shard", "run_delay_shard"]
 

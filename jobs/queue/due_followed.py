@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.queue import CheckpointKey, CheckpointState, DueCheckpoint, DueTimes
-from mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
-from tables.queue import Follower
+from deltamq.mq.queue import CheckpointKey, CheckpointState, DueCheckpoint, DueTimes
+from deltamq.mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
+from deltamq.tables.queue import Follower
 
 __all__ = ["DueCheckpoints"]
 

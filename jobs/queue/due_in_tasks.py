@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.merge import BATCH_SCHEMA, decode, fold
-from mq.errors import Unavailable
-from mq.queue_limits import ACK_SETTLE_MS
-from tables.delta import RowCache
-from tables.log import NotStored, Warehouse
-from tables.paths import PartitionRef
-from tables.queue import CheckpointTable, LogCursor, OpenCheckpoints, revive_ref
-from tables.state import CHECKPOINT_KEY
-from tables.store import FileMissing
+from deltamq.jobs.merge import BATCH_SCHEMA, decode, fold
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.tables.delta import RowCache
+from deltamq.tables.log import NotStored, Warehouse
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue import CheckpointTable, LogCursor, OpenCheckpoints, revive_ref
+from deltamq.tables.state import CHECKPOINT_KEY
+from deltamq.tables.store import FileMissing
 
 __all__ = ["DueFound", "DueShard"]
 

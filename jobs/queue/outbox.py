@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from mq.errors import DeltaMQError
-from tables.delta import RowsPart, one_batch
-from tables.failpoints import failpoint
-from tables.log import PartitionLog
-from tables.paths import PartitionRef
-from tables.settings import Flush
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.delta import RowsPart, one_batch
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.settings import Flush
 
 __all__ = ["NotSent", "OutgoingRequests"]
 

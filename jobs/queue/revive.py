@@ -15,20 +15,20 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.brokers import FollowedBrokers, broker_shards
-from jobs.queue.cadence import revive_every_s
-from jobs.queue.due_followed import DueCheckpoints
-from jobs.queue.revive_batch import ReviveBatch
-from jobs.queue.revive_case import BatchOutcome
-from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.queue.revive_task import batches
-from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import run_in_tasks, state_of
-from mq.queue import DueCheckpoint
-from tables.config import Config
-from tables.log import Warehouse
-from tables.queue import Follower, MetaLog
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.brokers import FollowedBrokers, broker_shards
+from deltamq.jobs.queue.cadence import revive_every_s
+from deltamq.jobs.queue.due_followed import DueCheckpoints
+from deltamq.jobs.queue.revive_batch import ReviveBatch
+from deltamq.jobs.queue.revive_case import BatchOutcome
+from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.queue.revive_task import batches
+from deltamq.jobs.run import Facts, job, with_spark_engine
+from deltamq.jobs.tasks import run_in_tasks, state_of
+from deltamq.mq.queue import DueCheckpoint
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import Follower, MetaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,13 +17,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.outbox import OutgoingRequests
-from jobs.queue.revive_case import BatchOutcome, Case, CaseLane, Token, lost_record, parts_of, rows_of
-from mq.errors import Conflict, DeltaMQError
-from mq.meta import Meta
-from mq.names import broker_of
-from mq.queue import (
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.outbox import OutgoingRequests
+from deltamq.jobs.queue.revive_case import BatchOutcome, Case, CaseLane, Token, lost_record, parts_of, rows_of
+from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.meta import Meta
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import (
     REVIVE_PRODUCER_PREFIX,
     DeadLetter,
     Done,
@@ -41,10 +41,10 @@ from mq.queue import (
     settle,
     stored_bits,
 )
-from mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
-from tables.delta import ProducerStamp, RowsPart
-from tables.failpoints import failpoint
-from tables.log import (
+from deltamq.mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
+from deltamq.tables.delta import ProducerStamp, RowsPart
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import (
     ANY_EPOCH,
     BROKER_FENCE,
     REMEMBERED_MS,
@@ -57,9 +57,9 @@ from tables.log import (
     Warehouse,
     pick,
 )
-from tables.paths import PartitionRef, Space
-from tables.queue import LOST, revive_ref, rows_of_lost_records, rows_of_records, system_ref
-from tables.settings import Flush
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import LOST, revive_ref, rows_of_lost_records, rows_of_records, system_ref
+from deltamq.tables.settings import Flush
 
 __all__ = ["ReviveBatch"]
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.offset_ranges import OffsetRanges
-from mq.queue import (
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue import (
     DeadLetter,
     Decision,
     DueCheckpoint,
@@ -26,10 +26,10 @@ from mq.queue import (
     StoredCopies,
     indexes,
 )
-from tables.delta import ProducerStamp, RowsPart
-from tables.log import Picked
-from tables.paths import PartitionRef, Space
-from tables.queue import again, dead_ref, retry_ref, with_reason
+from deltamq.tables.delta import ProducerStamp, RowsPart
+from deltamq.tables.log import Picked
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import again, dead_ref, retry_ref, with_reason
 
 __all__ = ["BatchOutcome", "Case", "CaseLane", "Token", "lost_record", "parts_of", "rows_of"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
-from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
-from jobs.queue.task_memory import WarehousePlace
-from jobs.run import Facts
-from mq.queue_limits import REVIVE_QUEUES
-from tables.config import Config
-from tables.log import Warehouse
-from tables.queue import revive_ref
+from deltamq.jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
+from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
+from deltamq.jobs.queue.task_memory import WarehousePlace
+from deltamq.jobs.run import Facts
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import revive_ref
 
 __all__ = ["TaskReviver"]
 

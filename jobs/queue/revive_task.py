@@ -12,15 +12,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from jobs.queue.revive_batch import ReviveBatch
-from jobs.queue.revive_case import BatchOutcome
-from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
-from jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
-from jobs.queue.turns import are_tried
-from mq.jobs import tries_until
-from mq.queue import DueCheckpoint
-from mq.queue_limits import ACK_SETTLE_MS
-from tables.state import states_of_rows
+from deltamq.jobs.queue.revive_batch import ReviveBatch
+from deltamq.jobs.queue.revive_case import BatchOutcome
+from deltamq.jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
+from deltamq.jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
+from deltamq.jobs.queue.turns import are_tried
+from deltamq.mq.jobs import tries_until
+from deltamq.mq.queue import DueCheckpoint
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.tables.state import states_of_rows
 
 __all__ = ["COUNTS", "ReviveItem", "revive_shards", "run_shard"]
 

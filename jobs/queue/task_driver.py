@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.queue.brokers import brokers_of
-from jobs.run import Facts
-from mq.errors import DeltaMQError
-from tables.config import Config
-from tables.log import Warehouse
-from tables.paths import PartitionRef
+from deltamq.jobs.queue.brokers import brokers_of
+from deltamq.jobs.run import Facts
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.paths import PartitionRef
 
 __all__ = ["BrokerList", "Looked", "Tasks", "end_of", "summed"]
 

@@ -10,16 +10,16 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.due_in_tasks import DueShard
-from jobs.tasks import warehouse_of
-from mq.limits import MIB
-from tables.config import Config
-from tables.config_sections import WarehouseSettings
-from tables.delta import RowCache
-from tables.log import PartitionLog, Warehouse
-from tables.queue import DELAY, DelayMarks, DeliverTimes, MetaLog, OpenCheckpoints, system_ref
-from tables.settings import LogSettings
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.due_in_tasks import DueShard
+from deltamq.jobs.tasks import warehouse_of
+from deltamq.mq.limits import MIB
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import WarehouseSettings
+from deltamq.tables.delta import RowCache
+from deltamq.tables.log import PartitionLog, Warehouse
+from deltamq.tables.queue import DELAY, DelayMarks, DeliverTimes, MetaLog, OpenCheckpoints, system_ref
+from deltamq.tables.settings import LogSettings
 
 __all__ = ["TaskMemory", "WarehousePlace", "memory_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.jobs import is_tried
+from deltamq.mq.jobs import is_tried
 
 __all__ = ["are_tried"]
 

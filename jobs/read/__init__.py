@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
-from jobs.read.offset_range import (
+from deltamq.jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
+from deltamq.jobs.read.offset_range import (
     check_named,
     check_queue_names,
     check_start_found,
@@ -13,12 +13,12 @@ from jobs.read.offset_range import (
     split,
     stored_partitions,
 )
-from jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, Strategy, parse_options
-from jobs.read.query_topics import SharePartition, plan_shares, ranges_of_share
-from jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows, read_range
-from jobs.read.row_format import schema_of, sql_columns
-from jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
-from jobs.read.topics import Catalog, TopicPartition
+from deltamq.jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, Strategy, parse_options
+from deltamq.jobs.read.query_topics import SharePartition, plan_shares, ranges_of_share
+from deltamq.jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows, read_range
+from deltamq.jobs.read.row_format import schema_of, sql_columns
+from deltamq.jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
+from deltamq.jobs.read.topics import Catalog, TopicPartition
 
 __all__ = [
     "EARLIEST",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from mq.names import PartitionName, broker_of
+from deltamq.mq.names import PartitionName, broker_of
 
 __all__ = ["dead_letters_name", "literal", "partition_name", "quoted", "topic_name"]
 

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from jobs.read.options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
-from jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
-from jobs.read.topics import Catalog, TopicPartition
-from mq.errors import NotFound, Refused
-from tables.clock import SYSTEM_CLOCK
-from tables.store import Store
+from deltamq.jobs.read.options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
+from deltamq.jobs.read.stored_partition import OffsetRange, StoredPartition, StoredTable, TimeSearch
+from deltamq.jobs.read.topics import Catalog, TopicPartition
+from deltamq.mq.errors import NotFound, Refused
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.store import Store
 
 __all__ = [
     "check_named",

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from mq.errors import Refused
-from mq.filters import parse_filter
-from mq.jobs import TriggerLimits
-from mq.limits import OFFSET_MAX
-from mq.names import check_group
-from mq.request_values import zoned_time
+from deltamq.mq.errors import Refused
+from deltamq.mq.filters import parse_filter
+from deltamq.mq.jobs import TriggerLimits
+from deltamq.mq.limits import OFFSET_MAX
+from deltamq.mq.names import check_group
+from deltamq.mq.request_values import zoned_time
 
 __all__ = ["EARLIEST", "LATEST", "Bound", "Mode", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
 

@@ -23,14 +23,14 @@ from typing import Final
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from jobs.read.offset_range import resolve, selected, split, stored_partitions
-from jobs.read.options import ReadOptions, Strategy
-from jobs.read.stored_partition import OffsetRange, StoredTable
-from jobs.read.topics import Catalog, TopicPartition
-from jobs.tasks import agreed, current_query, storage
-from tables.clock import SYSTEM_CLOCK
-from tables.paths import PartitionRef, Space
-from tables.store import Store
+from deltamq.jobs.read.offset_range import resolve, selected, split, stored_partitions
+from deltamq.jobs.read.options import ReadOptions, Strategy
+from deltamq.jobs.read.stored_partition import OffsetRange, StoredTable
+from deltamq.jobs.read.topics import Catalog, TopicPartition
+from deltamq.jobs.tasks import agreed, current_query, storage
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.store import Store
 
 __all__ = ["SharePartition", "plan_shares", "ranges_of_share"]
 

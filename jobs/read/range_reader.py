@@ -16,15 +16,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.read.options import ReadOptions
-from jobs.read.row_filter import RowFilter
-from jobs.read.row_format import arrow_columns, schema_of, source_columns
-from jobs.read.stored_partition import OffsetRange
-from jobs.tasks import keep_imports, storage
-from mq.errors import Corrupt, Refused
-from mq.limits import MIB
-from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
-from tables.store import Store
+from deltamq.jobs.read.options import ReadOptions
+from deltamq.jobs.read.row_filter import RowFilter
+from deltamq.jobs.read.row_format import arrow_columns, schema_of, source_columns
+from deltamq.jobs.read.stored_partition import OffsetRange
+from deltamq.jobs.tasks import keep_imports, storage
+from deltamq.mq.errors import Corrupt, Refused
+from deltamq.mq.limits import MIB
+from deltamq.tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
+from deltamq.tables.store import Store
 
 __all__ = ["ROWS_PER_TASK_MAX", "RangePartition", "RangeRows", "read_range"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mq.filters import Header, fields_of, parse_filter
-from tables.row_filter import MessageFilter
+from deltamq.mq.filters import Header, fields_of, parse_filter
+from deltamq.tables.row_filter import MessageFilter
 
 __all__ = ["RowFilter"]
 

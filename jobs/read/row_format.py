@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.read.identifiers import literal, quoted
-from jobs.read.options import ReadOptions, RowFormat
-from mq.errors import Refused
-from tables.kafka_row import kafka_headers, kafka_key, kafka_sql, kafka_time_ms, kafka_value
-from tables.schema import MESSAGE_SCHEMA, TIME
+from deltamq.jobs.read.identifiers import literal, quoted
+from deltamq.jobs.read.options import ReadOptions, RowFormat
+from deltamq.mq.errors import Refused
+from deltamq.tables.kafka_row import kafka_headers, kafka_key, kafka_sql, kafka_time_ms, kafka_value
+from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
 
 __all__ = ["arrow_columns", "schema_of", "source_columns", "sql_columns"]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from jobs.read.topics import TopicPartition
-from mq.errors import Corrupt
-from mq.limits import MIB
-from mq.static import StoredOffsets, Stretch
-from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
-from tables.log import offset_at
-from tables.store import Store
+from deltamq.jobs.read.topics import TopicPartition
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import MIB
+from deltamq.mq.static import StoredOffsets, Stretch
+from deltamq.tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
+from deltamq.tables.log import offset_at
+from deltamq.tables.store import Store
 
 __all__ = ["OffsetRange", "StoredPartition", "StoredTable", "TimeSearch"]
 

@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mq.errors import NotFound
-from mq.meta import Meta, Topic, queues_of
-from mq.names import PartitionName
-from mq.static import TopicQueues
-from tables.log import refs
-from tables.paths import PartitionRef, Space
-from tables.queue import read_meta
-from tables.store import Store
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta import Meta, Topic, queues_of
+from deltamq.mq.names import PartitionName
+from deltamq.mq.static import TopicQueues
+from deltamq.tables.log import refs
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import read_meta
+from deltamq.tables.store import Store
 
 __all__ = ["Catalog", "TopicPartition"]
 

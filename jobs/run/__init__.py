@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from jobs.run.application import Holder
-from jobs.run.jvm_lock import forget_jvm, lock_jvm
-from jobs.run.last_run import utc_now
-from jobs.run.locks import known_shards, shard_lock
-from jobs.run.registry import WHOLE, Facts, Job, all_jobs, job, jobs_named, with_spark_engine
-from jobs.run.run_once import run_jobs
-from jobs.run.schedule import Scheduler
-from jobs.run.state import JobState, ShardState, behind_of, job_state, jobs_seen, shard_states
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.jvm_lock import forget_jvm, lock_jvm
+from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.run.locks import known_shards, shard_lock
+from deltamq.jobs.run.registry import WHOLE, Facts, Job, all_jobs, job, jobs_named, with_spark_engine
+from deltamq.jobs.run.run_once import run_jobs
+from deltamq.jobs.run.schedule import Scheduler
+from deltamq.jobs.run.state import JobState, ShardState, behind_of, job_state, jobs_seen, shard_states
 
 __all__ = [
     "WHOLE",

@@ -24,9 +24,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mq.errors import DeltaMQError
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.store import FileMissing, LocalStore, Store
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.store import FileMissing, LocalStore, Store
 
 __all__ = ["Application", "Applications", "Holder"]
 

@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from tables.store import LocalStore, Store
+from deltamq.tables.store import LocalStore, Store
 
 __all__ = ["forget_jvm", "lock_jvm", "may_commit"]
 

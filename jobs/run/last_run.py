@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_runs, runs_folder
-from tables.store import Store
+from deltamq.tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_runs, runs_folder
+from deltamq.tables.store import Store
 
 __all__ = ["Recorder", "read_last_run", "seconds_until_due", "utc_now", "write_last_run"]
 

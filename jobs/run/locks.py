@@ -24,14 +24,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from jobs.run.application import Holder
-from jobs.run.jvm_lock import may_commit
-from jobs.run.registry import WHOLE
-from mq.errors import Conflict, DeltaMQError, Fenced, Unknown
-from mq.names import decode_path, encode_path
-from tables.clock import SYSTEM_CLOCK
-from tables.config_sections import Engine
-from tables.store import FileMissing, LocalStore, Store
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.jvm_lock import may_commit
+from deltamq.jobs.run.registry import WHOLE
+from deltamq.mq.errors import Conflict, DeltaMQError, Fenced, Unknown
+from deltamq.mq.names import decode_path, encode_path
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.config_sections import Engine
+from deltamq.tables.store import FileMissing, LocalStore, Store
 
 __all__ = ["DriverBusy", "ShardLock", "holder_of", "known_shards", "shard_lock", "take_shard"]
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from mq.errors import Conflict, NotFound
-from tables.config import Config
-from tables.config_sections import Engine
+from deltamq.mq.errors import Conflict, NotFound
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import Engine
 
 __all__ = ["WHOLE", "Facts", "Job", "JobFunction", "all_jobs", "job", "jobs_named", "with_spark_engine"]
 
@@ -46,15 +46,15 @@ class JobFunction(Protocol):
 
 #: Modules that register jobs when they are imported.
 _MODULES: Final = (
-    "jobs.export.export",
-    "jobs.export.scheduled_jobs",
-    "jobs.queue.delay",
-    "jobs.merge.merge",
-    "jobs.upkeep.compact",
-    "jobs.upkeep.retain",
-    "jobs.queue.revive",
-    "jobs.upkeep.verify",
-    "jobs.sql.catalog",
+    "deltamq.jobs.export.export",
+    "deltamq.jobs.export.scheduled_jobs",
+    "deltamq.jobs.queue.delay",
+    "deltamq.jobs.merge.merge",
+    "deltamq.jobs.upkeep.compact",
+    "deltamq.jobs.upkeep.retain",
+    "deltamq.jobs.queue.revive",
+    "deltamq.jobs.upkeep.verify",
+    "deltamq.jobs.sql.catalog",
 )
 _registered: Final[dict[str, Job]] = {}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobs.run.application import Holder
-from jobs.run.last_run import utc_now
-from jobs.run.registry import Facts, Job, jobs_named
-from jobs.run.shards import JobShards
-from jobs.tasks import storage
-from tables.config import Config
-from tables.store import Store
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.run.registry import Facts, Job, jobs_named
+from deltamq.jobs.run.shards import JobShards
+from deltamq.jobs.tasks import storage
+from deltamq.tables.config import Config
+from deltamq.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tables.ops import RunningRun, read_running
-from tables.store import Store
+from deltamq.tables.ops import RunningRun, read_running
+from deltamq.tables.store import Store
 
 __all__ = ["forget_running", "note_running"]
 

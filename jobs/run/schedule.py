@@ -17,16 +17,16 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from jobs.run.application import Application, Applications, Holder
-from jobs.run.last_run import Recorder, utc_now
-from jobs.run.locks import ShardLock
-from jobs.run.registry import Facts, Job
-from jobs.run.telling import error_text, job_line, shard_text
-from jobs.run.work import Work
-from mq.errors import DeltaMQError
-from tables.config import Config
-from tables.ops import LastRun
-from tables.store import Store
+from deltamq.jobs.run.application import Application, Applications, Holder
+from deltamq.jobs.run.last_run import Recorder, utc_now
+from deltamq.jobs.run.locks import ShardLock
+from deltamq.jobs.run.registry import Facts, Job
+from deltamq.jobs.run.telling import error_text, job_line, shard_text
+from deltamq.jobs.run.work import Work
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import Config
+from deltamq.tables.ops import LastRun
+from deltamq.tables.store import Store
 
 __all__ = ["Runner", "Scheduler"]
 

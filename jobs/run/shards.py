@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from jobs.run.application import Holder
-from jobs.run.locks import DriverBusy, ShardLock, holder_of, take_shard
-from jobs.run.registry import Job
-from mq.errors import DeltaMQError, Fenced
-from mq.jobs import shard_share
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.config import Config
-from tables.store import Store
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.locks import DriverBusy, ShardLock, holder_of, take_shard
+from deltamq.jobs.run.registry import Job
+from deltamq.mq.errors import DeltaMQError, Fenced
+from deltamq.mq.jobs import shard_share
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.config import Config
+from deltamq.tables.store import Store
 
 __all__ = ["JobShards", "Tended"]
 

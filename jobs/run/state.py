@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from jobs.run.application import Holder
-from jobs.run.locks import holder_of, known_shards
-from jobs.run.registry import Job
-from tables.config import Config
-from tables.ops import LastRun, RunningRun, newest_run, read_running, read_runs, seconds_behind
-from tables.store import Store
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.locks import holder_of, known_shards
+from deltamq.jobs.run.registry import Job
+from deltamq.tables.config import Config
+from deltamq.tables.ops import LastRun, RunningRun, newest_run, read_running, read_runs, seconds_behind
+from deltamq.tables.store import Store
 
 __all__ = ["JobState", "ShardState", "behind_of", "job_state", "jobs_seen", "shard_states"]
 

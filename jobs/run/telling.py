@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from jobs.run.application import Holder
-from tables.ops import LastRun
+from deltamq.jobs.run.application import Holder
+from deltamq.tables.ops import LastRun
 
 __all__ = ["Telling", "error_text", "job_line", "shard_text"]
 

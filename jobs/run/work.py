@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from jobs.run.application import Holder
-from jobs.run.last_run import seconds_until_due
-from jobs.run.registry import Job
-from jobs.run.running import forget_running, note_running
-from jobs.run.shards import JobShards
-from jobs.run.telling import Telling, error_text
-from mq.errors import DeltaMQError
-from tables.config import Config
-from tables.ops import LastRun, RunningRun, newest_run, read_runs
-from tables.store import Store
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.last_run import seconds_until_due
+from deltamq.jobs.run.registry import Job
+from deltamq.jobs.run.running import forget_running, note_running
+from deltamq.jobs.run.shards import JobShards
+from deltamq.jobs.run.telling import Telling, error_text
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import Config
+from deltamq.tables.ops import LastRun, RunningRun, newest_run, read_runs
+from deltamq.tables.store import Store
 
 __all__ = ["Work"]
 

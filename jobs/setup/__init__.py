@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
-from jobs.setup.java import JavaMissing, find_java, java_path
+from deltamq.jobs.setup.jars import (
+    AVRO,
+    DELTA,
+    PROJECT_FOLDER,
+    S3A,
+    JarSet,
+    JarsUnusable,
+    jars_folder,
+    pinned_jars,
+    wrong_jars,
+)
+from deltamq.jobs.setup.java import JavaMissing, find_java, java_path
 
 __all__ = [
     "AVRO",

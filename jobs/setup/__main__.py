@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from jobs.setup.jars import (
+from deltamq.jobs.setup.jars import (
     AVRO,
     DELTA,
     PROJECT_FOLDER,
@@ -35,8 +35,8 @@ from jobs.setup.jars import (
     pinned_jars,
     wrong_jars,
 )
-from jobs.setup.java import Java, JavaMissing, find_java
-from jobs.setup.native import SOURCES, build_library, find_compiler, is_built, library_path
+from deltamq.jobs.setup.java import Java, JavaMissing, find_java
+from deltamq.jobs.setup.native import SOURCES, build_library, find_compiler, is_built, library_path
 
 PYTHON_VERSION_MIN = (3, 11)
 LOCK_FILE = PROJECT_FOLDER / "requirements.lock"

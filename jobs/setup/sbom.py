@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Final
 
-from jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A, JarSet
+from deltamq.jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A, JarSet
 
 __all__ = ["document", "locked", "shipped"]
 

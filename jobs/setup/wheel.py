@@ -22,7 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from jobs.setup.jars import PROJECT_FOLDER
+from deltamq.jobs.setup.jars import PROJECT_FOLDER
 
 __all__ = ["build", "without_spark"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.sink.place import SinkPlace, SinkSettings, place_of
-from jobs.sink.sink import batch_writer, stream_writer
+from deltamq.jobs.sink.place import SinkPlace, SinkSettings, place_of
+from deltamq.jobs.sink.sink import batch_writer, stream_writer
 
 __all__ = [
     "SinkPlace",

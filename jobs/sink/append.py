@@ -23,18 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Manifest, SinkRequest
-from jobs.sink.place import SinkPlace
-from jobs.sink.routing import NAMED, targets_again, token_of
-from jobs.sink.staging import read_sections
-from jobs.tasks import until_known
-from mq.errors import Corrupt, Fenced
-from mq.meta import Topic
-from tables.delta import ProducerStamp, one_batch
-from tables.failpoints import failpoint
-from tables.log import REMEMBERED_MS, Batch, PartitionLog, pages
-from tables.queue import FenceEpochs, Placement, with_destination
-from tables.settings import Flush
+from deltamq.jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Manifest, SinkRequest
+from deltamq.jobs.sink.place import SinkPlace
+from deltamq.jobs.sink.routing import NAMED, targets_again, token_of
+from deltamq.jobs.sink.staging import read_sections
+from deltamq.jobs.tasks import until_known
+from deltamq.mq.errors import Corrupt, Fenced
+from deltamq.mq.meta import Topic
+from deltamq.tables.delta import ProducerStamp, one_batch
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import REMEMBERED_MS, Batch, PartitionLog, pages
+from deltamq.tables.queue import FenceEpochs, Placement, with_destination
+from deltamq.tables.settings import Flush
 
 __all__ = ["append_manifest"]
 

@@ -13,18 +13,18 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from jobs.sink.append import append_manifest
-from jobs.sink.columns import SinkColumns, pieces
-from jobs.sink.contents import check_done, check_lives, check_same, in_lives_of, made_anew
-from jobs.sink.manifest import Manifests, name_in_life, planned
-from jobs.sink.place import SinkPlace
-from jobs.sink.routing import route_rows
-from jobs.sink.staging import StagedMessage, StagedRows, Stager
-from jobs.tasks import keep_imports
-from mq.errors import DeltaMQError
-from mq.limits import MIB
-from tables.log import PartitionLog
-from tables.settings import Flush
+from deltamq.jobs.sink.append import append_manifest
+from deltamq.jobs.sink.columns import SinkColumns, pieces
+from deltamq.jobs.sink.contents import check_done, check_lives, check_same, in_lives_of, made_anew
+from deltamq.jobs.sink.manifest import Manifests, name_in_life, planned
+from deltamq.jobs.sink.place import SinkPlace
+from deltamq.jobs.sink.routing import route_rows
+from deltamq.jobs.sink.staging import StagedMessage, StagedRows, Stager
+from deltamq.jobs.tasks import keep_imports
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.limits import MIB
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.settings import Flush
 
 __all__ = ["commit_staged", "decoded", "name_of", "stage_rows"]
 

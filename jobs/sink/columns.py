@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from mq.errors import Refused, Unprocessable
-from tables.message_limits import check_column
-from tables.queue import Times, times_of_columns
-from tables.schema import HEADERS, INGEST_SCHEMA
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.tables.message_limits import check_column
+from deltamq.tables.queue import Times, times_of_columns
+from deltamq.tables.schema import HEADERS, INGEST_SCHEMA
 
 __all__ = ["SinkColumns", "SinkRows", "check_schema"]
 

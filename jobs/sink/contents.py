@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.errors import Conflict, Unavailable
+from deltamq.mq.errors import Conflict, Unavailable
 
 __all__ = [
     "Content",

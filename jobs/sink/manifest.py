@@ -21,13 +21,13 @@ from typing import Final
 
 import msgspec
 
-from jobs.sink.contents import Contents, joined
-from jobs.sink.staging import STAGED_SUFFIX, Section, StagedFile, StagedRows
-from mq.errors import Corrupt, Unknown
-from mq.limits import MIB
-from mq.names import encode_path
-from tables.failpoints import failpoint
-from tables.store import FileMissing, Store
+from deltamq.jobs.sink.contents import Contents, joined
+from deltamq.jobs.sink.staging import STAGED_SUFFIX, Section, StagedFile, StagedRows
+from deltamq.mq.errors import Corrupt, Unknown
+from deltamq.mq.limits import MIB
+from deltamq.mq.names import encode_path
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["FOLDER", "Manifest", "Manifests", "SinkRequest", "name_in_life", "planned", "sweep_writes"]
 

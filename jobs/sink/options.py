@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Refused
-from mq.limits import PRODUCER_SEQ_MAX
-from mq.names import check_client_topic
-from tables.settings import Flush
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import PRODUCER_SEQ_MAX
+from deltamq.mq.names import check_client_topic
+from deltamq.tables.settings import Flush
 
 __all__ = ["SinkOptions", "parse_sink_options"]
 

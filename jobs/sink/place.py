@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from jobs.tasks import storage
-from mq.backoff import Backoff
-from mq.errors import Fenced, NotFound, Unavailable
-from mq.limits import MIB
-from mq.meta import AnyEvent, Meta, Topic, TopicRequest, brokers_for_new, decide_put_topic, moves_of
-from mq.names import broker_of, check_client_topic
-from tables.config import Config
-from tables.log import PartitionLog, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue import DELAY, FenceEpochs, MetaLog, Placement, fence_epochs_of, seal_moves, system_ref
-from tables.settings import Flush, LogSettings
+from deltamq.jobs.tasks import storage
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import Fenced, NotFound, Unavailable
+from deltamq.mq.limits import MIB
+from deltamq.mq.meta import AnyEvent, Meta, Topic, TopicRequest, brokers_for_new, decide_put_topic, moves_of
+from deltamq.mq.names import broker_of, check_client_topic
+from deltamq.tables.config import Config
+from deltamq.tables.log import PartitionLog, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import DELAY, FenceEpochs, MetaLog, Placement, fence_epochs_of, seal_moves, system_ref
+from deltamq.tables.settings import Flush, LogSettings
 
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]
 

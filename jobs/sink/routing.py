@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.sink.columns import SinkRows
-from mq.errors import NotFound, Unavailable
-from mq.meta import Topic, not_writable
-from mq.routing import spread
-from mq.static import queue_name
-from tables.key_column import slots_of_keys
-from tables.queue import AT_ONCE, Placement
-from tables.schema import TIME
+from deltamq.jobs.sink.columns import SinkRows
+from deltamq.mq.errors import NotFound, Unavailable
+from deltamq.mq.meta import Topic, not_writable
+from deltamq.mq.routing import spread
+from deltamq.mq.static import queue_name
+from deltamq.tables.key_column import slots_of_keys
+from deltamq.tables.queue import AT_ONCE, Placement
+from deltamq.tables.schema import TIME
 
 __all__ = ["NAMED", "RoutedPart", "route_rows", "targets_again", "token_of"]
 

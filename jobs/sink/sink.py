@@ -29,16 +29,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
-from jobs.sink.columns import SinkColumns, check_schema
-from jobs.sink.manifest import Manifests, sweep_writes
-from jobs.sink.options import SinkOptions, parse_sink_options
-from jobs.sink.place import SinkPlace, SinkSettings, place_of
-from jobs.sink.staging import StagedMessage
-from jobs.sink.stream_run import BATCH_ID, QUERY_ID, check_claim, current_run
-from jobs.tasks import Claimant, in_one_line
-from mq.errors import Refused, Unavailable
-from tables.config import load
+from deltamq.jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
+from deltamq.jobs.sink.columns import SinkColumns, check_schema
+from deltamq.jobs.sink.manifest import Manifests, sweep_writes
+from deltamq.jobs.sink.options import SinkOptions, parse_sink_options
+from deltamq.jobs.sink.place import SinkPlace, SinkSettings, place_of
+from deltamq.jobs.sink.staging import StagedMessage
+from deltamq.jobs.sink.stream_run import BATCH_ID, QUERY_ID, check_claim, current_run
+from deltamq.jobs.tasks import Claimant, in_one_line
+from deltamq.mq.errors import Refused, Unavailable
+from deltamq.tables.config import load
 
 __all__ = ["batch_writer", "stream_writer"]
 

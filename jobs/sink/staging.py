@@ -20,13 +20,13 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from jobs.sink.contents import Content, content_sum
-from jobs.sink.routing import RoutedPart
-from jobs.sink.stream_run import StreamRun
-from mq.errors import Corrupt
-from mq.limits import KIB, MIB
-from tables.failpoints import failpoint
-from tables.store import Store
+from deltamq.jobs.sink.contents import Content, content_sum
+from deltamq.jobs.sink.routing import RoutedPart
+from deltamq.jobs.sink.stream_run import StreamRun
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import KIB, MIB
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store import Store
 
 __all__ = ["STAGED_SUFFIX", "Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from pyspark import TaskContext
 
-from jobs.tasks import CheckpointClaims, Claimant
-from mq.errors import Corrupt
-from tables.store import Store
+from deltamq.jobs.tasks import CheckpointClaims, Claimant
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.store import Store
 
 __all__ = ["BATCH_ID", "QUERY_ID", "StreamRun", "check_claim", "current_run"]
 

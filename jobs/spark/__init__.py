@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.spark.datasource import register_sources, session_warehouse
-from jobs.spark.runner import SparkRunner
-from jobs.spark.session import spark_session
+from deltamq.jobs.spark.datasource import register_sources, session_warehouse
+from deltamq.jobs.spark.runner import SparkRunner
+from deltamq.jobs.spark.session import spark_session
 
 __all__ = ["SparkRunner", "register_sources", "session_warehouse", "spark_session"]

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jobs.run import Holder, forget_jvm, lock_jvm
-from jobs.spark.jvm_options import jvm_options
-from jobs.tasks import is_connect, storage
-from mq.errors import Unavailable
-from tables.config import Config
+from deltamq.jobs.run import Holder, forget_jvm, lock_jvm
+from deltamq.jobs.spark.jvm_options import jvm_options
+from deltamq.jobs.tasks import is_connect, storage
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +89,7 @@ class SparkApplication:
             found = self._sessions.get(job)
             if found is None:
                 # imported here: Spark's import takes longer than `deltamq jobs list` should
-                from jobs.spark.session import another_session
+                from deltamq.jobs.spark.session import another_session
 
                 found = another_session(self._first, self._conf.warehouse.uri)
                 self._sessions[job] = found
@@ -172,7 +172,7 @@ def _is_given() -> bool:
 
 
 def _made(conf: Config) -> SparkSession:
-    from jobs.spark.session import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     if _is_given():
         return spark_session("deltamq-jobs", conf=conf)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from jobs.setup import jars_folder
+from deltamq.jobs.setup import jars_folder
 
 __all__ = ["QUIET", "archive_options", "archive_path", "remove_others"]
 

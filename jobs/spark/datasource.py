@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from jobs.read import (
+from deltamq.jobs.read import (
     ROWS_PER_TASK_MAX,
     Mode,
     RangePartition,
@@ -38,9 +38,9 @@ from jobs.read import (
     read_range,
     schema_of,
 )
-from jobs.tasks import Claimant, errors_in_one_line, in_one_line, is_connect
-from mq.errors import DeltaMQError
-from tables.config import load
+from deltamq.jobs.tasks import Claimant, errors_in_one_line, in_one_line, is_connect
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ class MessageSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; Spark makes one for planning and others for its tasks."""
         # jobs.stream builds on this package, and its tasks import it first
-        from jobs.stream import MessageStreamReader, RefusedStream
+        from deltamq.jobs.stream import MessageStreamReader, RefusedStream
 
         try:
             options = self._parsed(Mode.STREAM)
@@ -178,7 +178,7 @@ class MessageSource(DataSource):
     @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the sink of one batch write (`jobs.sink.sink`)."""
-        from jobs.sink import batch_writer  # imported here: readers need none of it
+        from deltamq.jobs.sink import batch_writer  # imported here: readers need none of it
 
         given = dict(self.options)
         return batch_writer(given, schema, self.warehouse, overwrite=overwrite, claimant=self.claimant)
@@ -186,7 +186,7 @@ class MessageSource(DataSource):
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's does."""
-        from jobs.sink import stream_writer  # imported here: readers need none of it
+        from deltamq.jobs.sink import stream_writer  # imported here: readers need none of it
 
         return stream_writer(dict(self.options), schema, self.warehouse, claimant=self.claimant)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from mq.errors import Refused, Unavailable
+from deltamq.mq.errors import Refused, Unavailable
 
 __all__ = ["check_master", "check_remote", "is_local", "is_remote"]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from jobs.run import Facts, Holder, Job
-from jobs.spark.application import SparkApplication, SparkGone
-from jobs.tasks import errors_of_tasks, is_connect
-from tables.config import Config
+from deltamq.jobs.run import Facts, Holder, Job
+from deltamq.jobs.spark.application import SparkApplication, SparkGone
+from deltamq.jobs.tasks import errors_of_tasks, is_connect
+from deltamq.tables.config import Config
 
 __all__ = ["SparkRunner"]
 

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
 
-from jobs.setup import AVRO, DELTA, S3A, JarSet, JarsUnusable, find_java, jars_folder, pinned_jars, wrong_jars
-from jobs.spark.masters import is_local
-from jobs.spark.s3a import is_s3, s3a_settings, task_environment
-from tables.config import Config
+from deltamq.jobs.setup import AVRO, DELTA, S3A, JarSet, JarsUnusable, find_java, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.spark.masters import is_local
+from deltamq.jobs.spark.s3a import is_s3, s3a_settings, task_environment
+from deltamq.tables.config import Config
 
 __all__ = ["is_submitted", "session_settings", "submitted_settings"]
 
@@ -80,8 +80,8 @@ def submitted_settings() -> dict[str, str]:
     found = dict(SparkConf().getAll())
     if not any("delta-spark" in found.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
         raise JarsUnusable(
-            'spark-submit was not given Delta: --jars "$(python -m jobs.setup --jars)" names the jars of make setup, '
-            f"--packages {DELTA.coordinates[0]} fetches them"
+            'spark-submit was not given Delta: --jars "$(python -m deltamq.jobs.setup --jars)" names the jars of '
+            f"make setup, --packages {DELTA.coordinates[0]} fetches them"
         )
     return found
 

@@ -15,21 +15,19 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-import jobs
-import mq
-import tables
-from jobs.tasks import is_connect
+import deltamq
+from deltamq.jobs.tasks import is_connect
 
 __all__ = ["pack", "ship"]
 
-_PACKAGES: Final = (mq, tables, jobs)
+_PACKAGES: Final = ("mq", "tables", "jobs")
 _NAME: Final = "deltamq-code.zip"
 _NOT_SHIPPED: Final = ("__pycache__",)
 
 
 def ship(spark: SparkSession) -> None:
     """Give a session's tasks the code that this process runs; do nothing if that was itself loaded from a zip."""
-    if not _folder(jobs).is_dir():
+    if not _folder().is_dir():
         return
     folder = Path(tempfile.mkdtemp(prefix="deltamq-"))
     # executors that start later, in place of lost ones, fetch it from the driver, so it is kept as long as the process
@@ -44,14 +42,13 @@ def ship(spark: SparkSession) -> None:
 def pack(target: Path) -> Path:
     """Write the packages into a zip that Python can import from; the same code gives the same bytes."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        for package in _PACKAGES:
-            folder = _folder(package)
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and not set(_NOT_SHIPPED) & set(path.parts):
-                    entry = zipfile.ZipInfo(f"{folder.name}/{path.relative_to(folder)}")
-                    packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+        files = [path for package in _PACKAGES for path in (_folder() / package).rglob("*")]
+        for path in (_folder() / "__init__.py", *sorted(files)):
+            if path.is_file() and not set(_NOT_SHIPPED) & set(path.parts):
+                entry = zipfile.ZipInfo(f"deltamq/{path.relative_to(_folder())}")
+                packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return target
 
 
-def _folder(package: object) -> Path:
-    return Path(str(package.__file__)).parent  # type: ignore[attr-defined]
+def _folder() -> Path:
+    return Path(str(deltamq.__file__)).parent

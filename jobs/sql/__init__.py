@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.spark import spark_session
-from jobs.sql.catalog import register_tables
-from jobs.sql.notebook import notebook_conf
-from jobs.sql.reader import read_topic
-from jobs.sql.views import register_views
+from deltamq.jobs.spark import spark_session
+from deltamq.jobs.sql.catalog import register_tables
+from deltamq.jobs.sql.notebook import notebook_conf
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.sql.views import register_views
 
 __all__ = [
     "notebook_conf",

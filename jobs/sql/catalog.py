@@ -19,15 +19,15 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from jobs.read import literal, quoted
-from jobs.run import Facts, job
-from jobs.sql.catalog_entries import PARTITIONS, entries_of
-from jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
-from jobs.sql.queue_source import register_queue_sources
-from jobs.tasks import absolute, storage
-from mq.errors import Conflict, Refused
-from tables.config import Config, load
-from tables.store import Store
+from deltamq.jobs.read import literal, quoted
+from deltamq.jobs.run import Facts, job
+from deltamq.jobs.sql.catalog_entries import PARTITIONS, entries_of
+from deltamq.jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
+from deltamq.jobs.sql.queue_source import register_queue_sources
+from deltamq.jobs.tasks import absolute, storage
+from deltamq.mq.errors import Conflict, Refused
+from deltamq.tables.config import Config, load
+from deltamq.tables.store import Store
 
 __all__ = ["register_tables"]
 

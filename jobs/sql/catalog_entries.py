@@ -23,17 +23,17 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.merge import STATE_TABLES
-from jobs.read import Catalog, TopicPartition, dead_letters_name, literal, partition_name, quoted, topic_name
-from jobs.sql.catalog_plan import CatalogEntry
-from jobs.sql.views import VIEWS
-from mq.queue import DEAD_REASON_HEADER
-from tables.log import refs
-from tables.paths import PartitionRef, Space
-from tables.queue import AUDIT, is_dead_marks
-from tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
-from tables.state import read_state_log
-from tables.store import Store
+from deltamq.jobs.merge import STATE_TABLES
+from deltamq.jobs.read import Catalog, TopicPartition, dead_letters_name, literal, partition_name, quoted, topic_name
+from deltamq.jobs.sql.catalog_plan import CatalogEntry
+from deltamq.jobs.sql.views import VIEWS
+from deltamq.mq.queue import DEAD_REASON_HEADER
+from deltamq.tables.log import refs
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import AUDIT, is_dead_marks
+from deltamq.tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
+from deltamq.tables.state import read_state_log
+from deltamq.tables.store import Store
 
 __all__ = ["PARTITIONS", "entries_of"]
 

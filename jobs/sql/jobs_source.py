@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.run import ShardState, behind_of, jobs_seen, known_shards, shard_states, utc_now
-from jobs.tasks import agreed_rows, current_query, storage
-from mq.errors import Refused
-from tables.ops import newest_run, read_runs, seconds_behind
-from tables.schema import TIME
-from tables.store import Store
+from deltamq.jobs.run import ShardState, behind_of, jobs_seen, known_shards, shard_states, utc_now
+from deltamq.jobs.tasks import agreed_rows, current_query, storage
+from deltamq.mq.errors import Refused
+from deltamq.tables.ops import newest_run, read_runs, seconds_behind
+from deltamq.tables.schema import TIME
+from deltamq.tables.store import Store
 
 __all__ = ["JobsSource"]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from tables.config import Config, load
+from deltamq.tables.config import Config, load
 
 __all__ = ["notebook_conf"]
 

@@ -27,18 +27,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.spark import register_sources
-from jobs.sql.jobs_source import JobsSource
-from jobs.tasks import agreed_rows, current_query, keep_imports, storage
-from mq.errors import Refused
-from mq.names import broker_of
-from mq.queue import LetterMarks, RetryTopic
-from tables.delta import FileReader, PartitionNotFound, RowCache, load
-from tables.log import refs
-from tables.paths import PartitionRef, Space
-from tables.queue import AUDIT, LETTER_STATES, add_marks, dead_marks_ref, is_dead_marks, states_at
-from tables.schema import MESSAGE_SCHEMA, TIME
-from tables.store import Store
+from deltamq.jobs.spark import register_sources
+from deltamq.jobs.sql.jobs_source import JobsSource
+from deltamq.jobs.tasks import agreed_rows, current_query, keep_imports, storage
+from deltamq.mq.errors import Refused
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import LetterMarks, RetryTopic
+from deltamq.tables.delta import FileReader, PartitionNotFound, RowCache, load
+from deltamq.tables.log import refs
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import AUDIT, LETTER_STATES, add_marks, dead_marks_ref, is_dead_marks, states_at
+from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
+from deltamq.tables.store import Store
 
 __all__ = ["register_queue_sources"]
 

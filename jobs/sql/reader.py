@@ -27,7 +27,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.read import (
+from deltamq.jobs.read import (
     EARLIEST,
     LATEST,
     Catalog,
@@ -40,11 +40,11 @@ from jobs.read import (
     split,
     sql_columns,
 )
-from jobs.spark import session_warehouse
-from jobs.tasks import storage
-from mq.errors import Refused
-from tables.clock import SYSTEM_CLOCK
-from tables.store import Store
+from deltamq.jobs.spark import session_warehouse
+from deltamq.jobs.tasks import storage
+from deltamq.mq.errors import Refused
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.store import Store
 
 __all__ = ["read_topic"]
 

@@ -34,14 +34,14 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from jobs.merge import STATE_TABLES, spark_schema
-from jobs.sql.queue_source import register_queue_sources
-from jobs.tasks import absolute, storage
-from mq.queue import CONDEMNED, DEAD_REASON_HEADER, REJECTED
-from mq.static import LOGICAL_BROKER
-from tables.config import Config, load
-from tables.queue import TOPIC_LIVES_MAX
-from tables.state import read_state_log
+from deltamq.jobs.merge import STATE_TABLES, spark_schema
+from deltamq.jobs.sql.queue_source import register_queue_sources
+from deltamq.jobs.tasks import absolute, storage
+from deltamq.mq.queue import CONDEMNED, DEAD_REASON_HEADER, REJECTED
+from deltamq.mq.static import LOGICAL_BROKER
+from deltamq.tables.config import Config, load
+from deltamq.tables.queue import TOPIC_LIVES_MAX
+from deltamq.tables.state import read_state_log
 
 __all__ = ["VIEWS", "register_views"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobs.stream.progress import ProgressListener, behind
-from jobs.stream.reader import MessageStreamReader
-from jobs.stream.refused import RefusedStream
+from deltamq.jobs.stream.progress import ProgressListener, behind
+from deltamq.jobs.stream.reader import MessageStreamReader
+from deltamq.jobs.stream.refused import RefusedStream
 
 __all__ = [
     "MessageStreamReader",

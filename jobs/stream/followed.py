@@ -18,16 +18,16 @@ from copy import copy
 from itertools import groupby
 from typing import Final
 
-from jobs.read import Catalog, ReadOptions, StoredPartition, StoredTable, Strategy, TopicPartition, selected
-from jobs.tasks import storage
-from mq.errors import NotFound
-from mq.meta import Meta
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.delta import PartitionNotFound
-from tables.log import LogFollower
-from tables.paths import PartitionRef
-from tables.queue import MetaFollower
-from tables.store import Store
+from deltamq.jobs.read import Catalog, ReadOptions, StoredPartition, StoredTable, Strategy, TopicPartition, selected
+from deltamq.jobs.tasks import storage
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta import Meta
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.delta import PartitionNotFound
+from deltamq.tables.log import LogFollower
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue import MetaFollower
+from deltamq.tables.store import Store
 
 __all__ = ["FollowedPartition", "FollowedTopics"]
 

@@ -25,17 +25,17 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jobs.read import StoredPartition
-from jobs.stream.followed import FollowedTopics
-from mq.errors import Conflict, DeltaMQError, Refused
-from mq.jobs import StreamOffset
-from mq.meta import Group, GroupEvent, GroupRequest, Meta, decide_begin, decide_put_group
-from mq.names import broker_of
-from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord
-from tables.delta import ProducerStamp
-from tables.failpoints import failpoint
-from tables.log import Batch, PartitionLog, Warehouse
-from tables.queue import OFFSETS, MetaLog, rows_of_offset_records, system_ref
+from deltamq.jobs.read import StoredPartition
+from deltamq.jobs.stream.followed import FollowedTopics
+from deltamq.mq.errors import Conflict, DeltaMQError, Refused
+from deltamq.mq.jobs import StreamOffset
+from deltamq.mq.meta import Group, GroupEvent, GroupRequest, Meta, decide_begin, decide_put_group
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import Batch, PartitionLog, Warehouse
+from deltamq.tables.queue import OFFSETS, MetaLog, rows_of_offset_records, system_ref
 
 __all__ = ["GroupProgress"]
 

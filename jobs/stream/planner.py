@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from jobs.read import (
+from deltamq.jobs.read import (
     OffsetRange,
     ReadOptions,
     TimeSearch,
@@ -27,11 +27,11 @@ from jobs.read import (
     check_start_found,
     offset_of,
 )
-from jobs.stream.followed import FollowedPartition, FollowedTopics
-from mq.errors import NotFound, Refused
-from mq.jobs import StreamOffset, TopicOffset, admitted
-from mq.static import StoredOffsets
-from tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.jobs.stream.followed import FollowedPartition, FollowedTopics
+from deltamq.mq.errors import NotFound, Refused
+from deltamq.mq.jobs import StreamOffset, TopicOffset, admitted
+from deltamq.mq.static import StoredOffsets
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["StreamDataLost", "StreamPlanner"]
 

@@ -25,9 +25,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from jobs.tasks import sentence_of
-from mq.errors import Corrupt, Refused
-from mq.jobs import StreamOffset, messages_behind
+from deltamq.jobs.tasks import sentence_of
+from deltamq.mq.errors import Corrupt, Refused
+from deltamq.mq.jobs import StreamOffset, messages_behind
 
 __all__ = ["BatchProgress", "OffsetsBehind", "ProgressListener", "behind"]
 

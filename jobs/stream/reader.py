@@ -28,12 +28,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from jobs.read import ROWS_PER_TASK_MAX, RangePartition, RangeRows, ReadOptions, Strategy, split
-from jobs.stream.group_progress import GroupProgress
-from jobs.stream.planner import StreamPlanner
-from jobs.tasks import CheckpointClaims, Claimant, errors_in_one_line, in_one_line
-from mq.jobs import StreamOffset
-from tables.failpoints import failpoint
+from deltamq.jobs.read import ROWS_PER_TASK_MAX, RangePartition, RangeRows, ReadOptions, Strategy, split
+from deltamq.jobs.stream.group_progress import GroupProgress
+from deltamq.jobs.stream.planner import StreamPlanner
+from deltamq.jobs.tasks import CheckpointClaims, Claimant, errors_in_one_line, in_one_line
+from deltamq.mq.jobs import StreamOffset
+from deltamq.tables.failpoints import failpoint
 
 __all__ = ["MessageStreamReader"]
 

@@ -1,6 +1,6 @@
 r"""`deltamq jobs` for spark-submit, which starts a file and not a command:
 
-    spark-submit --master spark://host:7077 --jars "$(python -m jobs.setup --jars)" \
+    spark-submit --master spark://host:7077 --jars "$(python -m deltamq.jobs.setup --jars)" \
         jobs/submit/deltamq_jobs.py run merge --once --warehouse /shared/warehouse
 
 The arguments after the file are those of `deltamq jobs`. Settings of spark-submit (master, jars, sizes) win over the
@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 
 try:
-    import jobs
+    import deltamq
 except ImportError:  # the project is not installed on the driver, so use the tree that this file is part of
-    sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-    import jobs
+    sys.path.insert(1, str(Path(__file__).resolve().parents[2] / ".path"))
+    import deltamq
 
-from jobs.cli import jobs_command
+from deltamq.jobs.cli import jobs_command
 
-__all__ = ["jobs"]
+__all__ = ["deltamq"]
 
 if __name__ == "__main__":
     jobs_command(prog_name="deltamq jobs")

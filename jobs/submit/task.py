@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jobs.cli import jobs_command
+from deltamq.jobs.cli import jobs_command
 
 __all__ = ["main"]
 

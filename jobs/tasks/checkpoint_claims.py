@@ -28,11 +28,11 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
-from mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
-from mq.jobs import CLAIMS_KEPT, Claim, claim_that_counts
-from mq.names import encode_path
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.store import FileMissing, LocalStore, Store
+from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
+from deltamq.mq.jobs import CLAIMS_KEPT, Claim, claim_that_counts
+from deltamq.mq.names import encode_path
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.store import FileMissing, LocalStore, Store
 
 __all__ = ["CheckpointClaims", "CheckpointTaken", "Claimant", "forget_claims"]
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
-from mq.errors import DeltaMQError
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["errors_in_one_line", "in_one_line", "sentence_of"]
 

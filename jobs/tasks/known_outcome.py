@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from mq.errors import Unknown
+from deltamq.mq.errors import Unknown
 
 __all__ = ["until_known"]
 

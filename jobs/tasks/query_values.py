@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 
-from mq.errors import DeltaMQError, Refused, Unknown
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import DeltaMQError, Refused, Unknown
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["READS", "QueryId", "agreed", "agreed_rows", "current_query", "forget_queries"]
 

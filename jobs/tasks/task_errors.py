@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from mq import errors
-from mq.errors import DeltaMQError
+from deltamq.mq import errors
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["TaskError", "as_text", "error_in", "errors_of_tasks"]
 

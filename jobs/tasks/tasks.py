@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.tasks.task_errors import as_text, errors_of_tasks
-from jobs.tasks.worker import keep_imports
-from tables.failpoints import failpoint
+from deltamq.jobs.tasks.task_errors import as_text, errors_of_tasks
+from deltamq.jobs.tasks.worker import keep_imports
+from deltamq.tables.failpoints import failpoint
 
 __all__ = ["errors_of_tasks", "frame_of_tasks", "in_tasks", "run_in_tasks", "task_failpoint"]
 

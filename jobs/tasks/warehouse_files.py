@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mq.errors import NotFound
-from tables.log import open_store
-from tables.store import LocalStore, Store
+from deltamq.mq.errors import NotFound
+from deltamq.tables.log import open_store
+from deltamq.tables.store import LocalStore, Store
 
 __all__ = ["storage"]
 

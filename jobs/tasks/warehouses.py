@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
 
-from mq.limits import MIB
-from tables.config import Config
-from tables.log import Warehouse
-from tables.settings import LogSettings
+from deltamq.mq.limits import MIB
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.settings import LogSettings
 
 __all__ = ["absolute", "close_warehouses", "state_of", "warehouse_of"]
 

@@ -18,20 +18,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import warehouse_of
-from jobs.upkeep.chunks import chunks_of
-from jobs.upkeep.dead_paths import delete_due, remember
-from jobs.upkeep.runner import runner_of
-from mq.errors import Corrupt, DeltaMQError, Unavailable
-from mq.limits import RETENTION_MS_DEFAULT
-from tables.config import Config
-from tables.delta import PartitionNotFound, load
-from tables.log import Warehouse, refs
-from tables.ops import RETENTION_PART, TAIL_FILES_MAX, Compacted, CompactionTargets, Compactor, plan_compaction
-from tables.paths import PartitionRef, Space
-from tables.queue import read_meta
-from tables.store import Store
+from deltamq.jobs.run import Facts, job, with_spark_engine
+from deltamq.jobs.tasks import warehouse_of
+from deltamq.jobs.upkeep.chunks import chunks_of
+from deltamq.jobs.upkeep.dead_paths import delete_due, remember
+from deltamq.jobs.upkeep.runner import runner_of
+from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
+from deltamq.mq.limits import RETENTION_MS_DEFAULT
+from deltamq.tables.config import Config
+from deltamq.tables.delta import PartitionNotFound, load
+from deltamq.tables.log import Warehouse, refs
+from deltamq.tables.ops import RETENTION_PART, TAIL_FILES_MAX, Compacted, CompactionTargets, Compactor, plan_compaction
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import read_meta
+from deltamq.tables.store import Store
 
 __all__ = ["CompactItem", "PlanItem", "compact", "compact_ranges", "plan_partitions"]
 

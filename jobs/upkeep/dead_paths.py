@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from tables.log import DeadFiles, Warehouse
+from deltamq.tables.log import DeadFiles, Warehouse
 
 __all__ = ["delete_due", "remember"]
 

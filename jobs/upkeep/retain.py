@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jobs.queue import brokers_of
-from jobs.run import Facts, job, with_spark_engine
-from jobs.tasks import forget_claims, forget_queries, warehouse_of
-from jobs.upkeep.dead_paths import delete_due, remember
-from jobs.upkeep.runner import Runner, runner_of
-from mq.errors import Corrupt, Unavailable
-from mq.names import broker_of
-from tables.config import Config
-from tables.log import Removed, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue import MetaLog, Retained, Retention, drop_segments
+from deltamq.jobs.queue import brokers_of
+from deltamq.jobs.run import Facts, job, with_spark_engine
+from deltamq.jobs.tasks import forget_claims, forget_queries, warehouse_of
+from deltamq.jobs.upkeep.dead_paths import delete_due, remember
+from deltamq.jobs.upkeep.runner import Runner, runner_of
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.mq.names import broker_of
+from deltamq.tables.config import Config
+from deltamq.tables.log import Removed, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue import MetaLog, Retained, Retention, drop_segments
 
 __all__ = ["RetainItem", "retain", "retain_in_tasks", "retain_partitions"]
 

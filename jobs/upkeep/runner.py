@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.tasks import run_in_tasks
+from deltamq.jobs.tasks import run_in_tasks
 
 __all__ = ["Runner", "in_this_process", "runner_of"]
 

@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jobs.upkeep.verify_result import VerifyResult, short
-from mq.errors import DeltaMQError
-from tables.delta import PartitionNotFound, Snapshot, load
-from tables.paths import PartitionRef
-from tables.store import Store
+from deltamq.jobs.upkeep.verify_result import VerifyResult, short
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.delta import PartitionNotFound, Snapshot, load
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.store import Store
 
 __all__ = ["count_with_spark", "tally"]
 

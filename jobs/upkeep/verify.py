@@ -21,18 +21,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.run import Facts, job
-from jobs.tasks import frame_of_tasks, storage
-from jobs.upkeep.chunks import chunks_of
-from jobs.upkeep.spark_count import count_with_spark
-from jobs.upkeep.verify_result import RESULT_ROW, VerifyResult, short
-from mq.errors import Corrupt, DeltaMQError
-from tables.config import Config
-from tables.delta import PartitionNotFound, check_no_data
-from tables.log import refs
-from tables.ops import count_offsets
-from tables.paths import PartitionRef, Space
-from tables.store import Store
+from deltamq.jobs.run import Facts, job
+from deltamq.jobs.tasks import frame_of_tasks, storage
+from deltamq.jobs.upkeep.chunks import chunks_of
+from deltamq.jobs.upkeep.spark_count import count_with_spark
+from deltamq.jobs.upkeep.verify_result import RESULT_ROW, VerifyResult, short
+from deltamq.mq.errors import Corrupt, DeltaMQError
+from deltamq.tables.config import Config
+from deltamq.tables.delta import PartitionNotFound, check_no_data
+from deltamq.tables.log import refs
+from deltamq.tables.ops import count_offsets
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.store import Store
 
 __all__ = ["RESULTS", "VerifyItem", "run", "verify_partitions"]
 

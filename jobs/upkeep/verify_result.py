@@ -8,10 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from tables.delta import Snapshot
-from tables.ops import RowCount, finding_of
-from tables.paths import PartitionRef
-from tables.schema import TIME
+from deltamq.tables.delta import Snapshot
+from deltamq.tables.ops import RowCount, finding_of
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.schema import TIME
 
 __all__ = ["RESULT_ROW", "VerifyResult", "short"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.audit.records import (
+from deltamq.mq.audit.records import (
     ANONYMOUS,
     BY_FILES,
     ActBegun,
@@ -13,8 +13,8 @@ from mq.audit.records import (
     record_from_json,
     record_to_json,
 )
-from mq.audit.refusals import Refusals
-from mq.audit.shown import MetadataChange, bounded, outcome_of, states_of
+from deltamq.mq.audit.refusals import Refusals
+from deltamq.mq.audit.shown import MetadataChange, bounded, outcome_of, states_of
 
 __all__ = [
     "ANONYMOUS",

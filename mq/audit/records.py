@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
-from mq.errors import Corrupt
-from mq.stored_json import Form, corrupt_when_damaged, forms_of
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.stored_json import Form, corrupt_when_damaged, forms_of
 
 __all__ = [
     "ANONYMOUS",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mq.audit_limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX
+from deltamq.mq.audit_limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX
 
 __all__ = ["OTHER", "RefusalKey", "RefusalTally", "Refusals"]
 

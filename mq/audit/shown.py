@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
-from mq.audit.records import Outcome
-from mq.audit_limits import RESOURCES_MAX, SHOWN_BYTES_MAX
-from mq.auth import AuthState
-from mq.meta import AnyEvent, GroupSettings, Meta
-from mq.stored_json import to_json
+from deltamq.mq.audit.records import Outcome
+from deltamq.mq.audit_limits import RESOURCES_MAX, SHOWN_BYTES_MAX
+from deltamq.mq.auth import AuthState
+from deltamq.mq.meta import AnyEvent, GroupSettings, Meta
+from deltamq.mq.stored_json import to_json
 
 __all__ = ["MetadataChange", "bounded", "outcome_of", "states_of"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.auth.changes import (
+from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_enable_principal,
     decide_first_administrator,
@@ -14,15 +14,15 @@ from mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
-from mq.auth.claims import credential_of
-from mq.auth.credential import Credential
-from mq.auth.decisions import Decisions
-from mq.auth.key import Key, is_right, key_id_of, new_key
-from mq.auth.principal import PRINCIPAL_PATTERN, Principal, check_caller, check_principal, is_group
-from mq.auth.quota import Bucket, Quota, quota_of
-from mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
-from mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
-from mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
+from deltamq.mq.auth.claims import credential_of
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.decisions import Decisions
+from deltamq.mq.auth.key import Key, is_right, key_id_of, new_key
+from deltamq.mq.auth.principal import PRINCIPAL_PATTERN, Principal, check_caller, check_principal, is_group
+from deltamq.mq.auth.quota import Bucket, Quota, quota_of
+from deltamq.mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
+from deltamq.mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
+from deltamq.mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
 
 __all__ = [
     "AUTH_EVENTS",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mq.auth.key import Key
-from mq.auth.principal import Principal, check_caller, check_note, check_principal
-from mq.auth.quota import Quota
-from mq.auth.rule import CLUSTER, VERBS, AccessRule, rule_of
-from mq.auth.state import (
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.principal import Principal, check_caller, check_note, check_principal
+from deltamq.mq.auth.quota import Quota
+from deltamq.mq.auth.rule import CLUSTER, VERBS, AccessRule, rule_of
+from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
     AuthEvent,
@@ -22,8 +22,8 @@ from mq.auth.state import (
     PrincipalRemoved,
     QuotaPut,
 )
-from mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
-from mq.errors import Conflict, NotFound, Unprocessable
+from deltamq.mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
+from deltamq.mq.errors import Conflict, NotFound, Unprocessable
 
 __all__ = [
     "decide_disable_principal",

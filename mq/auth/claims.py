@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mq.auth.credential import Credential
-from mq.auth.principal import GROUP_PREFIX, check_caller, check_principal
-from mq.auth_limits import TOKEN_GROUPS_MAX, TOKEN_SKEW_MS
-from mq.errors import Refused, Unprocessable
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.principal import GROUP_PREFIX, check_caller, check_principal
+from deltamq.mq.auth_limits import TOKEN_GROUPS_MAX, TOKEN_SKEW_MS
+from deltamq.mq.errors import Refused, Unprocessable
 
 __all__ = ["credential_of"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mq.auth.key import Key
-from mq.auth.state import AuthState
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.state import AuthState
 
 __all__ = ["Credential"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mq.auth.rule import IMPLIED, VERBS, AccessRule, Resource, Verb
-from mq.auth_limits import DECISIONS_CACHED_MAX
-from mq.limits import GROUP_LENGTH_MAX
+from deltamq.mq.auth.rule import IMPLIED, VERBS, AccessRule, Resource, Verb
+from deltamq.mq.auth_limits import DECISIONS_CACHED_MAX
+from deltamq.mq.limits import GROUP_LENGTH_MAX
 
 __all__ = ["Decisions"]
 

@@ -19,8 +19,8 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from mq.auth.scram import SCRAM_HASHES, Scram, scram_of
-from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
+from deltamq.mq.auth.scram import SCRAM_HASHES, Scram, scram_of
+from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
 
 __all__ = ["Key", "digest_of", "is_right", "key_id_of", "new_key", "token_of"]
 

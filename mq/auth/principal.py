@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from mq.auth_limits import NOTE_LENGTH_MAX, PRINCIPAL_LENGTH_MAX
-from mq.errors import Refused, Unprocessable
+from deltamq.mq.auth_limits import NOTE_LENGTH_MAX, PRINCIPAL_LENGTH_MAX
+from deltamq.mq.errors import Refused, Unprocessable
 
 __all__ = [
     "GROUP_PREFIX",

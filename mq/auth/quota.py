@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mq.auth_limits import QUOTA_MAX
-from mq.errors import Unprocessable
+from deltamq.mq.auth_limits import QUOTA_MAX
+from deltamq.mq.errors import Unprocessable
 
 __all__ = ["Bucket", "Quota", "quota_of"]
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from mq.auth.principal import check_principal
-from mq.errors import Refused, Unprocessable
-from mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
-from mq.names import begins_group
+from deltamq.mq.auth.principal import check_principal
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from deltamq.mq.names import begins_group
 
 __all__ = ["CLUSTER", "IMPLIED", "VERBS", "AccessRule", "Effect", "Resource", "Verb", "rule_of"]
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Final
 
 from msgspec import UNSET
 
-from mq.auth.holdings import Holdings, by_principal
-from mq.auth.key import Key
-from mq.auth.principal import Principal
-from mq.auth.quota import Quota
-from mq.auth.rule import AccessRule
-from mq.errors import NotFound
-from mq.stored_json import Form, forms_of
+from deltamq.mq.auth.holdings import Holdings, by_principal
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.quota import Quota
+from deltamq.mq.auth.rule import AccessRule
+from deltamq.mq.errors import NotFound
+from deltamq.mq.stored_json import Form, forms_of
 
 __all__ = [
     "AUTH_EVENTS",

@@ -1,6 +1,6 @@
 """The Python SDK: the names that users import. It speaks HTTP and depends on no layer of DeltaMQ but `mq`.
 
-    from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
+    from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
 
 Every name is loaded on first use, so that the command line and the checks of other layers, which share this package, do
 not wait for the import of Arrow.
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mq.client.admin import (
+    from deltamq.mq.client.admin import (
         AclInfo,
         ActInfo,
         Admin,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
         TopicStatistics,
         UpgradeInfo,
     )
-    from mq.client.http import OidcClientCredentials, Patience
-    from mq.client.messages import (
+    from deltamq.mq.client.http import OidcClientCredentials, Patience
+    from deltamq.mq.client.messages import (
         FailedHandle,
         Failure,
         Message,
@@ -63,11 +63,18 @@ if TYPE_CHECKING:
         SentBatch,
         SentRange,
     )
-    from mq.client.orderly import OrderlyClosed, OrderlyConsumer, Suspend, Verdict
-    from mq.client.outbox import Outbox, OutboxDialect, OutboxRelay, OutboxStatus, RelayStats, SetAside
-    from mq.client.pop import ConsumerClosed, ConsumerStats, Ending, HandlerEnd, PopClient, PopConsumer
-    from mq.client.produce import Closed, Producer, ProducerStats, TableProgress, TableSendInterrupted, TableSendState
-    from mq.client.pull import BroadcastOffsets, FileOffsets, GroupOffsets, PullConsumer
+    from deltamq.mq.client.orderly import OrderlyClosed, OrderlyConsumer, Suspend, Verdict
+    from deltamq.mq.client.outbox import Outbox, OutboxDialect, OutboxRelay, OutboxStatus, RelayStats, SetAside
+    from deltamq.mq.client.pop import ConsumerClosed, ConsumerStats, Ending, HandlerEnd, PopClient, PopConsumer
+    from deltamq.mq.client.produce import (
+        Closed,
+        Producer,
+        ProducerStats,
+        TableProgress,
+        TableSendInterrupted,
+        TableSendState,
+    )
+    from deltamq.mq.client.pull import BroadcastOffsets, FileOffsets, GroupOffsets, PullConsumer
 
 __all__ = [
     "AclInfo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.filters.condition import (
+from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
     Comparison,
@@ -22,9 +22,9 @@ from mq.filters.condition import (
     fields_of,
     kind_of,
 )
-from mq.filters.evaluation import NUMBER_PATTERN, Fields, evaluate, value_of
-from mq.filters.like import Pattern, Wildcard
-from mq.filters.parser import parse_filter
+from deltamq.mq.filters.evaluation import NUMBER_PATTERN, Fields, evaluate, value_of
+from deltamq.mq.filters.like import Pattern, Wildcard
+from deltamq.mq.filters.parser import parse_filter
 
 __all__ = [
     "NUMBER_PATTERN",

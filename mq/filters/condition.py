@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mq.filters.like import Pattern
+from deltamq.mq.filters.like import Pattern
 
 __all__ = [
     "And",

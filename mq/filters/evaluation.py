@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mq.filters.condition import (
+from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
     Column,
@@ -35,7 +35,7 @@ from mq.filters.condition import (
     ValueKind,
     kind_of,
 )
-from mq.filters.like import matches_like
+from deltamq.mq.filters.like import matches_like
 
 __all__ = ["NUMBER_PATTERN", "Fields", "evaluate", "value_of"]
 

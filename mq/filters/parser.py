@@ -21,8 +21,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
-from mq.errors import Unprocessable
-from mq.filters.condition import (
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
     Column,
@@ -46,9 +46,9 @@ from mq.filters.condition import (
     is_boolean,
     is_numeric,
 )
-from mq.filters.like import parse_like
-from mq.filters.tokens import Token, TokenKind, refusal, tokens_of
-from mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
+from deltamq.mq.filters.like import parse_like
+from deltamq.mq.filters.tokens import Token, TokenKind, refusal, tokens_of
+from deltamq.mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 
 __all__ = ["parse_filter"]
 

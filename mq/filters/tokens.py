@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from mq.errors import Unprocessable
+from deltamq.mq.errors import Unprocessable
 
 __all__ = ["BARE_NAME", "KEYWORDS", "Token", "TokenKind", "refusal", "tokens_of"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mq.jobs.admission import TriggerLimits, admitted
-from mq.jobs.claims import CLAIMS_KEPT, Claim, claim_that_counts
-from mq.jobs.missing import NEEDED_JOBS, is_missing
-from mq.jobs.shares import shard_share
-from mq.jobs.stream_offset import StreamOffset, TopicOffset, messages_behind
-from mq.jobs.tries import is_tried, tries_until
+from deltamq.mq.jobs.admission import TriggerLimits, admitted
+from deltamq.mq.jobs.claims import CLAIMS_KEPT, Claim, claim_that_counts
+from deltamq.mq.jobs.missing import NEEDED_JOBS, is_missing
+from deltamq.mq.jobs.shares import shard_share
+from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset, messages_behind
+from deltamq.mq.jobs.tries import is_tried, tries_until
 
 __all__ = [
     "CLAIMS_KEPT",

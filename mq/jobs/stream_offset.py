@@ -18,8 +18,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from mq.errors import Corrupt, Refused
-from mq.stored_json import corrupt_when_damaged, integer, mapping, reader
+from deltamq.mq.errors import Corrupt, Refused
+from deltamq.mq.stored_json import corrupt_when_damaged, integer, mapping, reader
 
 __all__ = ["FORMAT_VERSION", "StreamOffset", "TopicOffset", "messages_behind"]
 

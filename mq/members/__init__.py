@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.members.classic_group import (
+from deltamq.mq.members.classic_group import (
     MEMBERS_MAX,
     SESSION_MS_MAX,
     SESSION_MS_MIN,

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mq.errors import Conflict, Refused
+from deltamq.mq.errors import Conflict, Refused
 
 __all__ = ["ClassicGroup", "Joined", "Joining", "Member", "MemberError", "Phase", "Synced"]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from mq.meta.access import (
+from deltamq.mq.meta.access import (
     Access,
     AccessState,
     not_writable,
 )
-from mq.meta.access_changes import (
+from deltamq.mq.meta.access_changes import (
     brokers_for_new,
     check_routes,
     decide_broker_access,
     decide_partition_access,
 )
-from mq.meta.allocation import STRATEGIES, Strategy
-from mq.meta.brokers import (
+from deltamq.mq.meta.allocation import STRATEGIES, Strategy
+from deltamq.mq.meta.brokers import (
     META_ROLE,
     BrokersState,
     Host,
@@ -25,9 +25,9 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.meta.features import KNOWN_FEATURES, decide_upgrade, upgrade_of
-from mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json, parts_told
-from mq.meta.global_topics import (
+from deltamq.mq.meta.features import KNOWN_FEATURES, decide_upgrade, upgrade_of
+from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json, parts_told
+from deltamq.mq.meta.global_topics import (
     GlobalCopy,
     closed_ends,
     decide_adopt,
@@ -39,7 +39,7 @@ from mq.meta.global_topics import (
     plan_move,
     require_world,
 )
-from mq.meta.group import (
+from deltamq.mq.meta.group import (
     NO_OFFSET,
     Group,
     GroupEvent,
@@ -49,14 +49,14 @@ from mq.meta.group import (
     decide_put_group,
     decide_reset_offsets,
 )
-from mq.meta.group_settings import ConsumeStrategy, GroupRequest, GroupSettings, InvisibleBounds, Ordering
-from mq.meta.lane_keys import lanes_of
-from mq.meta.leases import LeaseWatch, OwnLease
-from mq.meta.moved_keys import Blocked, Move, MovedKeys, MoveEvent, decide_seal, first_blocked, moves_of
-from mq.meta.online import Member, Seat, TopicPartitions, decide_heartbeat, decide_scan
-from mq.meta.online_events import OnlineEvent, Subscription
-from mq.meta.reset import decide_reset
-from mq.meta.retention_holds import (
+from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, GroupSettings, InvisibleBounds, Ordering
+from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.leases import LeaseWatch, OwnLease
+from deltamq.mq.meta.moved_keys import Blocked, Move, MovedKeys, MoveEvent, decide_seal, first_blocked, moves_of
+from deltamq.mq.meta.online import Member, Seat, TopicPartitions, decide_heartbeat, decide_scan
+from deltamq.mq.meta.online_events import OnlineEvent, Subscription
+from deltamq.mq.meta.reset import decide_reset
+from deltamq.mq.meta.retention_holds import (
     Dated,
     Hold,
     Lag,
@@ -71,9 +71,9 @@ from mq.meta.retention_holds import (
     progress_of,
     readers_of,
 )
-from mq.meta.snapshot import MetaSnapshot
-from mq.meta.static_events import MappingPut, MappingRemoved
-from mq.meta.static_topics import (
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
+from deltamq.mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
     decide_drop_segments,
@@ -83,7 +83,7 @@ from mq.meta.static_topics import (
     queues_of,
     static_faults,
 )
-from mq.meta.topic_settings import (
+from deltamq.mq.meta.topic_settings import (
     CLEANUP_POLICY,
     RETENTION,
     FlushMode,
@@ -94,7 +94,7 @@ from mq.meta.topic_settings import (
     removes_by_time,
     settings_after,
 )
-from mq.meta.topics import (
+from deltamq.mq.meta.topics import (
     Event,
     MetaState,
     StaticQueues,

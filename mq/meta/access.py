@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from mq.access_codes import NOT_READABLE, NOT_WRITABLE
-from mq.errors import Unavailable
-from mq.names import broker_of
-from mq.stored_json import Form, forms_of
+from deltamq.mq.access_codes import NOT_READABLE, NOT_WRITABLE
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.names import broker_of
+from deltamq.mq.stored_json import Form, forms_of
 
 __all__ = [
     "ACCESS_EVENTS",

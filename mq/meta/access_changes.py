@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mq.errors import NotFound, Unavailable, Unprocessable
-from mq.meta.access import Access, AccessEvent, BrokerAccessPut, PartitionAccessPut, PartitionOf, not_writable
-from mq.meta.fold import Meta
-from mq.meta.topics import brokers_for
-from mq.names import broker_of
-from mq.routing import check_by_hand
+from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
+from deltamq.mq.meta.access import Access, AccessEvent, BrokerAccessPut, PartitionAccessPut, PartitionOf, not_writable
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.topics import brokers_for
+from deltamq.mq.names import broker_of
+from deltamq.mq.routing import check_by_hand
 
 __all__ = ["brokers_for_new", "check_routes", "check_targets", "decide_broker_access", "decide_partition_access"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal, get_args
 
-from mq.order_limits import RING_LOAD_PERCENT_MAX, RING_POINTS
+from deltamq.mq.order_limits import RING_LOAD_PERCENT_MAX, RING_POINTS
 
 __all__ = ["STRATEGIES", "Allocation", "Strategy", "allocate", "moves", "ring_load_max"]
 

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
-from mq.errors import Corrupt, Fenced
-from mq.stored_json import Form, forms_of
+from deltamq.mq.errors import Corrupt, Fenced
+from deltamq.mq.stored_json import Form, forms_of
 
 __all__ = [
     "BROKER_EVENTS",

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
-from mq.errors import Unavailable
-from mq.stored_json import Form, forms_of
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.stored_json import Form, forms_of
 
 __all__ = [
     "FEATURE_EVENTS",

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
 
-from mq.auth import AUTH_EVENTS, AuthEvent, AuthState
-from mq.errors import Corrupt
-from mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
-from mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
-from mq.meta.features import FEATURE_EVENTS, FeatureEvent, FeaturesState
-from mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
-from mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
-from mq.meta.online import OnlineState
-from mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
-from mq.meta.static_events import STATIC_EVENTS, MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
-from mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
-from mq.static import NO_MAPPINGS, Sealed, TopicMappings
-from mq.stored_json import Form, check_nothing_lost, corrupt_when_damaged
+from deltamq.mq.auth import AUTH_EVENTS, AuthEvent, AuthState
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
+from deltamq.mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
+from deltamq.mq.meta.features import FEATURE_EVENTS, FeatureEvent, FeaturesState
+from deltamq.mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
+from deltamq.mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
+from deltamq.mq.meta.online import OnlineState
+from deltamq.mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
+from deltamq.mq.meta.static_events import STATIC_EVENTS, MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
+from deltamq.mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
+from deltamq.mq.static import NO_MAPPINGS, Sealed, TopicMappings
+from deltamq.mq.stored_json import Form, check_nothing_lost, corrupt_when_damaged
 
 __all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 

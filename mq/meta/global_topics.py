@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mq.errors import Conflict, Unprocessable
-from mq.limits import GLOBAL_STAYS_MAX
-from mq.meta.fold import AnyEvent, Meta
-from mq.meta.static_topics import (
+from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.limits import GLOBAL_STAYS_MAX
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.static_topics import (
     StaticRequest,
     check_static_settings,
     closing_events,
     decide_put_static,
     queues_of,
 )
-from mq.meta.topic_settings import TopicSettings
-from mq.meta.topics import StaticQueues, Topic, TopicPut
-from mq.static import GlobalQueues, Stay, plan_remap, spread_queues
+from deltamq.mq.meta.topic_settings import TopicSettings
+from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut
+from deltamq.mq.static import GlobalQueues, Stay, plan_remap, spread_queues
 
 __all__ = [
     "GlobalCopy",

@@ -28,11 +28,11 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from mq.errors import Conflict, Corrupt, NotFound, Refused
-from mq.meta.group_settings import GroupRequest, GroupSettings
-from mq.names import check_group, is_system, member_name, split_member
-from mq.queue import Committed, LaneKey, Start, StartKind
-from mq.stored_json import Form, form, forms_of
+from deltamq.mq.errors import Conflict, Corrupt, NotFound, Refused
+from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
+from deltamq.mq.names import check_group, is_system, member_name, split_member
+from deltamq.mq.queue import Committed, LaneKey, Start, StartKind
+from deltamq.mq.stored_json import Form, form, forms_of
 
 __all__ = [
     "GROUP_EVENTS",

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast, get_args
 
-from mq.errors import Refused, Unprocessable
-from mq.meta.allocation import STRATEGIES, Strategy
-from mq.queue import RetryPolicy, Start, Waits, policy_from_json, policy_to_json
-from mq.queue_limits import (
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.meta.allocation import STRATEGIES, Strategy
+from deltamq.mq.queue import RetryPolicy, Start, Waits, policy_from_json, policy_to_json
+from deltamq.mq.queue_limits import (
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_DEFAULT,
     INVISIBLE_MS_MAX,
@@ -21,7 +21,7 @@ from mq.queue_limits import (
     MAX_ATTEMPTS_DEFAULT,
     MAX_ATTEMPTS_MAX,
 )
-from mq.stored_json import integer, mapping
+from deltamq.mq.stored_json import integer, mapping
 
 __all__ = ["ConsumeStrategy", "GroupRequest", "GroupSettings", "InvisibleBounds", "Ordering"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mq.meta.topics import Topic
-from mq.names import broker_of, split_member
-from mq.queue import LaneKey, RetryTopic
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.names import broker_of, split_member
+from deltamq.mq.queue import LaneKey, RetryTopic
 
 __all__ = ["lanes_of"]
 

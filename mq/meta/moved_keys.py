@@ -29,13 +29,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import Corrupt
-from mq.limits import LOGICAL_PARTITIONS
-from mq.meta.topics import Event, MetaState, TopicPut
-from mq.partitioners import Table
-from mq.routing import Route
-from mq.static import Handover
-from mq.stored_json import Form, form, forms_of
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.meta.topics import Event, MetaState, TopicPut
+from deltamq.mq.partitioners import Table
+from deltamq.mq.routing import Route
+from deltamq.mq.static import Handover
+from deltamq.mq.stored_json import Form, form, forms_of
 
 __all__ = [
     "MOVE_EVENTS",

@@ -20,9 +20,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mq.errors import Corrupt
-from mq.meta.allocation import Allocation, Strategy, allocate
-from mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, OnlineEvent, Subscription
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.allocation import Allocation, Strategy, allocate
+from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, OnlineEvent, Subscription
 
 __all__ = [
     "GroupOnline",

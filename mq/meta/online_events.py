@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from mq.meta.allocation import Allocation
-from mq.stored_json import Form, forms_of
+from deltamq.mq.meta.allocation import Allocation
+from deltamq.mq.stored_json import Form, forms_of
 
 __all__ = [
     "ONLINE_EVENTS",

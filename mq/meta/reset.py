@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mq.errors import NotFound
-from mq.meta.fold import Meta
-from mq.meta.group import GroupEvent, decide_begin, decide_reset_offsets
-from mq.meta.topics import Topic
-from mq.queue import LaneKey
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import GroupEvent, decide_begin, decide_reset_offsets
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue import LaneKey
 
 __all__ = ["decide_reset"]
 

@@ -15,8 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mq.meta.group import GroupsState
-from mq.queue import Bounds, CheckpointState, Committed, LaneKey, Life, Start, StartKind, indexes, lag_messages, life_of
+from deltamq.mq.meta.group import GroupsState
+from deltamq.mq.queue import (
+    Bounds,
+    CheckpointState,
+    Committed,
+    LaneKey,
+    Life,
+    Start,
+    StartKind,
+    indexes,
+    lag_messages,
+    life_of,
+)
 
 __all__ = [
     "Dated",

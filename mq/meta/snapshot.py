@@ -18,19 +18,19 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from mq.auth import AccessRule, AuthState, Key, Principal, Quota
-from mq.meta.access import Access, AccessState, PartitionOf
-from mq.meta.brokers import BrokersState, Host, Ownership
-from mq.meta.features import FeaturesState
-from mq.meta.fold import Meta
-from mq.meta.group import GroupsState, StoredGroup
-from mq.meta.moved_keys import MovedKeys, StoredMove
-from mq.meta.online import GroupOnline, OnlineState, TopicAllocation
-from mq.meta.online_events import OnlineClient
-from mq.meta.topics import MetaState, StoredTopic
-from mq.queue import Committed, LaneKey
-from mq.static import QueueMapping, TopicMappings
-from mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
+from deltamq.mq.auth import AccessRule, AuthState, Key, Principal, Quota
+from deltamq.mq.meta.access import Access, AccessState, PartitionOf
+from deltamq.mq.meta.brokers import BrokersState, Host, Ownership
+from deltamq.mq.meta.features import FeaturesState
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import GroupsState, StoredGroup
+from deltamq.mq.meta.moved_keys import MovedKeys, StoredMove
+from deltamq.mq.meta.online import GroupOnline, OnlineState, TopicAllocation
+from deltamq.mq.meta.online_events import OnlineClient
+from deltamq.mq.meta.topics import MetaState, StoredTopic
+from deltamq.mq.queue import Committed, LaneKey
+from deltamq.mq.static import QueueMapping, TopicMappings
+from deltamq.mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
 
 __all__ = ["MetaSnapshot"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from mq.static import QueueMapping
-from mq.stored_json import Form, forms_of
+from deltamq.mq.static import QueueMapping
+from deltamq.mq.stored_json import Form, forms_of
 
 __all__ = ["STATIC_EVENTS", "MappingPut", "MappingRemoved", "SegmentsDropped", "StaticEvent"]
 

@@ -16,17 +16,17 @@ from typing import Final, Literal
 
 import numpy as np
 
-from mq.errors import Conflict, Unprocessable
-from mq.limits import PARTITIONS_MAX
-from mq.meta.access_changes import check_targets
-from mq.meta.fold import AnyEvent, Meta
-from mq.meta.moved_keys import KeysMoved, moves_between
-from mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
-from mq.meta.topic_settings import TopicRequest, TopicSettings
-from mq.meta.topics import StaticQueues, Topic, TopicPut, refuse_other_case
-from mq.names import check_client_topic, partition_name
-from mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of
-from mq.static import (
+from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.limits import PARTITIONS_MAX
+from deltamq.mq.meta.access_changes import check_targets
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.moved_keys import KeysMoved, moves_between
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut, refuse_other_case
+from deltamq.mq.names import check_client_topic, partition_name
+from deltamq.mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of
+from deltamq.mq.static import (
     UNDECIDED,
     Lineages,
     LogicalQueue,

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
-from mq.partitioners import Partitioner
+from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
+from deltamq.mq.partitioners import Partitioner
 
 __all__ = [
     "CLEANUP_POLICY",

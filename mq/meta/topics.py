@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from mq.errors import Conflict, Corrupt, NotFound
-from mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
-from mq.names import check_client_topic
-from mq.partitioners import Partitioner
-from mq.routing import (
+from deltamq.mq.errors import Conflict, Corrupt, NotFound
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.names import check_client_topic
+from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.routing import (
     DEFAULT_PARTITIONS,
     Range,
     Route,
@@ -31,8 +31,8 @@ from mq.routing import (
     new_route,
     route_by_hand,
 )
-from mq.static import GlobalQueues, global_queue_names, queue_names
-from mq.stored_json import Form, form, forms_of
+from deltamq.mq.static import GlobalQueues, global_queue_names, queue_names
+from deltamq.mq.stored_json import Form, form, forms_of
 
 __all__ = [
     "TOPIC_EVENTS",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mq.order.authorization import Authorization, Authorizations
-from mq.order.keyed import Busy, KeyedRun
-from mq.order.orderly import (
+from deltamq.mq.order.authorization import Authorization, Authorizations
+from deltamq.mq.order.keyed import Busy, KeyedRun
+from deltamq.mq.order.orderly import (
     Fetch,
     MoveAway,
     OnFailure,
@@ -18,7 +18,7 @@ from mq.order.orderly import (
     Wait,
     Yield,
 )
-from mq.order.pull_lock import ClientLock, LockAccount, PullLocks
+from deltamq.mq.order.pull_lock import ClientLock, LockAccount, PullLocks
 
 __all__ = [
     "Authorization",

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from mq.meta import Member, OwnLease
-from mq.order_limits import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT
+from deltamq.mq.meta import Member, OwnLease
+from deltamq.mq.order_limits import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT
 
 __all__ = ["Authorization", "Authorizations"]
 

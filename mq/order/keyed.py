@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from mq.order.orderly import (
+from deltamq.mq.order.orderly import (
     CAREFUL_FROM,
     CAREFUL_MESSAGES,
     Fetch,

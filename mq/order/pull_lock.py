@@ -37,10 +37,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mq.errors import Conflict
-from mq.meta import Seat
-from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
-from mq.queue import LaneKey
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta import Seat
+from deltamq.mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
+from deltamq.mq.queue import LaneKey
 
 __all__ = ["ClientLock", "LockAccount", "LockHolder", "PullLocks"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mq.queue.buffer import Buffer
-from mq.queue.buffer_decisions import BufferSettings, Change, StoreCheckpoint
-from mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span, indexes, spans_of
-from mq.queue.checkpoint_state import CheckpointState, fold
-from mq.queue.dead_mark import (
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.buffer_decisions import BufferSettings, Change, StoreCheckpoint
+from deltamq.mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span, indexes, spans_of
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.dead_mark import (
     DeadMark,
     Deleted,
     LetterMarks,
@@ -15,7 +15,7 @@ from mq.queue.dead_mark import (
     dead_mark_from_json,
     dead_mark_to_json,
 )
-from mq.queue.delay import (
+from deltamq.mq.queue.delay import (
     DELAY_PRODUCER_PREFIX,
     Delayed,
     Drop,
@@ -27,9 +27,9 @@ from mq.queue.delay import (
     deliver_time,
     is_due,
 )
-from mq.queue.delay_mark import Cancelled, DelayMark, Ended, mark_from_json, mark_to_json
-from mq.queue.due_times import DueTimes
-from mq.queue.handle import (
+from deltamq.mq.queue.delay_mark import Cancelled, DelayMark, Ended, mark_from_json, mark_to_json
+from deltamq.mq.queue.due_times import DueTimes
+from deltamq.mq.queue.handle import (
     Handle,
     HandleKeys,
     Lease,
@@ -43,10 +43,10 @@ from mq.queue.handle import (
     open_handle,
     open_handles,
 )
-from mq.queue.keyed_pop import KeyedPop
-from mq.queue.lane import Held, Lane
-from mq.queue.lost import LostRecord
-from mq.queue.ordered_pop import (
+from deltamq.mq.queue.keyed_pop import KeyedPop
+from deltamq.mq.queue.lane import Held, Lane
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.ordered_pop import (
     CONDEMNED,
     REJECTED,
     Delivery,
@@ -56,7 +56,7 @@ from mq.queue.ordered_pop import (
     dead_producer_id,
     retry_producer_id,
 )
-from mq.queue.progress import (
+from deltamq.mq.queue.progress import (
     STREAM_PRODUCER_PREFIX,
     Bounds,
     CommitNote,
@@ -75,8 +75,8 @@ from mq.queue.progress import (
     read_position,
     reset_position,
 )
-from mq.queue.replay import Replay, retry_broker
-from mq.queue.retry import (
+from deltamq.mq.queue.replay import Replay, retry_broker
+from deltamq.mq.queue.retry import (
     DEAD_REASON_HEADER,
     Dead,
     DeadReason,
@@ -90,8 +90,8 @@ from mq.queue.retry import (
     with_reason,
     without_reason,
 )
-from mq.queue.retry_topic import DeadLetterTopic, RetryTopic, holds_marks, retry_lane
-from mq.queue.revive import (
+from deltamq.mq.queue.retry_topic import DeadLetterTopic, RetryTopic, holds_marks, retry_lane
+from deltamq.mq.queue.revive import (
     REVIVE_PRODUCER_PREFIX,
     DeadLetter,
     Decision,
@@ -110,8 +110,8 @@ from mq.queue.revive import (
     settle,
     stored_bits,
 )
-from mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
-from mq.queue.visit_order import visits
+from deltamq.mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
+from deltamq.mq.queue.visit_order import visits
 
 __all__ = [
     "CONDEMNED",

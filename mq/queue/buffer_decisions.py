@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mq.queue.checkpoint import Checkpoint, LaneKey
-from mq.queue.lane import Held
-from mq.queue_limits import (
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey
+from deltamq.mq.queue.lane import Held
+from deltamq.mq.queue_limits import (
     ACK_SETTLE_MS,
     BUCKET_MS,
     BUFFER_CHECKPOINTS_MAX,

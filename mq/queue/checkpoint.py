@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from mq.queue_limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
+from deltamq.mq.queue_limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
 
 __all__ = ["Attempts", "Checkpoint", "CheckpointKey", "LaneKey", "Pop", "Replaced", "Span", "indexes", "spans_of"]
 

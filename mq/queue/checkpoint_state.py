@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mq.queue.checkpoint import Checkpoint, CheckpointKey
-from mq.queue.revive_record import Ack, Record
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey
+from deltamq.mq.queue.revive_record import Ack, Record
 
 __all__ = ["CheckpointState", "fold", "parts_of"]
 

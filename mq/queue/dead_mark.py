@@ -15,9 +15,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from mq.errors import Corrupt
-from mq.offset_ranges import OffsetRanges
-from mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = [
     "DeadMark",

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Conflict, Unknown, Unprocessable
-from mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
+from deltamq.mq.errors import Conflict, Unknown, Unprocessable
+from deltamq.mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
 
 __all__ = [
     "DELAY_PRODUCER_PREFIX",

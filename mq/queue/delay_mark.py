@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import field
 
-from mq.errors import Corrupt
-from mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["Cancelled", "DelayMark", "Ended", "mark_from_json", "mark_to_json"]
 

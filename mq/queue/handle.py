@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from mq.errors import Conflict, Refused
-from mq.names import PartitionName, encode_path
-from mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
-from mq.queue_limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
+from deltamq.mq.errors import Conflict, Refused
+from deltamq.mq.names import PartitionName, encode_path
+from deltamq.mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
+from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 
 __all__ = [
     "Handle",

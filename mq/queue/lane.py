@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from mq.offset_ranges import OffsetRanges
-from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
-from mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
+from deltamq.mq.queue.checkpoint_state import CheckpointState
 
 __all__ = ["Held", "HeldState", "Lane"]
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from mq.queue.checkpoint import LaneKey
-from mq.queue.revive import LostReason
-from mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["LostRecord"]
 

@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from mq.errors import Conflict, Unprocessable
-from mq.offset_ranges import OffsetRanges
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, Delivered
-from mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
+from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, Delivered
+from deltamq.mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
 
 __all__ = [
     "CONDEMNED",

@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mq.errors import Conflict, Refused, Unprocessable
-from mq.offset_ranges import OffsetRanges
-from mq.queue.checkpoint import LaneKey
-from mq.queue_limits import COMMIT_METADATA_BYTES_MAX
-from mq.request_values import zoned_time
-from mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.mq.errors import Conflict, Refused, Unprocessable
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX
+from deltamq.mq.request_values import zoned_time
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = [
     "STREAM_PRODUCER_PREFIX",

@@ -10,8 +10,8 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from mq.limits import PRODUCER_REQUESTS_KEPT
-from mq.names import broker_of
+from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
+from deltamq.mq.names import broker_of
 
 __all__ = ["Replay", "retry_broker"]
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mq.backoff import Backoff
-from mq.errors import Refused, Unprocessable
-from mq.queue_limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.queue_limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
 __all__ = [
     "DEAD_REASON_HEADER",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mq.names import broker_of, partition_name
-from mq.queue.checkpoint import LaneKey
+from deltamq.mq.names import broker_of, partition_name
+from deltamq.mq.queue.checkpoint import LaneKey
 
 __all__ = ["DeadLetterTopic", "RetryTopic", "holds_marks", "retry_lane"]
 

@@ -22,11 +22,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, field
 
-from mq.errors import Corrupt
-from mq.names import PartitionName, partition_name
-from mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop, Replaced, Span
-from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
-from mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.names import PartitionName, partition_name
+from deltamq.mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop, Replaced, Span
+from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["Ack", "Done", "Record", "record_from_json", "record_to_json"]
 

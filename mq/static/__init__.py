@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from mq.static.global_progress import committed_as, global_commit_parts, global_position, global_reset_parts, shown_in
-from mq.static.global_queues import (
+from deltamq.mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
+from deltamq.mq.static.global_progress import (
+    committed_as,
+    global_commit_parts,
+    global_position,
+    global_reset_parts,
+    shown_in,
+)
+from deltamq.mq.static.global_queues import (
     GlobalQueues,
     Stay,
     global_queue_index,
@@ -12,8 +18,8 @@ from mq.static.global_queues import (
     global_queue_names,
     shown_place,
 )
-from mq.static.lineage import Handover, Lineages
-from mq.static.logical_queue import (
+from deltamq.mq.static.lineage import Handover, Lineages
+from deltamq.mq.static.logical_queue import (
     GLOBAL_BROKER,
     LOGICAL_BROKER,
     LogicalQueue,
@@ -22,8 +28,8 @@ from mq.static.logical_queue import (
     queue_name,
     queue_names,
 )
-from mq.static.placement import plan_remap, spread_queues
-from mq.static.progress import (
+from deltamq.mq.static.placement import plan_remap, spread_queues
+from deltamq.mq.static.progress import (
     SegmentOffsets,
     commit_steps,
     committed_at,
@@ -33,12 +39,12 @@ from mq.static.progress import (
     reset_steps,
     unfinished,
 )
-from mq.static.queue_mapping import QueueMapping, mappings_of
-from mq.static.reading import ReadPlace, next_after, place_of
-from mq.static.segment import UNDECIDED, Segment, not_decided
-from mq.static.stored_offsets import StoredOffsets, Stretch
-from mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
-from mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
+from deltamq.mq.static.queue_mapping import QueueMapping, mappings_of
+from deltamq.mq.static.reading import ReadPlace, next_after, place_of
+from deltamq.mq.static.segment import UNDECIDED, Segment, not_decided
+from deltamq.mq.static.stored_offsets import StoredOffsets, Stretch
+from deltamq.mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
+from deltamq.mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
 
 __all__ = [
     "GLOBAL_BROKER",

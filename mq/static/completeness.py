@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mq.static.lineage import Lineages
-from mq.static.logical_queue import LogicalQueue
-from mq.static.queue_mapping import MAPPING_VERSION, QueueMapping
+from deltamq.mq.static.lineage import Lineages
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_mapping import MAPPING_VERSION, QueueMapping
 
 __all__ = ["FaultKind", "MappingFault", "faults_of", "served_queues", "surviving_queues"]
 

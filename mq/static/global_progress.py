@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mq.static.global_queues import GlobalQueues, Stay
+from deltamq.mq.static.global_queues import GlobalQueues, Stay
 
 __all__ = ["committed_as", "global_commit_parts", "global_position", "global_reset_parts", "shown_in"]
 

@@ -19,11 +19,11 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
-from mq.limits import PARTITIONS_MAX
-from mq.static.jump import jump_above
-from mq.static.logical_queue import GLOBAL_BROKER
-from mq.static.segment import UNDECIDED
-from mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
+from deltamq.mq.limits import PARTITIONS_MAX
+from deltamq.mq.static.jump import jump_above
+from deltamq.mq.static.logical_queue import GLOBAL_BROKER
+from deltamq.mq.static.segment import UNDECIDED
+from deltamq.mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
 
 __all__ = [
     "GlobalPlace",

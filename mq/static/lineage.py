@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from mq.static.jump import jump_above
-from mq.static.logical_queue import LogicalQueue
-from mq.static.segment import UNDECIDED, Segment
+from deltamq.mq.static.jump import jump_above
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.segment import UNDECIDED, Segment
 
 __all__ = ["NO_LINEAGES", "Handover", "Lineages"]
 

@@ -16,9 +16,9 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Final
 
-from mq.limits import PARTITIONS_MAX
-from mq.static.jump import jump_above
-from mq.static.segment import Segment
+from deltamq.mq.limits import PARTITIONS_MAX
+from deltamq.mq.static.jump import jump_above
+from deltamq.mq.static.segment import Segment
 
 __all__ = [
     "GLOBAL_BROKER",

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from mq.static.logical_queue import LogicalQueue
-from mq.static.reading import place_of
-from mq.static.segment import Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.reading import place_of
+from deltamq.mq.static.segment import Segment
 
 __all__ = [
     "SegmentOffsets",

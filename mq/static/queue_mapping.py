@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mq.static.logical_queue import LogicalQueue
-from mq.static.segment import Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.segment import Segment
 
 __all__ = ["MAPPING_VERSION", "QueueMapping", "mappings_of"]
 

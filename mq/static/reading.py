@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mq.static.logical_queue import LogicalQueue
-from mq.static.segment import Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.segment import Segment
 
 __all__ = ["ReadPlace", "next_after", "place_of"]
 

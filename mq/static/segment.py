@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Unavailable
-from mq.names import broker_of
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.names import broker_of
 
 __all__ = ["UNDECIDED", "Segment", "not_decided"]
 

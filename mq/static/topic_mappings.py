@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from mq.static.logical_queue import LogicalQueue
-from mq.static.queue_mapping import Chains, QueueMapping
-from mq.static.segment import Segment
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_mapping import Chains, QueueMapping
+from deltamq.mq.static.segment import Segment
 
 __all__ = ["NO_MAPPINGS", "Sealed", "TopicMappings"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from mq.errors import NotFound, Unavailable, Unprocessable
-from mq.static.logical_queue import LogicalQueue, queue_index, queue_names
-from mq.static.segment import UNDECIDED, Segment
+from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
+from deltamq.mq.static.logical_queue import LogicalQueue, queue_index, queue_names
+from deltamq.mq.static.segment import UNDECIDED, Segment
 
 __all__ = ["SegmentOf", "ShownPlace", "TopicQueues"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey, StatisticsRecord, sums_of
-from mq.statistics.minutes import KEPT_MINUTES, Minutes
-from mq.statistics.pulled import Pulled
+from deltamq.mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey, StatisticsRecord, sums_of
+from deltamq.mq.statistics.minutes import KEPT_MINUTES, Minutes
+from deltamq.mq.statistics.pulled import Pulled
 
 __all__ = ["KEPT_MINUTES", "MINUTE_MS", "Consumed", "MinuteKey", "Minutes", "Pulled", "StatisticsRecord", "sums_of"]

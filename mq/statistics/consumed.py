@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["MINUTE_MS", "Consumed", "MinuteKey", "StatisticsRecord", "sums_of"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey
+from deltamq.mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey
 
 __all__ = ["KEPT_MINUTES", "Minutes"]
 

@@ -1,6 +1,6 @@
 """The queue in memory, for your own tests; DeltaMQ's tests use it as a model.
 
-from mq.testing import MemoryQueue
+from deltamq.mq.testing import MemoryQueue
 
 queue = MemoryQueue()
 queue.create_topic("orders")
@@ -10,6 +10,6 @@ popped = queue.pop("billing", "orders")
 
 from __future__ import annotations
 
-from mq.testing.queue import AckAnswer, MemoryQueue, Popped
+from deltamq.mq.testing.queue import AckAnswer, MemoryQueue, Popped
 
 __all__ = ["AckAnswer", "MemoryQueue", "Popped"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mq.errors import Conflict
-from mq.filters import Condition, Fields, evaluate
-from mq.meta import GroupSettings, Ordering
-from mq.offset_ranges import OffsetRanges
-from mq.queue import (
+from deltamq.mq.errors import Conflict
+from deltamq.mq.filters import Condition, Fields, evaluate
+from deltamq.mq.meta import GroupSettings, Ordering
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue import (
     REJECTED,
     Ack,
     Buffer,
@@ -41,9 +41,9 @@ from mq.queue import (
     spans_of,
     with_reason,
 )
-from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
-from mq.testing.jobs import redelivered, settle_overdue
-from mq.testing.log import MemoryLog, Origin, Row, StoredState
+from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
+from deltamq.mq.testing.jobs import redelivered, settle_overdue
+from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
 
 __all__ = ["LanePop", "MemoryBroker", "Popped"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from mq.queue import (
+from deltamq.mq.queue import (
     Buffer,
     Checkpoint,
     CheckpointKey,
@@ -31,7 +31,7 @@ from mq.queue import (
     stored_bits,
     with_reason,
 )
-from mq.testing.log import MemoryLog, Origin, Row, StoredState
+from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
 
 __all__ = [
     "DELAY_PARTITION",

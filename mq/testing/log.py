@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from mq.meta import GroupsState
-from mq.partitioners import Partitioner, slot_of
-from mq.producer import Part, ProducerWindow
-from mq.queue import Bounds, CheckpointKey, CheckpointState, Committed, LaneKey, LostReason, Record, fold
-from mq.routing import Route
+from deltamq.mq.meta import GroupsState
+from deltamq.mq.partitioners import Partitioner, slot_of
+from deltamq.mq.producer import Part, ProducerWindow
+from deltamq.mq.queue import Bounds, CheckpointKey, CheckpointState, Committed, LaneKey, LostReason, Record, fold
+from deltamq.mq.routing import Route
 
 __all__ = ["MemoryLog", "MemoryTopic", "Origin", "Row", "StoredState"]
 

@@ -19,12 +19,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from mq.errors import DeltaMQError, NotFound
-from mq.filters import parse_filter
-from mq.meta import GroupRequest, InvisibleBounds, Ordering, decide_delete_group, decide_put_group, decide_reset_offsets
-from mq.names import check_client_topic
-from mq.partitioners import Partitioner
-from mq.queue import (
+from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.filters import parse_filter
+from deltamq.mq.meta import (
+    GroupRequest,
+    InvisibleBounds,
+    Ordering,
+    decide_delete_group,
+    decide_put_group,
+    decide_reset_offsets,
+)
+from deltamq.mq.names import check_client_topic
+from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.queue import (
     BufferSettings,
     Dead,
     Handle,
@@ -46,11 +53,11 @@ from mq.queue import (
     retry_lane,
     visits,
 )
-from mq.queue_limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
-from mq.routing import new_route
-from mq.testing.broker import LanePop, MemoryBroker, Popped
-from mq.testing.jobs import delay_steps, delayed_of, revive_steps
-from mq.testing.log import MemoryTopic, Origin, Row, StoredState
+from deltamq.mq.queue_limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
+from deltamq.mq.routing import new_route
+from deltamq.mq.testing.broker import LanePop, MemoryBroker, Popped
+from deltamq.mq.testing.jobs import delay_steps, delayed_of, revive_steps
+from deltamq.mq.testing.log import MemoryTopic, Origin, Row, StoredState
 
 __all__ = ["AckAnswer", "MemoryQueue", "Popped"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.wire.dead_letters import (
+from deltamq.mq.wire.dead_letters import (
     DeadLetter,
     DeadLetters,
     DeleteLettersRequest,
@@ -10,8 +10,8 @@ from mq.wire.dead_letters import (
     ReplayRequest,
     Target,
 )
-from mq.wire.filters import FILTER_DESCRIPTION
-from mq.wire.handles import (
+from deltamq.mq.wire.filters import FILTER_DESCRIPTION
+from deltamq.mq.wire.handles import (
     AckAnswer,
     AckRequest,
     DeadAnswer,
@@ -22,8 +22,8 @@ from mq.wire.handles import (
     NackAnswer,
     NackRequest,
 )
-from mq.wire.offsets import CommitRequest, ResetRequest, StartText
-from mq.wire.order import (
+from deltamq.mq.wire.offsets import CommitRequest, ResetRequest, StartText
+from deltamq.mq.wire.order import (
     CLIENT_PATTERN,
     AsideRequest,
     HeartbeatRequest,
@@ -32,9 +32,9 @@ from mq.wire.order import (
     ReleaseRequest,
     SubscriptionRequest,
 )
-from mq.wire.pop import FAILED_KEY, POP_MESSAGES_DEFAULT, PopAnswer, PoppedMessage, PopRequest
-from mq.wire.produce import Message, ProduceAnswer, Producer, ProduceRequest, Range
-from mq.wire.stored import FetchAnswer, MessageOrigin, StoredMessage
+from deltamq.mq.wire.pop import FAILED_KEY, POP_MESSAGES_DEFAULT, PopAnswer, PoppedMessage, PopRequest
+from deltamq.mq.wire.produce import Message, ProduceAnswer, Producer, ProduceRequest, Range
+from deltamq.mq.wire.stored import FetchAnswer, MessageOrigin, StoredMessage
 
 __all__ = [
     "CLIENT_PATTERN",

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
-from mq.queue import LetterState
-from mq.queue_limits import REASON_LENGTH_MAX
-from mq.wire.stored import StoredMessage
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
+from deltamq.mq.queue import LetterState
+from deltamq.mq.queue_limits import REASON_LENGTH_MAX
+from deltamq.mq.wire.stored import StoredMessage
 
 __all__ = ["DeadLetter", "DeadLetters", "DeleteLettersRequest", "LetterFilter", "ReplayRequest", "Target"]
 

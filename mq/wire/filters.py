@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from mq.limits import FILTER_CHARS_MAX
+from deltamq.mq.limits import FILTER_CHARS_MAX
 
 __all__ = ["FILTER_DESCRIPTION", "FilterText"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, REASON_LENGTH_MAX
+from deltamq.mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, REASON_LENGTH_MAX
 
 __all__ = [
     "AckAnswer",

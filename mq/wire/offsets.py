@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.queue_limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX
+from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
+from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX
 
 __all__ = ["CommitRequest", "ResetRequest", "StartText"]
 

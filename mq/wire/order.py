@@ -7,10 +7,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
-from mq.order_limits import SUBSCRIPTIONS_MAX
-from mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
-from mq.wire.filters import FilterText
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
+from deltamq.mq.order_limits import SUBSCRIPTIONS_MAX
+from deltamq.mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
+from deltamq.mq.wire.filters import FilterText
 
 __all__ = [
     "CLIENT_PATTERN",

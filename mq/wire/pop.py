@@ -7,11 +7,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
-from mq.queue_limits import ATTEMPT_ID_LENGTH_MAX, POP_MESSAGES_MAX
-from mq.wire.filters import FilterText
-from mq.wire.handles import FailedHandle, Handles, Milliseconds
-from mq.wire.stored import MessageOrigin
+from deltamq.mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
+from deltamq.mq.queue_limits import ATTEMPT_ID_LENGTH_MAX, POP_MESSAGES_MAX
+from deltamq.mq.wire.filters import FilterText
+from deltamq.mq.wire.handles import FailedHandle, Handles, Milliseconds
+from deltamq.mq.wire.stored import MessageOrigin
 
 __all__ = ["FAILED_KEY", "POP_MESSAGES_DEFAULT", "PopAnswer", "PopRequest", "PoppedMessage"]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from mq.limits import (
+from deltamq.mq.limits import (
     HEADERS_MAX,
     KEY_BYTES_MAX,
     MESSAGE_ID_BYTES_MAX,

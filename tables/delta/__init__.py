@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.delta.actions import (
+from deltamq.tables.delta.actions import (
     ENGINE,
     Commit,
     DataFile,
@@ -12,7 +12,7 @@ from tables.delta.actions import (
     encode_fence,
     encode_rewrite,
 )
-from tables.delta.checkpoint import (
+from deltamq.tables.delta.checkpoint import (
     ForeignCheckpoint,
     LogCheckpoint,
     checkpoint_names,
@@ -22,19 +22,19 @@ from tables.delta.checkpoint import (
     write_checkpoint,
     write_hint,
 )
-from tables.delta.commit import CommitLog, LostRace
-from tables.delta.creation import check_no_data, create_table
-from tables.delta.described_file import described_file
-from tables.delta.encode import Encoded, encode_file, encode_stamped
-from tables.delta.file_stats import decoded_stats, time_ms
-from tables.delta.foreign import OUR_ENGINE, ForeignCommit, author_of, columns_of
-from tables.delta.head import can_put_back, head_key, put_back, read_head
-from tables.delta.joined_file import join_files
-from tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
-from tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS, UNGUARDED_PROTOCOL
-from tables.delta.reader import FileReader, RowCache
-from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
-from tables.delta.snapshot import (
+from deltamq.tables.delta.commit import CommitLog, LostRace
+from deltamq.tables.delta.creation import check_no_data, create_table
+from deltamq.tables.delta.described_file import described_file
+from deltamq.tables.delta.encode import Encoded, encode_file, encode_stamped
+from deltamq.tables.delta.file_stats import decoded_stats, time_ms
+from deltamq.tables.delta.foreign import OUR_ENGINE, ForeignCommit, author_of, columns_of
+from deltamq.tables.delta.head import can_put_back, head_key, put_back, read_head
+from deltamq.tables.delta.joined_file import join_files
+from deltamq.tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
+from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS, UNGUARDED_PROTOCOL
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
+from deltamq.tables.delta.snapshot import (
     LOG_KEEP,
     ORPHAN_KEEP,
     CommitLost,
@@ -46,7 +46,7 @@ from tables.delta.snapshot import (
     read_commit,
     start,
 )
-from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, one_batch, table_of
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped, one_batch, table_of
 
 __all__ = [
     "ENGINE",

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from mq.errors import Corrupt
-from mq.producer import Part, part_from_json, part_to_json
-from tables.delta.foreign import OUR_ENGINE, foreign_commit
-from tables.delta.protocol import MESSAGE_PROTOCOL, is_guarded
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.producer import Part, part_from_json, part_to_json
+from deltamq.tables.delta.foreign import OUR_ENGINE, foreign_commit
+from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, is_guarded
 
 __all__ = [
     "FENCE_APP_PREFIX",

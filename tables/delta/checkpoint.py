@@ -21,11 +21,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.errors import Corrupt
-from tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, DataFile, data_file, fence_of, file_action
-from tables.delta.protocol import MESSAGE_PROTOCOL, UNGUARDED_PROTOCOL, is_guarded
-from tables.paths import LOG_FOLDER
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, DataFile, data_file, fence_of, file_action
+from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, UNGUARDED_PROTOCOL, is_guarded
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = [
     "ForeignCheckpoint",

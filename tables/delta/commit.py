@@ -29,16 +29,24 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
-from tables.clock import Clock
-from tables.delta.actions import Commit, NewCommit, commit_name, encode_guard
-from tables.delta.head import put_back
-from tables.delta.protocol import MESSAGE_TABLE_SETTINGS
-from tables.delta.snapshot import LOG_KEEP, CommitLost, Snapshot, load, log_versions, newest_own_copy, read_commit
-from tables.failpoints import failpoint
-from tables.paths import LOG_FOLDER
-from tables.settings import STALE_FRACTION, LogSettings
-from tables.store import FileMissing, NotDurable, Store
+from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta.actions import Commit, NewCommit, commit_name, encode_guard
+from deltamq.tables.delta.head import put_back
+from deltamq.tables.delta.protocol import MESSAGE_TABLE_SETTINGS
+from deltamq.tables.delta.snapshot import (
+    LOG_KEEP,
+    CommitLost,
+    Snapshot,
+    load,
+    log_versions,
+    newest_own_copy,
+    read_commit,
+)
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.settings import STALE_FRACTION, LogSettings
+from deltamq.tables.store import FileMissing, NotDurable, Store
 
 __all__ = ["CommitLog", "LostRace"]
 

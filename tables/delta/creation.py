@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from mq.errors import Corrupt
-from tables.delta.actions import commit_name, encode_create
-from tables.paths import LOG_FOLDER
-from tables.store import Store
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.actions import commit_name, encode_create
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store import Store
 
 __all__ = ["check_no_data", "create_table"]
 

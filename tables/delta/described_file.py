@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.errors import Corrupt
-from tables.delta.actions import DataFile
-from tables.delta.encode import bounds_of, checksums, deliver_bounds, new_file
-from tables.paths import start_of_data_file
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.encode import bounds_of, checksums, deliver_bounds, new_file
+from deltamq.tables.paths import start_of_data_file
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["described_file"]
 

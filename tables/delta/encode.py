@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mq.limits import KIB, MIB
-from mq.producer import Part, part_to_json
-from tables.delta.actions import DataFile
-from tables.delta.native_parquet import WrittenFile
-from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_few_stamped
-from tables.delta.stamped import Stamped
-from tables.paths import data_file_name
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.mq.limits import KIB, MIB
+from deltamq.mq.producer import Part, part_to_json
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.native_parquet import WrittenFile
+from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_few_stamped
+from deltamq.tables.delta.stamped import Stamped
+from deltamq.tables.paths import data_file_name
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["APPENDED_BYTES_MAX", "PARTS_KEY", "Encoded", "encode_file", "encode_stamped", "half_full"]
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mq.errors import Corrupt
+from deltamq.mq.errors import Corrupt
 
 __all__ = [
     "OUR_ENGINE",

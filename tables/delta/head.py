@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from mq.errors import Corrupt
-from tables.delta.actions import Commit, commit_name, parse_commit
-from tables.paths import LOG_FOLDER
-from tables.store import HEAD, FileMissing, Store
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.actions import Commit, commit_name, parse_commit
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store import HEAD, FileMissing, Store
 
 __all__ = ["can_put_back", "head_key", "put_back", "read_head"]
 

@@ -15,10 +15,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.limits import MIB
-from mq.producer import Part
-from tables.delta.actions import DataFile
-from tables.delta.encode import (
+from deltamq.mq.limits import MIB
+from deltamq.mq.producer import Part
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.encode import (
     APPENDED_BYTES_MAX,
     Encoded,
     footer_start,
@@ -26,9 +26,9 @@ from tables.delta.encode import (
     half_full,
     key_values_of,
 )
-from tables.delta.file_stats import decoded_stats, time_ms
-from tables.delta.moved_groups import Footer, joined_footer, read_footer
-from tables.paths import data_file_name
+from deltamq.tables.delta.file_stats import decoded_stats, time_ms
+from deltamq.tables.delta.moved_groups import Footer, joined_footer, read_footer
+from deltamq.tables.paths import data_file_name
 
 __all__ = ["join_files"]
 

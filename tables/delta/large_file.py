@@ -9,10 +9,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.limits import MIB
-from mq.producer import Part
-from tables.delta.actions import DataFile
-from tables.delta.encode import (
+from deltamq.mq.limits import MIB
+from deltamq.mq.producer import Part
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.encode import (
     Bounds,
     Encoded,
     bounds_of,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tables.delta.varints import varint, zigzag
+from deltamq.tables.delta.varints import varint, zigzag
 
 __all__ = ["Footer", "joined_footer", "read_footer"]
 

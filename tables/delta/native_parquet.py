@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from mq.limits import KIB, MIB
-from tables.compiled import library_path
+from deltamq.mq.limits import KIB, MIB
+from deltamq.tables.compiled import library_path
 
 __all__ = [
     "Leaves",

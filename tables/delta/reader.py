@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.errors import Corrupt
-from mq.limits import KIB
-from mq.producer import Part, part_from_json
-from tables.delta.actions import DataFile
-from tables.delta.encode import PARTS_KEY, footer_start, group_edges
-from tables.schema import MESSAGE_SCHEMA
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import KIB
+from deltamq.mq.producer import Part, part_from_json
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.encode import PARTS_KEY, footer_start, group_edges
+from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["FileReader", "RowCache"]
 

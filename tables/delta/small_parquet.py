@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tables.column_ends import text_bytes
-from tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WrittenFile, native_writer
-from tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
-from tables.delta.varints import varint, zigzag
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.column_ends import text_bytes
+from deltamq.tables.delta.native_parquet import Leaves, NativeLeaf, NativeShape, WrittenFile, native_writer
+from deltamq.tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
+from deltamq.tables.delta.varints import varint, zigzag
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = [
     "SMALL_FILE_ROWS_MAX",

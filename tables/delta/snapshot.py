@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from mq.errors import Corrupt, NotFound, Unavailable
-from tables.delta.actions import Commit, DataFile, commit_name, parse_commit
-from tables.delta.checkpoint import ForeignCheckpoint, LogCheckpoint, read_checkpoint, read_checkpoint_file
-from tables.delta.foreign import check_metadata
-from tables.delta.head import can_put_back, head_key, read_head
-from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import Corrupt, NotFound, Unavailable
+from deltamq.tables.delta.actions import Commit, DataFile, commit_name, parse_commit
+from deltamq.tables.delta.checkpoint import ForeignCheckpoint, LogCheckpoint, read_checkpoint, read_checkpoint_file
+from deltamq.tables.delta.foreign import check_metadata
+from deltamq.tables.delta.head import can_put_back, head_key, read_head
+from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = [
     "LOG_KEEP",

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.sequences import Earlier
-from mq.sequences import Sequence as MessageSequence
-from tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
-from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
+from deltamq.mq.sequences import Earlier
+from deltamq.mq.sequences import Sequence as MessageSequence
+from deltamq.tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
+from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
 
 __all__ = ["ID_PREFIX", "ProducerStamp", "RowsPart", "Stamped", "one_batch", "table_of"]
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from mq.errors import OffsetMismatch, Unavailable
-from mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
-from mq.producer import Part
-from tables.clock import Clock
-from tables.delta import Encoded, NewCommit, RowsPart, Stamped, encode_append, encode_stamped
-from tables.log.batch import Appended, MessageIds, appended, only, repeats, requests, with_numbers
-from tables.log.fences import check_fences
-from tables.log.publish import Publisher
-from tables.log.requests import Requests
-from tables.log.state import LogState
-from tables.log.tail import Tail
+from deltamq.mq.errors import OffsetMismatch, Unavailable
+from deltamq.mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
+from deltamq.mq.producer import Part
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import Encoded, NewCommit, RowsPart, Stamped, encode_append, encode_stamped
+from deltamq.tables.log.batch import Appended, MessageIds, appended, only, repeats, requests, with_numbers
+from deltamq.tables.log.fences import check_fences
+from deltamq.tables.log.publish import Publisher
+from deltamq.tables.log.requests import Requests
+from deltamq.tables.log.state import LogState
+from deltamq.tables.log.tail import Tail
 
 __all__ = ["Appender"]
 

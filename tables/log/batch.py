@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mq.producer import Part, ProducerSeen, overlap
-from mq.sequences import number_of
-from tables.delta import ProducerStamp, RowsPart, Stamped
+from deltamq.mq.producer import Part, ProducerSeen, overlap
+from deltamq.mq.sequences import number_of
+from deltamq.tables.delta import ProducerStamp, RowsPart, Stamped
 
 __all__ = ["Appended", "Batch", "MessageIds", "appended", "only", "repeats", "requests", "with_numbers"]
 

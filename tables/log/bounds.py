@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mq.limits import OFFSET_MAX, PRODUCERS_MAX
+from deltamq.mq.limits import OFFSET_MAX, PRODUCERS_MAX
 
 __all__ = ["BOUNDS", "LogBounds"]
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from itertools import takewhile
 
-from tables.clock import Clock
+from deltamq.tables.clock import Clock
 
 __all__ = ["DeadFiles"]
 

@@ -17,12 +17,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from mq.errors import Fenced
-from tables.clock import Clock
-from tables.delta import NewCommit, encode_fence
-from tables.failpoints import failpoint
-from tables.log.publish import Publisher
-from tables.log.state import LogState
+from deltamq.mq.errors import Fenced
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import NewCommit, encode_fence
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log.publish import Publisher
+from deltamq.tables.log.state import LogState
 
 __all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "ROUTE_FENCE", "check_fences", "put_up_fence"]
 

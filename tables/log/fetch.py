@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tables.column_ends import ends_of, text_bytes
+from deltamq.tables.column_ends import ends_of, text_bytes
 
 __all__ = [
     "FetchStatus",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tables.clock import Clock
-from tables.delta import Commit, CommitLog, DataFile, Snapshot, load
-from tables.settings import LogSettings
-from tables.store import Store
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import Commit, CommitLog, DataFile, Snapshot, load
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store import Store
 
 __all__ = ["LogFollower"]
 

@@ -14,11 +14,11 @@ from itertools import takewhile
 
 import pyarrow as pa
 
-from mq.errors import DeltaMQError
-from mq.producer import Part, ProducerSeen
-from mq.sequences import OutOfSequence
-from tables.clock import Clock
-from tables.delta import (
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.producer import Part, ProducerSeen
+from deltamq.mq.sequences import OutOfSequence
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import (
     ORPHAN_KEEP,
     Commit,
     CommitLog,
@@ -31,26 +31,26 @@ from tables.delta import (
     Snapshot,
     one_batch,
 )
-from tables.failpoints import failpoint
-from tables.log.appender import Appender
-from tables.log.batch import Appended, Batch
-from tables.log.bounds import BOUNDS, LogBounds
-from tables.log.dead_files import DeadFiles
-from tables.log.fences import put_up_fence
-from tables.log.fetch import Fetched
-from tables.log.publish import Publisher, keys_of
-from tables.log.races import Races
-from tables.log.reader import Born, LogReader
-from tables.log.requests import Requests
-from tables.log.rewrite import Removed, Rewrite
-from tables.log.state import LogState, PartitionStats
-from tables.log.tail import Tail, TailBudget
-from tables.log.upkeep import Upkeep
-from tables.paths import PartitionRef
-from tables.settings import STALE_FRACTION, Flush, LogSettings
-from tables.stop import StopOnCorrupt
-from tables.store import Store, Unsynced, blocking
-from tables.turn import Turn
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log.appender import Appender
+from deltamq.tables.log.batch import Appended, Batch
+from deltamq.tables.log.bounds import BOUNDS, LogBounds
+from deltamq.tables.log.dead_files import DeadFiles
+from deltamq.tables.log.fences import put_up_fence
+from deltamq.tables.log.fetch import Fetched
+from deltamq.tables.log.publish import Publisher, keys_of
+from deltamq.tables.log.races import Races
+from deltamq.tables.log.reader import Born, LogReader
+from deltamq.tables.log.requests import Requests
+from deltamq.tables.log.rewrite import Removed, Rewrite
+from deltamq.tables.log.state import LogState, PartitionStats
+from deltamq.tables.log.tail import Tail, TailBudget
+from deltamq.tables.log.upkeep import Upkeep
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.settings import STALE_FRACTION, Flush, LogSettings
+from deltamq.tables.stop import StopOnCorrupt
+from deltamq.tables.store import Store, Unsynced, blocking
+from deltamq.tables.turn import Turn
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from mq.errors import NotFound
-from mq.limits import MIB
-from tables.log.fetch import Fetched, FetchStatus
-from tables.log.log import PartitionLog
+from deltamq.mq.errors import NotFound
+from deltamq.mq.limits import MIB
+from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.log.log import PartitionLog
 
 __all__ = ["NotStored", "pages"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.errors import DeltaMQError
-from mq.limits import MIB
-from tables.log.fetch import FetchStatus, one_record_batch
-from tables.log.log import PartitionLog
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.limits import MIB
+from deltamq.tables.log.fetch import FetchStatus, one_record_batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["Picked", "TooMuch", "pick"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mq.errors import DeltaMQError, Unknown
-from tables.clock import Clock
-from tables.delta import Commit, CommitLog, DataFile, Encoded, NewCommit, commit_name
-from tables.paths import LOG_FOLDER
-from tables.store import NotDurable, Store, Unsynced
+from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import Commit, CommitLog, DataFile, Encoded, NewCommit, commit_name
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store import NotDurable, Store, Unsynced
 
 __all__ = ["Publisher", "keys_of"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from mq.errors import Unavailable
-from tables.delta import LostRace
-from tables.store import Work
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.delta import LostRace
+from deltamq.tables.store import Work
 
 __all__ = ["Races"]
 

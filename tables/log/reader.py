@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.errors import Corrupt
-from mq.limits import TIME_US_MAX
-from tables.delta import DataFile, FileReader
-from tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, status_of
-from tables.log.state import LogState
-from tables.log.tail import Tail
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import TIME_US_MAX
+from deltamq.tables.delta import DataFile, FileReader
+from deltamq.tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, status_of
+from deltamq.tables.log.state import LogState
+from deltamq.tables.log.tail import Tail
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["Born", "LogReader", "offset_at"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
-from mq.producer import Part, ProducerSeen, ProducerWindow
-from tables.delta import Commit, DataFile, FileReader, Snapshot
+from deltamq.mq.producer import Part, ProducerSeen, ProducerWindow
+from deltamq.tables.delta import Commit, DataFile, FileReader, Snapshot
 
 __all__ = ["Requests"]
 

@@ -19,12 +19,12 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from mq.errors import Corrupt
-from mq.producer import Part
-from tables.clock import Clock
-from tables.delta import DataFile, Encoded, NewCommit, encode_large_file, encode_rewrite
-from tables.log.publish import Publisher
-from tables.log.state import LogState
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.producer import Part
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import DataFile, Encoded, NewCommit, encode_large_file, encode_rewrite
+from deltamq.tables.log.publish import Publisher
+from deltamq.tables.log.state import LogState
 
 __all__ = ["Removed", "Rewrite", "delete_before"]
 

@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tables.delta import DataFile
+from deltamq.tables.delta import DataFile
 
 __all__ = ["WINDOW_FILES", "final_end", "plan_rollup"]
 

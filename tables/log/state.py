@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from mq.errors import Corrupt
-from tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
-from tables.paths import PartitionRef
-from tables.stop import StopOnCorrupt
-from tables.turn import Turn
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.stop import StopOnCorrupt
+from deltamq.tables.turn import Turn
 
 __all__ = ["LogState", "PartitionStats"]
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from mq.limits import PRODUCER_WINDOW_MS
-from tables.log.log import PartitionLog
-from tables.log.paging import pages
-from tables.paths import PartitionRef
+from deltamq.mq.limits import PRODUCER_WINDOW_MS
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.paths import PartitionRef
 
 __all__ = ["REMEMBERED_MS", "StoredRequests"]
 

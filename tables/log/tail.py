@@ -16,8 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from tables.delta import Stamped, table_of
-from tables.log.fetch import weight_of, weight_of_batch
+from deltamq.tables.delta import Stamped, table_of
+from deltamq.tables.log.fetch import weight_of, weight_of_batch
 
 __all__ = ["Tail", "TailBudget"]
 

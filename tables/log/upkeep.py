@@ -22,11 +22,11 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from mq.errors import Corrupt
-from mq.limits import MIB
-from mq.producer import Part
-from tables.clock import Clock
-from tables.delta import (
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import MIB
+from deltamq.mq.producer import Part
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import (
     GROUP_BYTES_MAX,
     LOG_KEEP,
     ORPHAN_KEEP,
@@ -40,12 +40,12 @@ from tables.delta import (
     log_versions,
     write_checkpoint,
 )
-from tables.log.dead_files import DeadFiles
-from tables.log.rollup import WINDOW_FILES, final_end, plan_rollup
-from tables.log.state import LogState
-from tables.paths import LOG_FOLDER
-from tables.settings import LogSettings
-from tables.store import TEMP_PREFIX, Store
+from deltamq.tables.log.dead_files import DeadFiles
+from deltamq.tables.log.rollup import WINDOW_FILES, final_end, plan_rollup
+from deltamq.tables.log.state import LogState
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store import TEMP_PREFIX, Store
 
 __all__ = ["Upkeep"]
 

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mq.errors import Corrupt, DeltaMQError, Refused
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.delta import (
+from deltamq.mq.errors import Corrupt, DeltaMQError, Refused
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.delta import (
     LOG_KEEP,
     MESSAGE_PROTOCOL,
     MESSAGE_TABLE_SETTINGS,
@@ -23,13 +23,13 @@ from tables.delta import (
     load,
     log_versions,
 )
-from tables.log.bounds import BOUNDS, LogBounds
-from tables.log.log import PartitionLog
-from tables.log.tail import TailBudget
-from tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
-from tables.schema import DELTA_SCHEMA
-from tables.settings import LogSettings
-from tables.store import LocalStore, ObjectStore, OsFiles, PoolingFiles, Store, Unsynced, make_root, probe
+from deltamq.tables.log.bounds import BOUNDS, LogBounds
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.tail import TailBudget
+from deltamq.tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
+from deltamq.tables.schema import DELTA_SCHEMA
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store import LocalStore, ObjectStore, OsFiles, PoolingFiles, Store, Unsynced, make_root, probe
 
 __all__ = ["Warehouse", "refs"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tables.ops.compaction_plan import RETENTION_PART, TAIL_FILES_MAX, CompactionTargets, plan_compaction
-from tables.ops.compactor import Compacted, Compactor
-from tables.ops.job_runs import (
+from deltamq.tables.ops.compaction_plan import RETENTION_PART, TAIL_FILES_MAX, CompactionTargets, plan_compaction
+from deltamq.tables.ops.compactor import Compacted, Compactor
+from deltamq.tables.ops.job_runs import (
     IDLE_RECORD_S,
     LastRun,
     RunningRun,
@@ -14,9 +14,9 @@ from tables.ops.job_runs import (
     runs_folder,
     seconds_behind,
 )
-from tables.ops.offset_counts import RowCount, count_offsets, finding_of
-from tables.ops.repairs import RepairKind, find_repair, repair
-from tables.ops.verification import Finding, Gravity, inspect, verify
+from deltamq.tables.ops.offset_counts import RowCount, count_offsets, finding_of
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import Finding, Gravity, inspect, verify
 
 __all__ = [
     "IDLE_RECORD_S",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mq.errors import Corrupt
-from tables.delta import (
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta import (
     ForeignCheckpoint,
     check_checkpoint_file,
     checkpoint_names,
@@ -14,8 +14,8 @@ from tables.delta import (
     read_checkpoint,
     write_hint,
 )
-from tables.paths import LOG_FOLDER
-from tables.store import FileMissing, Store
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = [
     "checkpoint_faults",

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tables.delta import DataFile
+from deltamq.tables.delta import DataFile
 
 __all__ = ["RETENTION_PART", "TAIL_FILES_MAX", "CompactionTargets", "plan_compaction"]
 

@@ -19,15 +19,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from mq.errors import Corrupt
-from mq.producer import Part
-from tables.clock import Clock
-from tables.delta import DataFile, Encoded, FileReader, RowCache, encode_large_file, join_files
-from tables.failpoints import failpoint
-from tables.log import PartitionLog
-from tables.ops.compaction_plan import TAIL_FILES_MAX
-from tables.settings import LogSettings
-from tables.store import Store
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.producer import Part
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta import DataFile, Encoded, FileReader, RowCache, encode_large_file, join_files
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.ops.compaction_plan import TAIL_FILES_MAX
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store import Store
 
 __all__ = ["Compacted", "Compactor"]
 

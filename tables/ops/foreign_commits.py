@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mq.errors import Corrupt
-from mq.offset_ranges import OffsetRanges
-from tables.delta import DataFile, ForeignCommit, Snapshot, commit_name, log_versions, read_commit
-from tables.paths import LOG_FOLDER
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.tables.delta import DataFile, ForeignCommit, Snapshot, commit_name, log_versions, read_commit
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["TakenBack", "find_taken_back"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tables.store import FileMissing, Store
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = [
     "IDLE_RECORD_S",

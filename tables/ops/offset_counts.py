@@ -13,10 +13,10 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mq.errors import Corrupt
-from tables.delta import DataFile, FileReader, RowCache, Snapshot, load
-from tables.paths import PartitionRef
-from tables.store import Store
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta import DataFile, FileReader, RowCache, Snapshot, load
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.store import Store
 
 __all__ = ["Count", "RowCount", "count_offsets", "finding_of"]
 

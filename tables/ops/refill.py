@@ -23,8 +23,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.errors import Corrupt
-from tables.delta import (
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta import (
     Commit,
     DataFile,
     LogCheckpoint,
@@ -34,8 +34,8 @@ from tables.delta import (
     log_versions,
     read_commit,
 )
-from tables.paths import LOG_FOLDER, start_of_data_file
-from tables.store import FileMissing, Store
+from deltamq.tables.paths import LOG_FOLDER, start_of_data_file
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["Refill", "find_refill"]
 

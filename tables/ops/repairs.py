@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Corrupt, Unprocessable
-from tables.delta import (
+from deltamq.mq.errors import Corrupt, Unprocessable
+from deltamq.tables.delta import (
     Commit,
     CommitLost,
     FileReader,
@@ -42,8 +42,8 @@ from tables.delta import (
     start,
     write_checkpoint,
 )
-from tables.log import Warehouse
-from tables.ops.checkpoints import (
+from deltamq.tables.log import Warehouse
+from deltamq.tables.ops.checkpoints import (
     checkpoint_faults,
     checkpoint_keys,
     newest_checkpoint,
@@ -51,10 +51,10 @@ from tables.ops.checkpoints import (
     write_own_hint,
     wrong_for_others,
 )
-from tables.ops.foreign_commits import find_taken_back
-from tables.ops.refill import find_refill
-from tables.paths import LOG_FOLDER, PartitionRef
-from tables.store import FileMissing, Store
+from deltamq.tables.ops.foreign_commits import find_taken_back
+from deltamq.tables.ops.refill import find_refill
+from deltamq.tables.paths import LOG_FOLDER, PartitionRef
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["Repair", "RepairKind", "find_repair", "repair"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Corrupt, DeltaMQError, Unavailable
-from tables.delta import (
+from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
+from deltamq.tables.delta import (
     Commit,
     DataFile,
     FileReader,
@@ -36,10 +36,10 @@ from tables.delta import (
     read_head,
     start,
 )
-from tables.log import Warehouse
-from tables.ops.checkpoints import checkpoint_faults, checkpoint_keys, newest_checkpoint, own_checkpoints
-from tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
-from tables.store import FileMissing, Store
+from deltamq.tables.log import Warehouse
+from deltamq.tables.ops.checkpoints import checkpoint_faults, checkpoint_keys, newest_checkpoint, own_checkpoints
+from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = ["Finding", "Gravity", "Progress", "inspect", "verify"]
 

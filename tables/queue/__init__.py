@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tables.queue.dead_marks import LETTER_STATES, DeadMarks, add_marks, mark_ranges, states_at, states_between
-from tables.queue.delay_marks import DelayMarks, LogTail
-from tables.queue.delay_targets import DelayTargets
-from tables.queue.delay_times import DeliverTimes
-from tables.queue.delayed_rows import producer_in_delay, with_destination
-from tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_of_lists
-from tables.queue.lane_states import LaneStates
-from tables.queue.lost_fences import put_up_fences
-from tables.queue.merge_plan import (
+from deltamq.tables.queue.dead_marks import LETTER_STATES, DeadMarks, add_marks, mark_ranges, states_at, states_between
+from deltamq.tables.queue.delay_marks import DelayMarks, LogTail
+from deltamq.tables.queue.delay_targets import DelayTargets
+from deltamq.tables.queue.delay_times import DeliverTimes
+from deltamq.tables.queue.delayed_rows import producer_in_delay, with_destination
+from deltamq.tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_of_lists
+from deltamq.tables.queue.lane_states import LaneStates
+from deltamq.tables.queue.lost_fences import put_up_fences
+from deltamq.tables.queue.merge_plan import (
     MERGED_TABLES,
     MergePlan,
     PlannedRange,
@@ -23,10 +23,10 @@ from tables.queue.merge_plan import (
     read_plan,
     watermark,
 )
-from tables.queue.metadata import MetaFollower, MetaLog, read_meta
-from tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
-from tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
-from tables.queue.records import (
+from deltamq.tables.queue.metadata import MetaFollower, MetaLog, read_meta
+from deltamq.tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
+from deltamq.tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
+from deltamq.tables.queue.records import (
     audit_records_of,
     lost_records_of,
     offset_records_of,
@@ -40,9 +40,9 @@ from tables.queue.records import (
     rows_of_statistics,
     statistics_of,
 )
-from tables.queue.recovery import Follower, LogCursor, ProgressFollower, Recovered, recover, recover_progress
-from tables.queue.redelivery_rows import again, forwarded, sent_back, with_reason
-from tables.queue.refs import (
+from deltamq.tables.queue.recovery import Follower, LogCursor, ProgressFollower, Recovered, recover, recover_progress
+from deltamq.tables.queue.redelivery_rows import again, forwarded, sent_back, with_reason
+from deltamq.tables.queue.refs import (
     AUDIT,
     DELAY,
     DELAY_MARKS,
@@ -61,10 +61,10 @@ from tables.queue.refs import (
     revive_refs,
     system_ref,
 )
-from tables.queue.retention import Retained, Retention
-from tables.queue.sealing import seal_moves
-from tables.queue.segment_retention import drop_segments
-from tables.queue.waiting import WaitingIndex
+from deltamq.tables.queue.retention import Retained, Retention
+from deltamq.tables.queue.sealing import seal_moves
+from deltamq.tables.queue.segment_retention import drop_segments
+from deltamq.tables.queue.waiting import WaitingIndex
 
 __all__ = [
     "AT_ONCE",

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.names import broker_of
-from mq.queue import DeadMark, LetterMarks
-from tables.log import PartitionLog, Warehouse, pages
-from tables.paths import PartitionRef
-from tables.queue.delay_marks import LogTail
-from tables.queue.records import dead_marks_of
-from tables.queue.refs import dead_ref
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import DeadMark, LetterMarks
+from deltamq.tables.log import PartitionLog, Warehouse, pages
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.delay_marks import LogTail
+from deltamq.tables.queue.records import dead_marks_of
+from deltamq.tables.queue.refs import dead_ref
 
 __all__ = [
     "LETTER_STATES",

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.offset_ranges import OffsetRanges
-from mq.queue import Cancelled, DelayMark
-from tables.log import PartitionLog, Warehouse, pages
-from tables.paths import PartitionRef
-from tables.queue.records import delay_marks_of
-from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue import Cancelled, DelayMark
+from deltamq.tables.log import PartitionLog, Warehouse, pages
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.records import delay_marks_of
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 
 __all__ = ["DelayMarks", "LogTail", "ended_below", "void_marks_below"]
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from mq.meta import AccessState, Topic
-from mq.queue import Delayed
-from tables.log import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE, PartitionLog, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.placement import Placement
-from tables.queue.sealing import seal_moves
+from deltamq.mq.meta import AccessState, Topic
+from deltamq.mq.queue import Delayed
+from deltamq.tables.log import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE, PartitionLog, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.placement import Placement
+from deltamq.tables.queue.sealing import seal_moves
 
 __all__ = ["DelayTargets"]
 

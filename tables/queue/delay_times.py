@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.errors import Corrupt, Unavailable
-from tables.delta import DataFile, RowCache, decoded_stats, time_ms
-from tables.log import PartitionLog
-from tables.queue.delay_marks import DelayMarks
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.tables.delta import DataFile, RowCache, decoded_stats, time_ms
+from deltamq.tables.log import PartitionLog
+from deltamq.tables.queue.delay_marks import DelayMarks
 
 __all__ = ["DeliverTimes"]
 

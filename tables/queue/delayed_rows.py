@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mq.meta import Topic
-from tables.schema import ORIGIN, TIME
+from deltamq.mq.meta import Topic
+from deltamq.tables.schema import ORIGIN, TIME
 
 __all__ = ["producer_in_delay", "with_destination"]
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.errors import Unprocessable
-from mq.queue import deliver_time
-from tables.schema import TIME
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.queue import deliver_time
+from deltamq.tables.schema import TIME
 
 __all__ = ["AT_ONCE", "Times", "times_of_columns", "times_of_lists"]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.queue import CheckpointKey, CheckpointState, LaneKey
-from tables.state import LANE_KEY, states_of_rows
+from deltamq.mq.queue import CheckpointKey, CheckpointState, LaneKey
+from deltamq.tables.state import LANE_KEY, states_of_rows
 
 __all__ = ["LaneStates", "Live", "lane_states"]
 

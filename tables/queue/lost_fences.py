@@ -7,11 +7,11 @@ the lost one did.
 
 from __future__ import annotations
 
-from mq.meta import Meta
-from mq.names import broker_of
-from tables.log import RESET_FENCE, ROUTE_FENCE, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.placement import fence_epochs_of
+from deltamq.mq.meta import Meta
+from deltamq.mq.names import broker_of
+from deltamq.tables.log import RESET_FENCE, ROUTE_FENCE, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.placement import fence_epochs_of
 
 __all__ = ["put_up_fences"]
 

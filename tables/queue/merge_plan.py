@@ -21,10 +21,10 @@ from typing import Final
 
 import msgspec
 
-from mq.errors import Corrupt, Unavailable
-from tables.paths import PartitionRef, Space
-from tables.state import CONSUMER_OFFSETS, GROUP_STATISTICS, LOST_MESSAGES, POP_CHECKPOINTS, state_transactions
-from tables.store import FileMissing, NotDurable, Store
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.state import CONSUMER_OFFSETS, GROUP_STATISTICS, LOST_MESSAGES, POP_CHECKPOINTS, state_transactions
+from deltamq.tables.store import FileMissing, NotDurable, Store
 
 __all__ = [
     "MERGED_TABLES",

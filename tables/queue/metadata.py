@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
-from mq.meta import (
+from deltamq.mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
+from deltamq.mq.meta import (
     AnyEvent,
     Event,
     GroupEvent,
@@ -39,13 +39,13 @@ from mq.meta import (
     event_to_json,
     parts_told,
 )
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
-from tables.log import Batch, LogFollower, NotStored, Warehouse, pages
-from tables.paths import PartitionRef, Space
-from tables.schema import INGEST_SCHEMA
-from tables.settings import Flush
-from tables.store import Store
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
+from deltamq.tables.log import Batch, LogFollower, NotStored, Warehouse, pages
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.schema import INGEST_SCHEMA
+from deltamq.tables.settings import Flush
+from deltamq.tables.store import Store
 
 __all__ = ["META_PARTITION", "MetaFollower", "MetaLog", "read_meta"]
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from mq.errors import Corrupt, Unavailable
-from mq.queue_limits import REVIVE_QUEUES
-from tables.delta import RowCache, decoded_stats, time_ms
-from tables.paths import PartitionRef
-from tables.queue.merge_plan import merged_stops
-from tables.state import (
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.delta import RowCache, decoded_stats, time_ms
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.merge_plan import merged_stops
+from deltamq.tables.state import (
     CHECKPOINT_COLUMNS,
     CHECKPOINT_KEY,
     POP_CHECKPOINTS,
@@ -34,7 +34,7 @@ from tables.state import (
     read_state_log,
     state_version,
 )
-from tables.store import Store
+from deltamq.tables.store import Store
 
 __all__ = ["CheckpointTable", "OpenCheckpoints"]
 

@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import NotFound, Unavailable
-from mq.meta import Access, AccessState, BrokersState, Meta, MovedKeys, Topic, not_writable, queues_of
-from mq.names import broker_of
-from mq.partitioners import Partitioner, Table, kafka_table, slot_of
-from mq.static import TopicQueues, is_queue_name
-from tables.log import BROKER_FENCE, ROUTE_FENCE
+from deltamq.mq.errors import NotFound, Unavailable
+from deltamq.mq.meta import Access, AccessState, BrokersState, Meta, MovedKeys, Topic, not_writable, queues_of
+from deltamq.mq.names import broker_of
+from deltamq.mq.partitioners import Partitioner, Table, kafka_table, slot_of
+from deltamq.mq.static import TopicQueues, is_queue_name
+from deltamq.tables.log import BROKER_FENCE, ROUTE_FENCE
 
 __all__ = ["FenceEpochs", "Placement", "fence_epochs_of"]
 

@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from mq.audit import AuditRecord
-from mq.audit import record_from_json as audit_from_json
-from mq.audit import record_to_json as audit_to_json
-from mq.errors import Corrupt
-from mq.queue import (
+from deltamq.mq.audit import AuditRecord
+from deltamq.mq.audit import record_from_json as audit_from_json
+from deltamq.mq.audit import record_to_json as audit_to_json
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue import (
     DeadMark,
     DelayMark,
     LostRecord,
@@ -33,8 +33,8 @@ from mq.queue import (
     record_from_json,
     record_to_json,
 )
-from mq.statistics import StatisticsRecord
-from tables.schema import INGEST_SCHEMA, TIME
+from deltamq.mq.statistics import StatisticsRecord
+from deltamq.tables.schema import INGEST_SCHEMA, TIME
 
 __all__ = [
     "audit_records_of",

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.names import broker_of
-from mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committed_of, fold
-from tables.log import NotStored, PartitionLog, Warehouse, pages
-from tables.paths import PartitionRef
-from tables.queue.lane_states import LaneStates, lane_states
-from tables.queue.merge_plan import Stops, merged_stops
-from tables.queue.records import offset_records_of, records_of
-from tables.queue.refs import OFFSETS, revive_refs, system_ref
-from tables.state import (
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committed_of, fold
+from deltamq.tables.log import NotStored, PartitionLog, Warehouse, pages
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.lane_states import LaneStates, lane_states
+from deltamq.tables.queue.merge_plan import Stops, merged_stops
+from deltamq.tables.queue.records import offset_records_of, records_of
+from deltamq.tables.queue.refs import OFFSETS, revive_refs, system_ref
+from deltamq.tables.state import (
     CHECKPOINT_COLUMNS,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
@@ -37,7 +37,7 @@ from tables.state import (
     read_state,
     states_of_rows,
 )
-from tables.store import Store
+from deltamq.tables.store import Store
 
 __all__ = ["Follower", "LogCursor", "ProgressFollower", "Recovered", "recover", "recover_progress"]
 

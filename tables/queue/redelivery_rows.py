@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.queue import DEAD_REASON_HEADER, without_reason
-from tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
+from deltamq.mq.queue import DEAD_REASON_HEADER, without_reason
+from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
 
 __all__ = ["again", "forwarded", "sent_back", "with_reason"]
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.names import partition_name
-from mq.queue import DeadLetterTopic, RetryTopic, holds_marks
-from mq.queue_limits import REVIVE_QUEUES
-from tables.paths import PartitionRef, Space
+from deltamq.mq.names import partition_name
+from deltamq.mq.queue import DeadLetterTopic, RetryTopic, holds_marks
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.paths import PartitionRef, Space
 
 __all__ = [
     "AUDIT",

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from mq.errors import DeltaMQError
-from mq.meta import Lag, Removal, decide_removal, is_old, lags_of
-from mq.queue import Bounds
-from tables.config_sections import RetentionSettings
-from tables.delta import DataFile, PartitionNotFound, Snapshot, load
-from tables.log import PartitionLog, Removed, Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.retention_rules import RetainedPartition, Rule, Rules
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import Lag, Removal, decide_removal, is_old, lags_of
+from deltamq.mq.queue import Bounds
+from deltamq.tables.config_sections import RetentionSettings
+from deltamq.tables.delta import DataFile, PartitionNotFound, Snapshot, load
+from deltamq.tables.log import PartitionLog, Removed, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.retention_rules import RetainedPartition, Rule, Rules
 
 __all__ = ["Retained", "Retention"]
 

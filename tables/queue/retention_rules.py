@@ -26,9 +26,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow.compute as pc
 
-from mq.errors import DeltaMQError
-from mq.limits import RETENTION_MS_DEFAULT
-from mq.meta import (
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.limits import RETENTION_MS_DEFAULT
+from deltamq.mq.meta import (
     Dated,
     Hold,
     Meta,
@@ -41,17 +41,17 @@ from mq.meta import (
     progress_of,
     readers_of,
 )
-from mq.names import broker_of
-from mq.queue import CheckpointState, LaneKey, RetryTopic, Start
-from tables.config_sections import RetentionSettings
-from tables.delta import DataFile, FileReader, RowCache, decoded_stats, time_ms
-from tables.log import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.dead_marks import void_dead_marks_below
-from tables.queue.delay_marks import ended_below, void_marks_below
-from tables.queue.merge_plan import merged_to
-from tables.queue.recovery import Follower, recover_progress
-from tables.queue.refs import (
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import CheckpointState, LaneKey, RetryTopic, Start
+from deltamq.tables.config_sections import RetentionSettings
+from deltamq.tables.delta import DataFile, FileReader, RowCache, decoded_stats, time_ms
+from deltamq.tables.log import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.dead_marks import void_dead_marks_below
+from deltamq.tables.queue.delay_marks import ended_below, void_marks_below
+from deltamq.tables.queue.merge_plan import merged_to
+from deltamq.tables.queue.recovery import Follower, recover_progress
+from deltamq.tables.queue.refs import (
     AUDIT,
     DELAY,
     DELAY_MARKS,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mq.meta import Meta, MoveEvent, Topic, decide_seal
-from tables.failpoints import failpoint
-from tables.log import ROUTE_FENCE, PartitionLog
-from tables.queue.metadata import MetaLog
+from deltamq.mq.meta import Meta, MoveEvent, Topic, decide_seal
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import ROUTE_FENCE, PartitionLog
+from deltamq.tables.queue.metadata import MetaLog
 
 __all__ = ["seal_moves"]
 

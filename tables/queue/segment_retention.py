@@ -20,18 +20,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mq.errors import DeltaMQError
-from mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, progress_of, queues_of
-from mq.names import PartitionName, broker_of
-from mq.queue import RetryTopic
-from mq.static import Segment
-from tables.delta import PartitionNotFound, load
-from tables.failpoints import failpoint
-from tables.log import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.recovery import recover_progress
-from tables.queue.refs import lives_of_retry
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, progress_of, queues_of
+from deltamq.mq.names import PartitionName, broker_of
+from deltamq.mq.queue import RetryTopic
+from deltamq.mq.static import Segment
+from deltamq.tables.delta import PartitionNotFound, load
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.log import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.recovery import recover_progress
+from deltamq.tables.queue.refs import lives_of_retry
 
 __all__ = ["DroppedSegments", "drop_segments"]
 

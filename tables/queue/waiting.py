@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.errors import Corrupt
-from mq.queue import Delayed
-from tables.log import PartitionLog, pages, pick
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue import Delayed
+from deltamq.tables.log import PartitionLog, pages, pick
 
 __all__ = ["DUE_KEPT_MS", "WAITING_MESSAGES_MAX", "WaitingIndex", "delayed_of"]
 

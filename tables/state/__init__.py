@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tables.state.rows import (
+from deltamq.tables.state.rows import (
     CHECKPOINT_COLUMNS,
     OFFSET_COLUMNS,
     Progress,
@@ -10,7 +10,7 @@ from tables.state.rows import (
     rows_of_committed,
     states_of_rows,
 )
-from tables.state.schema import (
+from deltamq.tables.state.schema import (
     ACLS,
     ACLS_SCHEMA,
     ALLOCATIONS,
@@ -49,10 +49,17 @@ from tables.state.schema import (
     TOPICS,
     TOPICS_SCHEMA,
 )
-from tables.state.signature import signature
-from tables.state.table import StateLog, open_state_log, read_state, read_state_log, state_transactions, state_version
-from tables.state.taken_back import is_whole, take_back
-from tables.state.upkeep import sweep_state
+from deltamq.tables.state.signature import signature
+from deltamq.tables.state.table import (
+    StateLog,
+    open_state_log,
+    read_state,
+    read_state_log,
+    state_transactions,
+    state_version,
+)
+from deltamq.tables.state.taken_back import is_whole, take_back
+from deltamq.tables.state.upkeep import sweep_state
 
 __all__ = [
     "ACLS",

@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.names import broker_of
-from mq.queue import (
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import (
     Attempts,
     Checkpoint,
     CheckpointKey,
@@ -26,8 +26,8 @@ from mq.queue import (
     Pop,
     Span,
 )
-from tables.schema import TIME
-from tables.state.schema import CONSUMER_OFFSETS_SCHEMA
+from deltamq.tables.schema import TIME
+from deltamq.tables.state.schema import CONSUMER_OFFSETS_SCHEMA
 
 __all__ = ["CHECKPOINT_COLUMNS", "OFFSET_COLUMNS", "committed_of_rows", "rows_of_committed", "states_of_rows"]
 

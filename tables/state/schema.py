@@ -25,9 +25,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from mq.queue import Delivered
-from mq.statistics import Consumed
-from tables.schema import TIME
+from deltamq.mq.queue import Delivered
+from deltamq.mq.statistics import Consumed
+from deltamq.tables.schema import TIME
 
 __all__ = [
     "ACLS",

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tables.delta import OUR_ENGINE, author_of, columns_of
+from deltamq.tables.delta import OUR_ENGINE, author_of, columns_of
 
 __all__ = ["Actions", "foreign_change", "is_ours", "signature", "signed_after"]
 

@@ -22,12 +22,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.errors import Corrupt, Unavailable
-from tables.delta import UNGUARDED_PROTOCOL, create_table
-from tables.paths import LOG_FOLDER
-from tables.schema import delta_schema
-from tables.state.signature import foreign_change, is_ours, signed_after
-from tables.store import FileMissing, Store
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.tables.delta import UNGUARDED_PROTOCOL, create_table
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.schema import delta_schema
+from deltamq.tables.state.signature import foreign_change, is_ours, signed_after
+from deltamq.tables.store import FileMissing, Store
 
 __all__ = [
     "State",

@@ -17,10 +17,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from mq.errors import Conflict
-from tables.delta import ENGINE, UNGUARDED_PROTOCOL
-from tables.state.signature import signature
-from tables.state.table import (
+from deltamq.mq.errors import Conflict
+from deltamq.tables.delta import ENGINE, UNGUARDED_PROTOCOL
+from deltamq.tables.state.signature import signature
+from deltamq.tables.state.table import (
     StateLog,
     apply_commit,
     commit_key,
@@ -28,7 +28,7 @@ from tables.state.table import (
     log_versions_of,
     read_actions,
 )
-from tables.store import Store
+from deltamq.tables.store import Store
 
 __all__ = ["is_whole", "take_back"]
 

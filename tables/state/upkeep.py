@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tables.paths import LOG_FOLDER
-from tables.state.table import read_state_log
-from tables.store import Store
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.state.table import read_state_log
+from deltamq.tables.store import Store
 
 __all__ = ["DATA_KEEP_MS", "LOG_KEEP_MS", "sweep_state"]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tables.store.file_pool import PoolingFiles
-from tables.store.file_system import Failed
-from tables.store.handle_secret import handle_keys
-from tables.store.host_lock import HostLocks
-from tables.store.local import HEAD, TEMP_PREFIX, LocalStore, OsFiles, make_root
-from tables.store.native import NativePool, native_library
-from tables.store.object import ObjectStore
-from tables.store.publishing import Work, blocking
-from tables.store.store import FileMissing, NotDurable, Store, probe
-from tables.store.unsynced import Unsynced
-from tables.store.waits import waited_s
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.file_system import Failed
+from deltamq.tables.store.handle_secret import handle_keys
+from deltamq.tables.store.host_lock import HostLocks
+from deltamq.tables.store.local import HEAD, TEMP_PREFIX, LocalStore, OsFiles, make_root
+from deltamq.tables.store.native import NativePool, native_library
+from deltamq.tables.store.object import ObjectStore
+from deltamq.tables.store.publishing import Work, blocking
+from deltamq.tables.store.store import FileMissing, NotDurable, Store, probe
+from deltamq.tables.store.unsynced import Unsynced
+from deltamq.tables.store.waits import waited_s
 
 __all__ = [
     "HEAD",

@@ -29,13 +29,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from mq.limits import KIB
-from tables.failpoints import any_armed
-from tables.store.disk_sync import sync_whole
-from tables.store.file_system import Failed, Publication
-from tables.store.local import OsFiles
-from tables.store.native import NativePublication, OpenFile, create_natively, native_library, open_dead_natively
-from tables.store.publishing import awaited
+from deltamq.mq.limits import KIB
+from deltamq.tables.failpoints import any_armed
+from deltamq.tables.store.disk_sync import sync_whole
+from deltamq.tables.store.file_system import Failed, Publication
+from deltamq.tables.store.local import OsFiles
+from deltamq.tables.store.native import NativePublication, OpenFile, create_natively, native_library, open_dead_natively
+from deltamq.tables.store.publishing import awaited
 
 __all__ = ["PoolingFiles"]
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from mq.errors import Refused, Unavailable, Unknown
-from mq.queue import HandleKeys
-from mq.stored_json import corrupt_when_damaged, to_json
-from tables.store.store import FileMissing, Store
+from deltamq.mq.errors import Refused, Unavailable, Unknown
+from deltamq.mq.queue import HandleKeys
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
+from deltamq.tables.store.store import FileMissing, Store
 
 __all__ = ["handle_keys"]
 

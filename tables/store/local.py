@@ -19,14 +19,14 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
-from tables.failpoints import failpoint
-from tables.store.disk_sync import sync_whole
-from tables.store.file_system import CommitStep, Failed, FileSystem, Publication
-from tables.store.publish import publish_in_steps
-from tables.store.store import FileMissing, ListedFile, NotDurable, StoreUnsafe
-from tables.store.trash import Trash
-from tables.store.waits import waiting
+from deltamq.mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store.disk_sync import sync_whole
+from deltamq.tables.store.file_system import CommitStep, Failed, FileSystem, Publication
+from deltamq.tables.store.publish import publish_in_steps
+from deltamq.tables.store.store import FileMissing, ListedFile, NotDurable, StoreUnsafe
+from deltamq.tables.store.trash import Trash
+from deltamq.tables.store.waits import waiting
 
 __all__ = ["HEAD", "TEMP_PREFIX", "LocalStore", "OsFiles", "make_root"]
 

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tables.compiled import library_path
-from tables.store.file_system import CommitStep, Failed, Publication
-from tables.store.waits import add_wait
+from deltamq.tables.compiled import library_path
+from deltamq.tables.store.file_system import CommitStep, Failed, Publication
+from deltamq.tables.store.waits import add_wait
 
 __all__ = [
     "NativePool",

@@ -15,10 +15,10 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import ObjectStore as Remote
 from obstore.store import from_url
 
-from mq.errors import Unavailable, Unknown
-from tables.failpoints import failpoint
-from tables.store.store import FileMissing, ListedFile, put_in_turn, sparse_buffer
-from tables.store.waits import waiting
+from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store.store import FileMissing, ListedFile, put_in_turn, sparse_buffer
+from deltamq.tables.store.waits import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta

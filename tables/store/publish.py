@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 
-from tables.failpoints import failpoint
-from tables.store.file_system import CommitStep, Failed, FileSystem, Publication
+from deltamq.tables.failpoints import failpoint
+from deltamq.tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 
 __all__ = ["publish_in_steps"]
 

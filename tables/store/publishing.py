@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from tables.store.file_system import Failed
+from deltamq.tables.store.file_system import Failed
 
 __all__ = ["Publishing", "Work", "awaited", "blocking"]
 

@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from mq.errors import NotFound, Unavailable, Unknown
-from tables.failpoints import failpoint
+from deltamq.mq.errors import NotFound, Unavailable, Unknown
+from deltamq.tables.failpoints import failpoint
 
 __all__ = [
     "FileMissing",

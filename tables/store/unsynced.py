@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
-from tables.store.store import FileMissing, Store
+from deltamq.tables.store.store import FileMissing, Store
 
 __all__ = ["Unsynced"]
 

@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pytest
 
-from api.log import Partition
-from mq.routing import new_route
-from mq.static.logical_queue import queue_name
+from deltamq.api.log import Partition
+from deltamq.mq.routing import new_route
+from deltamq.mq.static.logical_queue import queue_name
 from tests.api.running import ARROW, Api, Reply
 
 __all__ = ["AsStatic", "is_static"]

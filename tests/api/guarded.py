@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from api.first_start import make_administrator
-from api.ports import REAL, Ports
-from tables.oidc_settings import OidcSettings
+from deltamq.api.first_start import make_administrator
+from deltamq.api.ports import REAL, Ports
+from deltamq.tables.oidc_settings import OidcSettings
 from tests.api.running import Api, Reply, config_for, running
 
 __all__ = ["SECRET", "Guarded", "guarded"]

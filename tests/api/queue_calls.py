@@ -11,20 +11,20 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from api.ports import REAL, Ports
-from mq.limits import WAIT_MS_MAX
-from mq.names import broker_of
-from mq.queue.checkpoint import LaneKey
-from mq.queue.checkpoint_state import CheckpointState
-from mq.queue.progress import Committed
-from tables.config import Config
-from tables.config_sections import QueueSettings
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef
-from tables.queue.recovery import recover
-from tables.queue.refs import dead_ref, retry_ref
-from tables.store.store import Store
+from deltamq.api.ports import REAL, Ports
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.progress import Committed
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import QueueSettings
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.recovery import recover
+from deltamq.tables.queue.refs import dead_ref, retry_ref
+from deltamq.tables.store.store import Store
 from tests.api.as_static import AsStatic
 from tests.api.running import ARROW, JSON, Api, Reply, config_for, running
 from tests.queue_engines import revive_job

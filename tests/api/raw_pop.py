@@ -7,7 +7,7 @@ import socket
 from contextlib import closing
 from typing import Any
 
-from mq.limits import WAIT_MS_MAX
+from deltamq.mq.limits import WAIT_MS_MAX
 from tests.api.running import Api
 
 __all__ = ["RawPop"]

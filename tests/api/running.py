@@ -16,14 +16,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from api.app import App, create_app
-from api.log import Partition
-from api.ports import REAL, Ports
-from api.serve import Server, bind
-from api.service import Service
-from api.tls import server_context
-from tables.config import Config
-from tables.config_sections import ServiceSettings, WarehouseSettings
+from deltamq.api.app import App, create_app
+from deltamq.api.log import Partition
+from deltamq.api.ports import REAL, Ports
+from deltamq.api.serve import Server, bind
+from deltamq.api.service import Service
+from deltamq.api.tls import server_context
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import ServiceSettings, WarehouseSettings
 
 __all__ = ["ARROW", "JSON", "NDJSON", "PROBLEM", "Api", "Reply", "arrow_stream", "config_for", "running", "until"]
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from mq.meta.fold import AnyEvent, Meta
-from mq.meta.static_topics import queues_of
-from mq.static import LogicalQueue
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.static_topics import queues_of
+from deltamq.mq.static import LogicalQueue
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
 from tests.api.running import Api, Reply
 from tests.faulty_store import FaultyStore, failing
 

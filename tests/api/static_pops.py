@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from api.host import HostedTopic
-from api.service import Service
-from mq.errors import Fenced
-from mq.meta import AnyEvent, Meta, Topic
-from mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
-from mq.meta.topic_settings import TopicRequest
-from mq.static import LogicalQueue
-from mq.static.logical_queue import queue_name
-from tables.log.batch import Batch
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.api.host import HostedTopic
+from deltamq.api.service import Service
+from deltamq.mq.errors import Fenced
+from deltamq.mq.meta import AnyEvent, Meta, Topic
+from deltamq.mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.static import LogicalQueue
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.running import Api
 
 __all__ = ["Static", "queue_name"]

@@ -8,11 +8,11 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
-from mq.meta.topic_settings import TopicRequest
-from mq.static.logical_queue import LogicalQueue, queue_name
-from mq.static.topic_queues import TopicQueues
-from tables.log.log import PartitionLog
+from deltamq.mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.tables.log.log import PartitionLog
 from tests.api.running import Api
 from tests.rows import batch
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.front import Front
+from deltamq.api.front import Front
 
 PATHS = [
     ("POST", "/v1/topics/orders/messages"),

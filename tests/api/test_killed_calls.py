@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mq.queue.delay_mark import Cancelled
-from mq.queue.retry import DEAD_REASON_HEADER
-from tables.log.batch import Batch
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.queue.records import delay_marks_of
-from tables.queue.refs import DELAY, DELAY_MARKS, dead_ref, system_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.mq.queue.delay_mark import Cancelled
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.records import delay_marks_of
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, dead_ref, system_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.test_serve import Process, serving
 
 BROKERS = ("broker-a", "broker-b")

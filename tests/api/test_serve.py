@@ -20,11 +20,11 @@ from typing import IO, Any
 import pytest
 from click.testing import CliRunner
 
-from api.serve import serve_command
-from tables.config import conf_folder, load
+from deltamq.api.serve import serve_command
+from deltamq.tables.config import conf_folder, load
 from tests.forked import Forked, run_forked
 
-COMMAND = [sys.executable, "-c", "from api.serve import serve_command; serve_command()"]
+COMMAND = [sys.executable, "-c", "from deltamq.api.serve import serve_command; serve_command()"]
 
 
 class Process:
@@ -92,7 +92,7 @@ def _new(arguments: list[str], log: str) -> subprocess.Popen[str]:
 
 
 def _forked(arguments: list[str], log: IO[str]) -> Forked:
-    return Forked("mq.client.cli", "serve", *arguments, log=log)
+    return Forked("deltamq.mq.client.cli", "serve", *arguments, log=log)
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
     for warehouse, told in ((str(occupied), "file"), ("ftp://host/x", "ftp:// is not supported")):
-        ended = run_forked("mq.client.cli", "serve", "--warehouse", warehouse, "--port", "0")
+        ended = run_forked("deltamq.mq.client.cli", "serve", "--warehouse", warehouse, "--port", "0")
         assert ended.returncode != 0 and ended.stdout == ""
         (line,) = [line for line in ended.stderr.splitlines() if "event=start_failed" in line]
         assert told in line and "Traceback" not in ended.stderr

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from unittest.mock import patch
 
-from tables.log.log import PartitionLog
+from deltamq.tables.log.log import PartitionLog
 from tests.api.running import JSON, Api, config_for, running, until
 
 

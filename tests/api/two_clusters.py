@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from api.ports import REAL, Ports
-from tables.config import Config
+from deltamq.api.ports import REAL, Ports
+from deltamq.tables.config import Config
 from tests.api.running import Api, Reply, config_for, running
 from tests.free_ports import free_port
 

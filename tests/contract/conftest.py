@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tables.log.bounds import BOUNDS, LogBounds
-from tables.log.warehouse import Warehouse
-from tables.store.store import MemoryStore
+from deltamq.tables.log.bounds import BOUNDS, LogBounds
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.store.store import MemoryStore
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
 
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from mq.errors import Unknown
-from mq.meta.topics import Event, MetaState, decide_delete_topic
-from tables.queue.metadata import MetaLog
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Unknown
+from deltamq.mq.meta.topics import Event, MetaState, decide_delete_topic
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.store.store import MemoryStore
 from tests.forked import SERVER
 
 __all__ = ["AB", "ForgetfulStore", "Open", "delete", "killed", "race"]

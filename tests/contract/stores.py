@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tables.store.file_pool import PoolingFiles
-from tables.store.local import LocalStore
-from tables.store.store import MemoryStore, Store
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import MemoryStore, Store
 
 __all__ = ["STORES", "OpenAgain", "opened_again"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tables.log.fetch import FetchStatus
-from tables.log.rewrite import Removed, delete_before
-from tables.ops.verification import Gravity, verify
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.rewrite import Removed, delete_before
+from deltamq.tables.ops.verification import Gravity, verify
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.contract.test_delete_below import SETTINGS, Process, Start, numbered, status
 from tests.rows import all_bodies, batch

@@ -9,13 +9,13 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from tables.log.fetch import FetchStatus
-from tables.log.log import PartitionLog
-from tables.log.rewrite import Removed
-from tables.log.warehouse import Warehouse
-from tables.ops.verification import Gravity, verify
-from tables.settings import LogSettings
-from tables.store.store import Store
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.rewrite import Removed
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import Store
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server

@@ -8,22 +8,22 @@ from contextlib import closing
 
 import pytest
 
-from jobs.queue.due_in_tasks import DueShard
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span
-from mq.queue.checkpoint_state import fold
-from mq.queue.revive import due
-from mq.queue.revive_record import Ack, Done, Record
-from mq.queue_limits import ACK_SETTLE_MS
-from tables.delta.reader import RowCache
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.queue.open_checkpoints import OpenCheckpoints
-from tables.queue.records import records_of, rows_of_records
-from tables.queue.recovery import LogCursor
-from tables.queue.refs import revive_ref
-from tables.state.rows import states_of_rows
-from tables.state.schema import POP_CHECKPOINTS
-from tables.store.store import MemoryStore
+from deltamq.jobs.queue.due_in_tasks import DueShard
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span
+from deltamq.mq.queue.checkpoint_state import fold
+from deltamq.mq.queue.revive import due
+from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.open_checkpoints import OpenCheckpoints
+from deltamq.tables.queue.records import records_of, rows_of_records
+from deltamq.tables.queue.recovery import LogCursor
+from deltamq.tables.queue.refs import revive_ref
+from deltamq.tables.state.rows import states_of_rows
+from deltamq.tables.state.schema import POP_CHECKPOINTS
+from deltamq.tables.store.store import MemoryStore
 from tests.merged_checkpoints import MergedCheckpoints
 
 BROKERS = ("a", "b")

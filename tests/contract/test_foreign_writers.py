@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tables.delta.checkpoint import checkpoint_name
-from tables.delta.creation import create_table
-from tables.delta.foreign import ForeignCommit
-from tables.delta.protocol import UNGUARDED_PROTOCOL
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.repairs import RepairKind, find_repair, repair
-from tables.ops.verification import Gravity, verify
-from tables.schema import DELTA_SCHEMA
-from tables.settings import LogSettings
+from deltamq.tables.delta.checkpoint import checkpoint_name
+from deltamq.tables.delta.creation import create_table
+from deltamq.tables.delta.foreign import ForeignCommit
+from deltamq.tables.delta.protocol import UNGUARDED_PROTOCOL
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.schema import DELTA_SCHEMA
+from deltamq.tables.settings import LogSettings
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 
 OpenWarehouse = Callable[..., Warehouse]

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.queue.buffer import Buffer
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span
-from mq.queue.checkpoint_state import CheckpointState
-from mq.queue.lane import Lane
-from mq.queue.progress import Committed
-from tables.queue.lane_states import LaneStates, lane_states
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.progress import Committed
+from deltamq.tables.queue.lane_states import LaneStates, lane_states
 from tests.checkpoint_rows import rows_of_states
 
 LANES = [LaneKey("id", group, retry, partition) for group in "gh" for retry in (False, True) for partition in ("p@a",)]

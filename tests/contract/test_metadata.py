@@ -9,22 +9,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.errors import Conflict, Corrupt, NotFound, Unavailable
-from mq.meta import AnyEvent, Meta
-from mq.meta.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
-from mq.meta.group import GroupEvent, decide_put_group, decide_reset_offsets
-from mq.meta.group_settings import GroupRequest
-from mq.meta.moved_keys import moves_of
-from mq.meta.online import TopicPartitions, decide_heartbeat
-from mq.meta.online_events import Subscription
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Event, MetaState, TopicDeleted, decide_delete_topic, decide_put_topic
-from mq.queue.checkpoint import LaneKey
-from tables import failpoints
-from tables.log.batch import Batch
-from tables.log.bounds import LogBounds
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import META_PARTITION, MetaLog
+from deltamq.mq.errors import Conflict, Corrupt, NotFound, Unavailable
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
+from deltamq.mq.meta.group import GroupEvent, decide_put_group, decide_reset_offsets
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.moved_keys import moves_of
+from deltamq.mq.meta.online import TopicPartitions, decide_heartbeat
+from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Event, MetaState, TopicDeleted, decide_delete_topic, decide_put_topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.tables import failpoints
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.bounds import LogBounds
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import META_PARTITION, MetaLog
 from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.errors import Corrupt, NotFound
-from mq.meta import AnyEvent, Meta
-from mq.meta.brokers import Host, decide_register, decide_renew
-from mq.meta.snapshot import MetaSnapshot
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Event, MetaState, decide_put_topic
-from tables import failpoints
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import META_PARTITION, MetaLog, read_meta
+from deltamq.mq.errors import Corrupt, NotFound
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.brokers import Host, decide_register, decide_renew
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
+from deltamq.tables import failpoints
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import META_PARTITION, MetaLog, read_meta
 from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 EVERY = 10

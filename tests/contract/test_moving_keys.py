@@ -18,24 +18,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from api.host.fencing import passes
-from mq.errors import Fenced
-from mq.meta import AnyEvent, Meta
-from mq.meta.brokers import Host, decide_register, decide_takeover
-from mq.meta.moved_keys import decide_seal, first_blocked, moves_of
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_put_topic
-from mq.names import broker_of
-from mq.partitioners import logical_partition
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.fences import BROKER_FENCE, ROUTE_FENCE
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.placement import Placement
-from tables.store.store import MemoryStore
+from deltamq.api.host.fencing import passes
+from deltamq.mq.errors import Fenced
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.brokers import Host, decide_register, decide_takeover
+from deltamq.mq.meta.moved_keys import decide_seal, first_blocked, moves_of
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.partitioners import logical_partition
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fences import BROKER_FENCE, ROUTE_FENCE
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.placement import Placement
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import all_rows
 from tests.set_clock import SetClock

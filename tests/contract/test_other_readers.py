@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from mq.errors import Unknown
-from tables.delta.actions import commit_name
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.schema import INTERNAL_SCHEMA
-from tables.settings import LogSettings
+from deltamq.mq.errors import Unknown
+from deltamq.tables.delta.actions import commit_name
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.schema import INTERNAL_SCHEMA
+from deltamq.tables.settings import LogSettings
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_rows, batch
 from tests.set_clock import SetClock

@@ -7,21 +7,21 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from mq.errors import Corrupt, Unavailable
-from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
-from mq.queue.progress import Committed, OffsetRecord
-from mq.queue.revive_record import Ack, Done
-from tables.delta.reader import RowCache
-from tables.log.batch import Batch
-from tables.log.bounds import LogBounds
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef
-from tables.queue.open_checkpoints import OpenCheckpoints
-from tables.queue.records import rows_of_offset_records, rows_of_records
-from tables.queue.recovery import Follower, recover
-from tables.queue.refs import OFFSETS, revive_ref, system_ref
-from tables.schema import INGEST_SCHEMA
-from tables.state.schema import POP_CHECKPOINTS
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.mq.queue.revive_record import Ack, Done
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.bounds import LogBounds
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.open_checkpoints import OpenCheckpoints
+from deltamq.tables.queue.records import rows_of_offset_records, rows_of_records
+from deltamq.tables.queue.recovery import Follower, recover
+from deltamq.tables.queue.refs import OFFSETS, revive_ref, system_ref
+from deltamq.tables.schema import INGEST_SCHEMA
+from deltamq.tables.state.schema import POP_CHECKPOINTS
 from tests.merged_checkpoints import MergedCheckpoints
 
 AB = ("a", "b")

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from mq.errors import Corrupt
-from mq.queue.checkpoint import CheckpointKey, LaneKey
-from mq.queue.progress import CommitNote, Committed, OffsetRecord
-from mq.queue.revive_record import Ack
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.merge_plan import (
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
+from deltamq.mq.queue.progress import CommitNote, Committed, OffsetRecord
+from deltamq.mq.queue.revive_record import Ack
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.merge_plan import (
     MergePlan,
     PlannedRange,
     app_id,
@@ -30,16 +30,16 @@ from tables.queue.merge_plan import (
     read_plan,
     watermark,
 )
-from tables.queue.records import rows_of_offset_records, rows_of_records
-from tables.queue.recovery import Follower, recover
-from tables.queue.refs import OFFSETS, revive_ref, system_ref
-from tables.schema import TIME
-from tables.state.rows import rows_of_committed
-from tables.state.schema import CONSUMER_OFFSETS, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
-from tables.state.signature import signature
-from tables.state.table import read_state, read_state_log, state_transactions, state_version
-from tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
-from tables.store.local import LocalStore
+from deltamq.tables.queue.records import rows_of_offset_records, rows_of_records
+from deltamq.tables.queue.recovery import Follower, recover
+from deltamq.tables.queue.refs import OFFSETS, revive_ref, system_ref
+from deltamq.tables.schema import TIME
+from deltamq.tables.state.rows import rows_of_committed
+from deltamq.tables.state.schema import CONSUMER_OFFSETS, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from deltamq.tables.state.signature import signature
+from deltamq.tables.state.table import read_state, read_state_log, state_transactions, state_version
+from deltamq.tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
+from deltamq.tables.store.local import LocalStore
 from tests.contract.test_recovery import CHECKPOINT, LANE
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("when", TIME)])

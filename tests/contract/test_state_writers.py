@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 
-from tables.state.signature import signature
-from tables.state.table import StateLog, read_state, read_state_log, state_version
-from tables.state.taken_back import is_whole, take_back
-from tables.store.local import LocalStore
+from deltamq.tables.state.signature import signature
+from deltamq.tables.state.table import StateLog, read_state, read_state_log, state_version
+from deltamq.tables.state.taken_back import is_whole, take_back
+from deltamq.tables.store.local import LocalStore
 
 FOLDER = "state/numbers"
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])

@@ -22,16 +22,16 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from mq.errors import Unavailable, Unknown
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse, open_store
-from tables.settings import LogSettings
-from tables.store import file_pool as recycle
-from tables.store.file_pool import PoolingFiles
-from tables.store.local import HEAD, LocalStore, OsFiles
-from tables.store.object import ObjectStore
-from tables.store.publishing import blocking
-from tables.store.store import FileMissing, ListedFile, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
+from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse, open_store
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store import file_pool as recycle
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.local import HEAD, LocalStore, OsFiles
+from deltamq.tables.store.object import ObjectStore
+from deltamq.tables.store.publishing import blocking
+from deltamq.tables.store.store import FileMissing, ListedFile, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server
@@ -520,7 +520,7 @@ def test_an_unfinished_pool_is_removed_if_it_is_old_and_nobody_holds_its_lock(tm
 
 
 def test_a_folder_that_leads_out_of_the_warehouse_is_refused(tmp_path: Path) -> None:
-    from mq.errors import Corrupt
+    from deltamq.mq.errors import Corrupt
 
     root, outside = tmp_path / "wh", tmp_path / "wh-evil"
     outside.mkdir()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mq import Admin
+from deltamq import Admin
 
 __all__ = ["PREFIX", "create"]
 

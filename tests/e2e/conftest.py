@@ -55,7 +55,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
         job.wait_for("until Ctrl-C")
         yield job
         left = job.processes()
-        assert [line for line in job.commands() if "jobs.flights" in line] == [], "only service and jobs continue"
+        assert [line for line in job.commands() if "deltamq.jobs.flights" in line] == [], (
+            "only service and jobs continue"
+        )
         assert job.interrupt() == 0, job.output
         assert still_there(left) == []
     finally:

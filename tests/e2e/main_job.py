@@ -25,13 +25,22 @@ PATIENCE_S: Final = 480
 
 
 class MainJob:
-    """A process `python -m jobs.flights`, in a session of its own as under a terminal."""
+    """A process `python -m deltamq.jobs.flights`, in a session of its own as under a terminal."""
 
     def __init__(
         self, warehouse: Path, *arguments: str, port: int = 0, settings: Mapping[str, str] | None = None
     ) -> None:
         self.warehouse = warehouse
-        command = [sys.executable, "-u", "-m", "jobs.flights", "--warehouse", str(warehouse), "--port", str(port)]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "deltamq.jobs.flights",
+            "--warehouse",
+            str(warehouse),
+            "--port",
+            str(port),
+        ]
         self._process = subprocess.Popen(
             [*command, "--logs", str(warehouse.parent / "logs"), *arguments],
             cwd=ROOT,

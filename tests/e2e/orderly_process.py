@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from mq import OrderlyConsumer, Verdict
-from mq.client import OrderedMessage
+from deltamq import OrderlyConsumer, Verdict
+from deltamq.mq.client import OrderedMessage
 from tests.consumer_process import READY, ConsumerProcess
 
 __all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to", "until"]

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mq.client import Message, OutboxRelay, Producer, SentRange
-from mq.client.produce import SendFuture
+from deltamq.mq.client import Message, OutboxRelay, Producer, SentRange
+from deltamq.mq.client.produce import SendFuture
 from tests.outbox_database import OutboxDatabase
 
 __all__ = ["POINTS", "WRITE_POINTS"]

@@ -14,7 +14,7 @@ from tests.forked import Forked
 
 __all__ = ["CLI", "DELTAMQ", "ServiceProcess"]
 
-CLI = "mq.client.cli"
+CLI = "deltamq.mq.client.cli"
 DELTAMQ = [sys.executable, "-m", CLI]
 _READY = re.compile(r"serving (https?://\S+) warehouse (.+)")
 

@@ -9,9 +9,9 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 
-from mq import Admin, Producer, PullConsumer
-from mq.client import Patience, TableProgress, TableSendInterrupted, TableSendState
-from mq.errors import Unknown
+from deltamq import Admin, Producer, PullConsumer
+from deltamq.mq.client import Patience, TableProgress, TableSendInterrupted, TableSendState
+from deltamq.mq.errors import Unknown
 from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import ServiceProcess
 

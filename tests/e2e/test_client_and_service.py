@@ -11,11 +11,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from mq import Admin, Message, OrderlyConsumer, Producer, PullConsumer, Verdict
-from mq.client import BroadcastOffsets, GroupOffsets, OrderedMessage, PopClient
-from mq.client.pull.out_of_range import OffsetOutOfRange
-from mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
-from mq.limits import (
+from deltamq import Admin, Message, OrderlyConsumer, Producer, PullConsumer, Verdict
+from deltamq.mq.client import BroadcastOffsets, GroupOffsets, OrderedMessage, PopClient
+from deltamq.mq.client.pull.out_of_range import OffsetOutOfRange
+from deltamq.mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
+from deltamq.mq.limits import (
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
@@ -23,7 +23,7 @@ from mq.limits import (
     MESSAGE_ID_BYTES_MAX,
     TAG_BYTES_MAX,
 )
-from mq.partitioners import logical_partition
+from deltamq.mq.partitioners import logical_partition
 from tests.e2e.as_static import create
 from tests.e2e.service_process import ServiceProcess
 
@@ -116,7 +116,7 @@ def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
     """The partition that the service itself chooses for `key`."""
     import msgspec
 
-    from mq.client.http.endpoint import Endpoint, path_of
+    from deltamq.mq.client.http.endpoint import Endpoint, path_of
 
     endpoint = Endpoint(producer.url)
     body = msgspec.json.encode({"messages": [{"body": "by the service", "key": key}]})

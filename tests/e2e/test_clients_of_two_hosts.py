@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mq import Admin, PopConsumer, Producer, PullConsumer
-from mq.client import Patience, PoppedMessage
+from deltamq import Admin, PopConsumer, Producer, PullConsumer
+from deltamq.mq.client import Patience, PoppedMessage
 from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess
 

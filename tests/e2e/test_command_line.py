@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.client import Admin, Message, PopClient, Producer
-from mq.client.cli.root import COMMANDS
+from deltamq.mq.client import Admin, Message, PopClient, Producer
+from deltamq.mq.client.cli.root import COMMANDS
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

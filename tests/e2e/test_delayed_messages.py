@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobs.queue.delay import Forwarder
-from tables.config import Config
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.queue.delay import Forwarder
+from deltamq.tables.config import Config
+from deltamq.tables.log.warehouse import Warehouse
 from tests.api.running import Api, config_for, running
 
 DELAY_MS = 60_000

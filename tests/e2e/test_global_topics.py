@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from api.first_start import make_administrator
-from mq import Producer
-from mq.client import cli
+from deltamq import Producer
+from deltamq.api.first_start import make_administrator
+from deltamq.mq.client import cli
 from tests.api.running import config_for
 from tests.api.two_clusters import name_of
 from tests.e2e.service_process import ServiceProcess

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from mq import Admin
+from deltamq import Admin
 from tests.api.kafka.door import stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess

@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from mq import Admin, Producer
-from mq.client import ReceivedMessage
-from mq.errors import NotFound
-from mq.partitioners import kafka_hash
+from deltamq import Admin, Producer
+from deltamq.mq.client import ReceivedMessage
+from deltamq.mq.errors import NotFound
+from deltamq.mq.partitioners import kafka_hash
 from tests.api.kafka.door import stored_messages
 from tests.api.running import until
 from tests.e2e.service_process import ServiceProcess

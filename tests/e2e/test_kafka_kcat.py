@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq import Admin
+from deltamq import Admin
 from tests.e2e.service_process import ServiceProcess
 from tests.free_ports import free_port
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.flights.data.events import events_of
-from jobs.flights.data.source import read_airports, read_flights
-from jobs.flights.data.tails import fails
-from jobs.flights.groups import fresh_groups
-from jobs.flights.run import fresh_topic
-from mq import Admin, Producer
+from deltamq import Admin, Producer
+from deltamq.jobs.flights.data.events import events_of
+from deltamq.jobs.flights.data.source import read_airports, read_flights
+from deltamq.jobs.flights.data.tails import fails
+from deltamq.jobs.flights.groups import fresh_groups
+from deltamq.jobs.flights.run import fresh_topic
 from tests.e2e.main_job import EVENTS, MainJob, still_there
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -63,7 +63,7 @@ def test_the_service_and_the_jobs_serve_on(served: MainJob) -> None:
         assert {"repairs", "tower"} <= set(admin.list_groups())
     running = served.commands()
     assert any("jobs run merge revive delay retain" in line for line in running)
-    assert [line for line in running if "jobs.flights" in line] == []
+    assert [line for line in running if "deltamq.jobs.flights" in line] == []
 
 
 def test_another_run_takes_a_fresh_topic_and_fresh_groups(served: MainJob) -> None:

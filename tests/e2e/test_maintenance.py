@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mq import Admin, Message, Producer, PullConsumer
-from mq.client import Patience
-from mq.errors import DeltaMQError
+from deltamq import Admin, Message, Producer, PullConsumer
+from deltamq.mq.client import Patience
+from deltamq.mq.errors import DeltaMQError
 from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess
 

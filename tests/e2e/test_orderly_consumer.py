@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mq import Admin, OrderlyConsumer, Producer, Verdict
-from mq.client import OrderedMessage, Patience
+from deltamq import Admin, OrderlyConsumer, Producer, Verdict
+from deltamq.mq.client import OrderedMessage, Patience
 from tests.e2e.as_static import create
 from tests.e2e.orderly_process import Heard, OrderlyProcess, heard_in, journal_to, until
 from tests.e2e.service_process import ServiceProcess

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
-from mq.client import OrderedMessage, PoppedMessage, ReceivedMessage, Sent
-from mq.meta.static_events import MappingRemoved
-from tables.log import Warehouse
-from tables.queue.metadata import MetaLog
+from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
+from deltamq.mq.client import OrderedMessage, PoppedMessage, ReceivedMessage, Sent
+from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
 from tests.e2e.service_process import CLI
 from tests.e2e.test_expansion import dying
 from tests.e2e.test_two_brokers import Broker, Two, two, until

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mq.client import Admin, OrderlyConsumer, Patience, PopConsumer, Producer, PullConsumer, Result, Verdict
-from mq.client.cli.root import cli
-from mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.client import Admin, OrderlyConsumer, Patience, PopConsumer, Producer, PullConsumer, Result, Verdict
+from deltamq.mq.client.cli.root import cli
+from deltamq.mq.errors import DeltaMQError, Unavailable
 from tests.certificates import Authority, Pair
 from tests.e2e.service_process import ServiceProcess
 
@@ -215,7 +215,7 @@ def test_sec_29_processes_speak_tls_to_each_other(start: Start, authority: Autho
 
 
 def test_sec_25_wrong_settings_of_tls_end_the_start_with_a_reason(tmp_path: Path, authority: Authority) -> None:
-    from api.serve import serve_command
+    from deltamq.api.serve import serve_command
 
     pair, other = authority.server(), authority.client("x")
     for settings, told in (

@@ -11,10 +11,10 @@ import json
 import sys
 from typing import Final
 
-from jobs.tasks.warehouses import warehouse_of
-from jobs.upkeep.compact import CompactItem, PlanItem, compact_ranges, plan_partitions
-from tables import failpoints
-from tables.config import Config, load
+from deltamq.jobs.tasks.warehouses import warehouse_of
+from deltamq.jobs.upkeep.compact import CompactItem, PlanItem, compact_ranges, plan_partitions
+from deltamq.tables import failpoints
+from deltamq.tables.config import Config, load
 from tests.rows import REF
 
 #: Long enough that no test sees retention.

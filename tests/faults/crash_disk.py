@@ -28,10 +28,10 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from tables.store.file_system import Failed, Publication
-from tables.store.local import TEMP_PREFIX, LocalStore
-from tables.store.publish import publish_in_steps
-from tables.store.store import FileMissing, ListedFile, sparse_buffer
+from deltamq.tables.store.file_system import Failed, Publication
+from deltamq.tables.store.local import TEMP_PREFIX, LocalStore
+from deltamq.tables.store.publish import publish_in_steps
+from deltamq.tables.store.store import FileMissing, ListedFile, sparse_buffer
 
 __all__ = ["CrashDisk", "DiskStore", "Outcome", "outcomes"]
 

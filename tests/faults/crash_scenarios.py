@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
-from mq.errors import DeltaMQError
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import Flush, LogSettings
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush, LogSettings
 from tests.faults.crash_disk import CrashDisk, DiskStore
 from tests.rows import REF, batch
 from tests.set_clock import SetClock

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from jobs.cli.jobs_group import jobs_command
-from jobs.run.registry import all_jobs
-from tables import failpoints
+from deltamq.jobs.cli.jobs_group import jobs_command
+from deltamq.jobs.run.registry import all_jobs
+from deltamq.tables import failpoints
 
 __all__ = ["JobProcess", "JobRuns", "job_runs"]
 
 _ROOT: Final = Path(__file__).parents[2]
 _PATIENCE_S: Final = 60
-_DELTAMQ: Final = (sys.executable, "-m", "mq.client.cli")
+_DELTAMQ: Final = (sys.executable, "-m", "deltamq.mq.client.cli")
 
 
 class JobRuns:

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from jobs.run.registry import Facts, Job
-from jobs.run.schedule import Scheduler
-from tables.config import Config
-from tables.store.local import LocalStore
+from deltamq.jobs.run.registry import Facts, Job
+from deltamq.jobs.run.schedule import Scheduler
+from deltamq.tables.config import Config
+from deltamq.tables.store.local import LocalStore
 
 JOB = "probe"
 _WORK_S = 0.02

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 
-from tables.store.local import LocalStore
+from deltamq.tables.store.local import LocalStore
 from tests.unit.jobs.sink.sinks import Sink, keyed
 
 ROWS = 60

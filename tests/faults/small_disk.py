@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.limits import MIB
+from deltamq.mq.limits import MIB
 
 __all__ = ["SmallDisk", "mounted"]
 

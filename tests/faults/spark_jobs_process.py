@@ -20,12 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jobs.run.application import Holder
-from jobs.run.registry import Facts, Job
-from jobs.run.schedule import Scheduler
-from jobs.spark.runner import SparkRunner
-from jobs.tasks.warehouse_files import storage
-from tables.config import Config, load
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.registry import Facts, Job
+from deltamq.jobs.run.schedule import Scheduler
+from deltamq.jobs.spark.runner import SparkRunner
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.tables.config import Config, load
 
 ROWS = 1_000
 RUN_S_MAX = 8

@@ -30,12 +30,12 @@ from typing import Final
 
 import pytest
 
-from mq.errors import Corrupt, DeltaMQError
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.repairs import RepairKind, find_repair, repair
-from tables.ops.verification import Gravity, verify
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt, DeltaMQError
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.store.store import MemoryStore
 from tests.faults.crash_disk import CrashDisk, Outcome, outcomes
 from tests.faults.crash_scenarios import ASYNC, DURABLE, SETTINGS, Acked, Gone, Machine, PutUp, async_after_clean_up
 from tests.rows import REF, all_bodies, batch

@@ -20,12 +20,12 @@ from typing import Final
 
 import pytest
 
-from mq.errors import Corrupt
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.verification import Gravity, verify
-from tables.paths import PartitionRef, Space
-from tables.settings import LogSettings
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import LogSettings
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock
 

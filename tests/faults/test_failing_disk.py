@@ -18,12 +18,12 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from mq.errors import DeltaMQError, StorageFull, Unavailable, Unknown
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import Flush, LogSettings
-from tables.store.file_pool import PoolingFiles
-from tables.store.local import LocalStore, OsFiles
+from deltamq.mq.errors import DeltaMQError, StorageFull, Unavailable, Unknown
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush, LogSettings
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.local import LocalStore, OsFiles
 from tests.faults.small_disk import SmallDisk, mounted
 from tests.rows import REF, all_bodies, batch
 

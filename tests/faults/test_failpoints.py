@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from mq.errors import Unavailable
-from tables import failpoints
-from tables.delta.snapshot import log_versions
-from tables.failpoints import FailpointHit
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
+from deltamq.mq.errors import Unavailable
+from deltamq.tables import failpoints
+from deltamq.tables.delta.snapshot import log_versions
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
 from tests.faults.conftest import Judge
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, all_bodies, batch

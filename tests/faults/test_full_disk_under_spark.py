@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import merge
-from jobs.queue.delay import delay
-from jobs.queue.revive import revive
-from jobs.tasks.warehouses import close_warehouses
-from jobs.upkeep.compact import compact
-from mq.limits import KIB
-from mq.queue_limits import ACK_SETTLE_MS
-from tables.config import load
-from tables.state.schema import POP_CHECKPOINTS
+from deltamq.jobs.merge.merge import merge
+from deltamq.jobs.queue.delay import delay
+from deltamq.jobs.queue.revive import revive
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.jobs.upkeep.compact import compact
+from deltamq.mq.limits import KIB
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.tables.config import load
+from deltamq.tables.state.schema import POP_CHECKPOINTS
 from tests.faults.small_disk import SmallDisk, mounted
 from tests.queue_tables import QueueTables, at, with_spark_engine
 from tests.rows import all_bodies, batch

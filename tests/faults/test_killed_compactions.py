@@ -14,9 +14,9 @@ from typing import Final
 
 import pytest
 
-from jobs.tasks.warehouses import close_warehouses
-from tables.log.warehouse import Warehouse
-from tables.ops.verification import Gravity, verify
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.verification import Gravity, verify
 from tests import witness
 from tests.faults.compaction_process import conf_of, run
 from tests.faults.test_killed_retention import BUSY, judged

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables.log.batch import Batch
-from tables.queue.merge_plan import merged_to
-from tables.queue.records import rows_of_offset_records
-from tables.queue.recovery import recover
-from tables.queue.refs import OFFSETS, revive_ref, system_ref
-from tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
-from tables.state.schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
-from tables.state.table import read_state
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.queue.merge_plan import merged_to
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.recovery import recover
+from deltamq.tables.queue.refs import OFFSETS, revive_ref, system_ref
+from deltamq.tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
+from deltamq.tables.state.schema import (
+    CONSUMER_OFFSETS,
+    CONSUMER_OFFSETS_SCHEMA,
+    POP_CHECKPOINTS,
+    POP_CHECKPOINTS_SCHEMA,
+)
+from deltamq.tables.state.table import read_state
 from tests.faults.job_process import JobRuns, job_runs
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

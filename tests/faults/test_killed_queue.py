@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.queue.revive import Reviver
-from mq.errors import DeltaMQError
-from tables.config import Config
-from tables.config_sections import QueueSettings, WarehouseSettings
-from tables.log.warehouse import Warehouse
-from tables.queue.recovery import recover
+from deltamq.jobs.queue.revive import Reviver
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import QueueSettings, WarehouseSettings
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.recovery import recover
 from tests.e2e.service_process import ServiceProcess
 
 _TOPIC = "orders"

@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
-from mq.errors import Unavailable
-from tables import failpoints
-from tables.failpoints import FailpointHit
-from tables.log.warehouse import Warehouse
+from deltamq.mq.errors import Unavailable
+from deltamq.tables import failpoints
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.warehouse import Warehouse
 from tests import witness
 from tests.faults.zygote import Order, Zygote, acks_of, bodies_of
 from tests.rows import REF, all_bodies, batch, numbered_bodies

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tables.store.local import LocalStore
+from deltamq.tables.store.local import LocalStore
 from tests.faults.sink_process import ROWS
 from tests.unit.jobs.sink.sinks import Sink
 

@@ -12,9 +12,9 @@ import pytest
 
 _DRIVER = """
 import sys, time
-from jobs.sql import spark_session
-from jobs.sink.place import SinkPlace, SinkSettings
-from tables.config import load
+from deltamq.jobs.sql import spark_session
+from deltamq.jobs.sink.place import SinkPlace, SinkSettings
+from deltamq.tables.config import load
 
 folder, kills = sys.argv[1], sys.argv[2]
 uri = folder + "/warehouse"

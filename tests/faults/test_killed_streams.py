@@ -14,9 +14,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from mq.meta.topics import Topic
-from mq.queue.checkpoint import LaneKey
-from tables.queue.recovery import recover_progress
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.tables.queue.recovery import recover_progress
 from tests.faults.stream_process import StreamProcess, start_query
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

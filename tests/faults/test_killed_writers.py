@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tables.log.warehouse import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from tests.faults.conftest import Judge
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.errors import Fenced
-from tables.log.warehouse import Warehouse
-from tables.store.local import LocalStore
-from tables.store.store import put_in_turn
+from deltamq.mq.errors import Fenced
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import put_in_turn
 from tests.faults.conftest import Judge, judged
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, batch

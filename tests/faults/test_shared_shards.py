@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.locks import holder_of
-from tables.store.local import LocalStore
+from deltamq.jobs.run.locks import holder_of
+from deltamq.tables.store.local import LocalStore
 from tests.faults.shard_process import JOB
 
 SHARDS = [f"broker-{letter}" for letter in "abcdef"]

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mq.errors import DeltaMQError
-from tables import failpoints
-from tables.failpoints import FailpointHit
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables import failpoints
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
 from tests.rows import REF, batch
 
 __all__ = ["Ack", "Order", "Zygote", "acks_of", "bodies_of", "zygote"]

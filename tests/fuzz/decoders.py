@@ -18,14 +18,14 @@ import google_crc32c
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from api.auth import KeyTimes
-from api.issuer import IssuerTokens
-from api.issuer.jwks import JwksInvalid, signing_keys
-from api.kafka.access.exchanges import MECHANISMS, exchange_of
-from api.kafka.messages import read_frame
-from api.kafka.records import BatchHeader, NativeDecoder, batches_of, decode_batches, expanded_batch
-from api.kafka.rows import native_decoder
-from api.wire import (
+from deltamq.api.auth import KeyTimes
+from deltamq.api.issuer import IssuerTokens
+from deltamq.api.issuer.jwks import JwksInvalid, signing_keys
+from deltamq.api.kafka.access.exchanges import MECHANISMS, exchange_of
+from deltamq.api.kafka.messages import read_frame
+from deltamq.api.kafka.records import BatchHeader, NativeDecoder, batches_of, decode_batches, expanded_batch
+from deltamq.api.kafka.rows import native_decoder
+from deltamq.api.wire import (
     ArrowRows,
     decode,
     decode_arrow,
@@ -38,28 +38,28 @@ from api.wire import (
     route_messages,
     unquoted,
 )
-from mq.audit import record_from_json as audit_from_json
-from mq.auth import Credential, Key, credential_of, new_key
-from mq.errors import DeltaMQError, Unauthenticated
-from mq.filters import Fields, evaluate, parse_filter
-from mq.limits import MIB
-from mq.meta import MetaSnapshot, event_from_json
-from mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
-from mq.queue import HandleKeys, LostRecord, OffsetRecord, Span, mint, open_handles, record_from_json
-from mq.queue.checkpoint import Pop
-from mq.queue.delay_mark import mark_from_json
-from mq.routing import new_route
-from mq.statistics import StatisticsRecord
-from mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
-from tables.config import load
-from tables.delta import FileReader, RowCache
-from tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
-from tables.delta.checkpoint import _checksum as _checkpoint_checksum
-from tables.delta.checkpoint import _crc_at, read_checkpoint
-from tables.delta.encode import encode_file, footer_start
-from tables.delta.stamped import Stamped
-from tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
-from tables.store.store import MemoryStore
+from deltamq.mq.audit import record_from_json as audit_from_json
+from deltamq.mq.auth import Credential, Key, credential_of, new_key
+from deltamq.mq.errors import DeltaMQError, Unauthenticated
+from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.limits import MIB
+from deltamq.mq.meta import MetaSnapshot, event_from_json
+from deltamq.mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
+from deltamq.mq.queue import HandleKeys, LostRecord, OffsetRecord, Span, mint, open_handles, record_from_json
+from deltamq.mq.queue.checkpoint import Pop
+from deltamq.mq.queue.delay_mark import mark_from_json
+from deltamq.mq.routing import new_route
+from deltamq.mq.statistics import StatisticsRecord
+from deltamq.mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
+from deltamq.tables.config import load
+from deltamq.tables.delta import FileReader, RowCache
+from deltamq.tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
+from deltamq.tables.delta.checkpoint import _checksum as _checkpoint_checksum
+from deltamq.tables.delta.checkpoint import _crc_at, read_checkpoint
+from deltamq.tables.delta.encode import encode_file, footer_start
+from deltamq.tables.delta.stamped import Stamped
+from deltamq.tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.identity_provider import jwk_of
 from tests.rows import rows
 

@@ -17,7 +17,7 @@ from random import Random
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
-from mq.errors import DeltaMQError
+from deltamq.mq.errors import DeltaMQError
 from tests.fuzz.decoders import DECODERS
 from tests.fuzz.mutation import mutated
 from tests.fuzz.seeds import SEEDS

@@ -11,16 +11,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from api.kafka.records import Records, encode_records
-from mq.producer import Part
-from mq.queue import Span, mint
-from mq.queue.checkpoint import Pop
-from mq.statistics import Consumed, MinuteKey, StatisticsRecord
-from tables.delta.actions import encode_append, encode_create, encode_fence
-from tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
-from tables.delta.protocol import MESSAGE_PROTOCOL
-from tables.paths import LOG_FOLDER
-from tables.store.store import MemoryStore
+from deltamq.api.kafka.records import Records, encode_records
+from deltamq.mq.producer import Part
+from deltamq.mq.queue import Span, mint
+from deltamq.mq.queue.checkpoint import Pop
+from deltamq.mq.statistics import Consumed, MinuteKey, StatisticsRecord
+from deltamq.tables.delta.actions import encode_append, encode_create, encode_fence
+from deltamq.tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
+from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL
+from deltamq.tables.paths import LOG_FOLDER
+from deltamq.tables.store.store import MemoryStore
 from tests.fuzz.decoders import _FILE, KEYS, SIGNING, TABLE_ID
 from tests.identity_provider import jwk_of
 

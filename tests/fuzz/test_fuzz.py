@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import DeltaMQError
+from deltamq.mq.errors import DeltaMQError
 from tests.fuzz.decoders import DECODERS
 from tests.fuzz.search import CORPUS, Search, corpus_of, name_of, pool_of
 from tests.fuzz.seeds import SEEDS

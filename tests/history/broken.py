@@ -15,25 +15,25 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from api.queue.handle_calls import Acking, HandleCalls
-from api.queue.moved_progress import MovedProgress
-from mq.client.cli.root import main
-from mq.meta import static_topics
-from mq.order.pull_lock import PullLocks
-from mq.producer import ProducerWindow
-from mq.queue.buffer import Buffer
-from mq.queue.keyed_pop import KeyedPop
-from mq.queue.lane import Lane
-from mq.queue.ordered_pop import OrderedLane
-from mq.queue.progress import Committed
-from mq.static.logical_queue import LogicalQueue
-from mq.static.queue_mapping import QueueMapping, mappings_of
-from mq.static.topic_queues import SegmentOf
-from tables.log.fences import ROUTE_FENCE
-from tables.log.fetch import FetchStatus
-from tables.log.log import PartitionLog
-from tables.store.local import HEAD, LocalStore
-from tables.store.store import put_in_turn
+from deltamq.api.queue.handle_calls import Acking, HandleCalls
+from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.mq.client.cli.root import main
+from deltamq.mq.meta import static_topics
+from deltamq.mq.order.pull_lock import PullLocks
+from deltamq.mq.producer import ProducerWindow
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.keyed_pop import KeyedPop
+from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.ordered_pop import OrderedLane
+from deltamq.mq.queue.progress import Committed
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_mapping import QueueMapping, mappings_of
+from deltamq.mq.static.topic_queues import SegmentOf
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.store.local import HEAD, LocalStore
+from deltamq.tables.store.store import put_in_turn
 
 __all__ = ["BUILDS", "program"]
 

@@ -17,8 +17,8 @@ from typing import Final
 import pyspark
 import pytest
 
-from jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder, pinned_jars
-from jobs.setup.java import JavaMissing, find_java
+from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder, pinned_jars
+from deltamq.jobs.setup.java import JavaMissing, find_java
 
 __all__ = ["CONNECT", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
 

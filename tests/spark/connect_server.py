@@ -14,8 +14,8 @@ from typing import Final
 
 import pyspark
 
-from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
-from jobs.spark.shipped import pack
+from deltamq.jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
+from deltamq.jobs.spark.shipped import pack
 from tests.free_ports import free_port
 from tests.spark.cluster import python_without_project
 

@@ -22,12 +22,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.queue.delay_in_tasks import TaskForwarder
-from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.sql import spark_session
-from jobs.tasks.tasks import run_in_tasks
-from tables import failpoints
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
+from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.sql import spark_session
+from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.tables import failpoints
+from deltamq.tables.log.warehouse import Warehouse
 from tests.queue_tables import QueueTables
 
 __all__ = ["Armed", "play", "tasks_of"]

@@ -10,8 +10,8 @@ import sys
 
 from pyspark.sql import Row, SparkSession
 
-from jobs.sql import spark_session
-from tables.config import load
+from deltamq.jobs.sql import spark_session
+from deltamq.tables.config import load
 
 
 def main(warehouse: str, checkpoint: str) -> None:

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.merge.merge import merge
-from jobs.sql import register_tables
-from jobs.sql.catalog import catalog
-from jobs.tasks.warehouses import close_warehouses
-from mq.errors import Conflict, Refused
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables.log.batch import Batch
-from tables.ops.verification import Gravity, verify
-from tables.paths import Space
-from tables.queue.records import rows_of_offset_records
-from tables.queue.refs import OFFSETS, dead_ref, system_ref
+from deltamq.jobs.merge.merge import merge
+from deltamq.jobs.sql import register_tables
+from deltamq.jobs.sql.catalog import catalog
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.mq.errors import Conflict, Refused
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.refs import OFFSETS, dead_ref, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.warehouses import rows
 
@@ -169,8 +169,8 @@ def test_spark_11_a_query_through_a_view_reads_no_more_than_one_of_the_tables_th
 
 _HIVE = """
 import sys
-from jobs.sql import register_tables, spark_session
-from tables.config import load
+from deltamq.jobs.sql import register_tables, spark_session
+from deltamq.tables.config import load
 folder = sys.argv[1]
 spark = spark_session(
     "catalog", warehouse=folder,

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.tasks.warehouses import close_warehouses
-from jobs.upkeep.compact import compact
-from mq.errors import Corrupt
-from tables.config import Config
-from tables.log import Warehouse
-from tables.ops.verification import Gravity, verify
-from tables.settings import LogSettings
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.jobs.upkeep.compact import compact
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.config import Config
+from deltamq.tables.log import Warehouse
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.settings import LogSettings
 from tests.queue_tables import with_spark_engine
 from tests.rows import all_bodies, batch
 from tests.unit.jobs.upkeep.test_compact import A, B, conf_of, fill

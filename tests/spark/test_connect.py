@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup.jars import PROJECT_FOLDER
+from deltamq.jobs.setup.jars import PROJECT_FOLDER
 from tests.queue_tables import QueueTables
 from tests.spark.connect_server import ConnectServer, connect_server
 
@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 
 _READ = """
 import json, sys
-from jobs.sql import read_topic, register_views, spark_session
-from jobs.spark.session import another_session
-from tables.config import load
+from deltamq.jobs.sql import read_topic, register_views, spark_session
+from deltamq.jobs.spark.session import another_session
+from deltamq.tables.config import load
 
 conf = load(overrides={"warehouse.uri": sys.argv[1]})
 spark = spark_session("client", conf=conf)
@@ -44,8 +44,8 @@ print(json.dumps(found))
 
 _STREAMS = """
 import json, sys
-from jobs.sql import spark_session
-from tables.config import load
+from deltamq.jobs.sql import spark_session
+from deltamq.tables.config import load
 
 warehouse, folder = sys.argv[1:]
 spark = spark_session("client", conf=load(overrides={"warehouse.uri": warehouse}))

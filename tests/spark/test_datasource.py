@@ -12,20 +12,20 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.read.offset_range import resolve
-from jobs.read.options import parse_options
-from jobs.read.query_topics import SharePartition
-from jobs.read.range_reader import read_range
-from jobs.read.row_format import schema_of
-from jobs.read.topics import Catalog
-from jobs.spark.datasource import MessageReader, session_warehouse
-from jobs.sql.reader import read_topic
-from jobs.tasks.warehouse_files import storage
-from mq.errors import Corrupt, NotFound, Refused, Unavailable
-from mq.static import queue_name
-from tables.paths import PartitionRef, Space
-from tables.schema import MESSAGE_SCHEMA
-from tables.store import LocalStore
+from deltamq.jobs.read.offset_range import resolve
+from deltamq.jobs.read.options import parse_options
+from deltamq.jobs.read.query_topics import SharePartition
+from deltamq.jobs.read.range_reader import read_range
+from deltamq.jobs.read.row_format import schema_of
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.spark.datasource import MessageReader, session_warehouse
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.errors import Corrupt, NotFound, Refused, Unavailable
+from deltamq.mq.static import queue_name
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.schema import MESSAGE_SCHEMA
+from deltamq.tables.store import LocalStore
 from tests.static_tables import StaticTables
 from tests.unit.jobs.warehouses import Filled
 from tests.unit.jobs.warehouses import rows as rows_of

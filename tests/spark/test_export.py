@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from jobs.export.definition import COLUMNS, definitions, remove_definition
-from jobs.export.export import export_topic, replay_quarantine, run_export
-from jobs.export.plan import ExportPlan, Plans
-from jobs.export.typed_body import FITS, fields_of, quarantine_columns, with_verdict
-from jobs.export.typed_table import check_columns, columns_of
-from jobs.tasks.warehouse_files import storage
-from mq.errors import NotFound, Refused
-from tables.failpoints import FailpointHit, arm
+from deltamq.jobs.export.definition import COLUMNS, definitions, remove_definition
+from deltamq.jobs.export.export import export_topic, replay_quarantine, run_export
+from deltamq.jobs.export.plan import ExportPlan, Plans
+from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, with_verdict
+from deltamq.jobs.export.typed_table import check_columns, columns_of
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.errors import NotFound, Refused
+from deltamq.tables.failpoints import FailpointHit, arm
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.flights.group_account import GroupAccount
-from jobs.flights.reader.group_reading import GroupReader, queries
-from jobs.merge.merge import Merger
-from jobs.queue.revive import Reviver
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables.log.batch import Batch
-from tables.queue.records import rows_of_offset_records
-from tables.queue.refs import OFFSETS, system_ref
+from deltamq.jobs.flights.group_account import GroupAccount
+from deltamq.jobs.flights.reader.group_reading import GroupReader, queries
+from deltamq.jobs.merge.merge import Merger
+from deltamq.jobs.queue.revive import Reviver
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.refs import OFFSETS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.flights.account import ROWS_SCHEMA, account_of
-from jobs.flights.reader.reading import account, look, queries
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
+from deltamq.jobs.flights.account import ROWS_SCHEMA, account_of
+from deltamq.jobs.flights.reader.reading import account, look, queries
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
 
 pytestmark = pytest.mark.spark
 

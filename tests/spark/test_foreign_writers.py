@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import Merger
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.records import rows_of_offset_records
-from tables.queue.recovery import recover_progress
-from tables.queue.refs import OFFSETS, system_ref
-from tables.state.schema import CONSUMER_OFFSETS, TOPICS
-from tables.state.table import read_state_log
+from deltamq.jobs.merge.merge import Merger
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.recovery import recover_progress
+from deltamq.tables.queue.refs import OFFSETS, system_ref
+from deltamq.tables.state.schema import CONSUMER_OFFSETS, TOPICS
+from deltamq.tables.state.table import read_state_log
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 from tests.unit.jobs.warehouses import Filled

@@ -14,12 +14,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.read import Catalog
-from jobs.spark.session import another_session
-from jobs.sql.queue_source import register_queue_sources
-from jobs.sql.reader import read_topic
-from jobs.tasks import storage
-from mq.errors import Refused
+from deltamq.jobs.read import Catalog
+from deltamq.jobs.spark.session import another_session
+from deltamq.jobs.sql.queue_source import register_queue_sources
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.tasks import storage
+from deltamq.mq.errors import Refused
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.warehouses import Filled
 

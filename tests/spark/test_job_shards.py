@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.run.application import Holder
-from jobs.run.last_run import Recorder
-from jobs.run.locks import shard_lock
-from jobs.sql.views import register_views
-from tables.config import load
-from tables.ops import LastRun
-from tables.store.local import LocalStore
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.last_run import Recorder
+from deltamq.jobs.run.locks import shard_lock
+from deltamq.jobs.sql.views import register_views
+from deltamq.tables.config import load
+from deltamq.tables.ops import LastRun
+from deltamq.tables.store.local import LocalStore
 
 pytestmark = pytest.mark.spark
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

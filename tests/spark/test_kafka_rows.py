@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from api.kafka.records import Records
-from api.kafka.rows import records_of, rows_of
-from jobs.sql.reader import read_topic
-from tables.log.batch import Batch
-from tables.paths import PartitionRef, Space
-from tables.schema import HEADERS, TIME
+from deltamq.api.kafka.records import Records
+from deltamq.api.kafka.rows import records_of, rows_of
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.schema import HEADERS, TIME
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark

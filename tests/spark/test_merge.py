@@ -20,35 +20,35 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import SHARDS, Merger
-from jobs.merge.table_merge import Tuning
-from mq.errors import Corrupt
-from mq.meta.group import NO_OFFSET, decide_delete_group, decide_reset_offsets
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey
-from mq.queue.checkpoint_state import CheckpointState, fold
-from mq.queue.lost import LostRecord
-from mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
-from mq.queue.revive import LostReason
-from mq.queue.revive_record import Ack, Done, Record
-from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
-from tables import failpoints
-from tables.failpoints import FailpointHit
-from tables.log.batch import Batch
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.paths import Space
-from tables.queue.merge_plan import merged_to
-from tables.queue.records import (
+from deltamq.jobs.merge.merge import SHARDS, Merger
+from deltamq.jobs.merge.table_merge import Tuning
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.group import NO_OFFSET, decide_delete_group, decide_reset_offsets
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
+from deltamq.tables import failpoints
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.merge_plan import merged_to
+from deltamq.tables.queue.records import (
     offset_records_of,
     records_of,
     rows_of_lost_records,
     rows_of_offset_records,
     rows_of_statistics,
 )
-from tables.queue.recovery import Follower, recover
-from tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, STATISTICS, revive_ref, system_ref
-from tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
-from tables.state.schema import (
+from deltamq.tables.queue.recovery import Follower, recover
+from deltamq.tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, STATISTICS, revive_ref, system_ref
+from deltamq.tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
+from deltamq.tables.state.schema import (
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
     GROUP_STATISTICS,
@@ -59,8 +59,8 @@ from tables.state.schema import (
     ROUTES,
     TOPICS,
 )
-from tables.state.table import read_state, read_state_log
-from tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
+from deltamq.tables.state.table import read_state, read_state_log
+from deltamq.tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

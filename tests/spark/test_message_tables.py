@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tables.delta.actions import commit_name
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
+from deltamq.tables.delta.actions import commit_name
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
 from tests.contract.test_other_readers import full_rows
 from tests.rows import REF, all_rows, batch, numbered_bodies
 from tests.set_clock import SetClock

@@ -10,33 +10,33 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import Merger
-from jobs.merge.meta_tables import META_TABLES, meta_rows
-from jobs.sql.views import register_views
-from mq.auth.changes import (
+from deltamq.jobs.merge.merge import Merger
+from deltamq.jobs.merge.meta_tables import META_TABLES, meta_rows
+from deltamq.jobs.sql.views import register_views
+from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_first_administrator,
     decide_put_principal,
     decide_put_quota,
 )
-from mq.auth.key import Key
-from mq.auth.quota import quota_of
-from mq.auth.state import AuthState
-from mq.meta.access import Access, BrokerAccessPut
-from mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
-from mq.meta.fold import Meta
-from mq.meta.moved_keys import decide_seal, moves_of
-from mq.meta.online import TopicPartitions, decide_heartbeat
-from mq.meta.online_events import Subscription
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_put_topic
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.queue.records import rows_of_offset_records
-from tables.queue.refs import OFFSETS, system_ref
-from tables.state.schema import (
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.quota import quota_of
+from deltamq.mq.auth.state import AuthState
+from deltamq.mq.meta.access import Access, BrokerAccessPut
+from deltamq.mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.moved_keys import decide_seal, moves_of
+from deltamq.mq.meta.online import TopicPartitions, decide_heartbeat
+from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.refs import OFFSETS, system_ref
+from deltamq.tables.state.schema import (
     ACLS,
     ALLOCATIONS,
     BROKERS,
@@ -49,7 +49,7 @@ from tables.state.schema import (
     ROUTES,
     TOPICS,
 )
-from tables.state.table import read_state_log
+from deltamq.tables.state.table import read_state_log
 from tests.queue_tables import CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from api.first_start import make_administrator
+from deltamq.api.first_start import make_administrator
 from tests.api.running import config_for
 from tests.e2e.service_process import ServiceProcess
 from tests.notebook import run_as_notebook

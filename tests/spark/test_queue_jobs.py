@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import merge
-from jobs.queue.delay import delay
-from jobs.queue.revive import revive
-from jobs.run.registry import jobs_named
-from jobs.tasks.warehouses import close_warehouses
-from mq.queue_limits import ACK_SETTLE_MS
+from deltamq.jobs.merge.merge import merge
+from deltamq.jobs.queue.delay import delay
+from deltamq.jobs.queue.revive import revive
+from deltamq.jobs.run.registry import jobs_named
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
 from tests.queue_tables import QueueTables, at, with_spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -9,21 +9,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.export.replay import Chosen, Replayed, replay_dead_letters
-from jobs.export.schedules import ScheduledReplay, save_scheduled
-from jobs.run.run_once import run_jobs
-from jobs.sink.place import SinkSettings
-from jobs.tasks.warehouse_files import storage
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.config import load
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import MetaLog
-from tables.queue.refs import dead_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
+from deltamq.jobs.export.schedules import ScheduledReplay, save_scheduled
+from deltamq.jobs.run.run_once import run_jobs
+from deltamq.jobs.sink.place import SinkSettings
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.config import load
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.refs import dead_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 
 _ID = "7b0a4c1e-90f5-4a39-8a7e-0d6f5a0f6a11"
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import merge
-from jobs.queue.revive import Reviver
-from jobs.tasks.warehouses import close_warehouses
-from jobs.upkeep.retain import retain
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables.config_sections import Engine
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef
-from tables.queue.records import rows_of_offset_records
-from tables.queue.recovery import Recovered, recover
-from tables.queue.refs import OFFSETS, revive_ref, system_ref
+from deltamq.jobs.merge.merge import merge
+from deltamq.jobs.queue.revive import Reviver
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.jobs.upkeep.retain import retain
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables.config_sections import Engine
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.recovery import Recovered, recover
+from deltamq.tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from mq.murmur3 import hash_string
-from mq.partitioners import logical_partition, logical_partitions
+from deltamq.mq.murmur3 import hash_string
+from deltamq.mq.partitioners import logical_partition, logical_partitions
 
 pytestmark = pytest.mark.spark
 

@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.avro.functions import from_avro, to_avro
 
-from jobs.setup import java_path
-from jobs.spark.class_archive import archive_path
-from jobs.spark.datasource import register, session_warehouse
-from jobs.spark.session import another_session, spark_session
-from jobs.spark.session_settings import session_settings
-from jobs.sql.queue_source import register_queue_sources
-from mq.errors import Refused
-from tables.config import load
+from deltamq.jobs.setup import java_path
+from deltamq.jobs.spark.class_archive import archive_path
+from deltamq.jobs.spark.datasource import register, session_warehouse
+from deltamq.jobs.spark.session import another_session, spark_session
+from deltamq.jobs.spark.session_settings import session_settings
+from deltamq.jobs.sql.queue_source import register_queue_sources
+from deltamq.mq.errors import Refused
+from deltamq.tables.config import load
 
 pytestmark = pytest.mark.spark
 

@@ -8,10 +8,10 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.sink.place import SinkPlace, SinkSettings
-from mq.static import queue_name
-from tables.config import load
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.sink.place import SinkPlace, SinkSettings
+from deltamq.mq.static import queue_name
+from deltamq.tables.config import load
+from deltamq.tables.log.warehouse import Warehouse
 from tests.static_tables import StaticTables
 
 pytestmark = pytest.mark.spark

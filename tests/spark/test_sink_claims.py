@@ -12,8 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jobs.sink.stream_run import StreamRun, check_claim
-from jobs.tasks import Claimant
+from deltamq.jobs.sink.stream_run import StreamRun, check_claim
+from deltamq.jobs.tasks import Claimant
 from tests.queue_tables import QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.promise("PIPE-1")]

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
-from tables.state.schema import POP_CHECKPOINTS
-from tables.state.table import read_state_log
+from deltamq.jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
+from deltamq.tables.state.schema import POP_CHECKPOINTS
+from deltamq.tables.state.table import read_state_log
 from tests.free_ports import free_port
 from tests.queue_tables import QueueTables
 from tests.spark.cluster import Cluster, cluster
@@ -29,7 +29,7 @@ _SLOW = """
 import sys, time
 from pathlib import Path
 import psutil
-from jobs.sql import spark_session
+from deltamq.jobs.sql import spark_session
 
 told, let_go = Path(sys.argv[2]), Path(sys.argv[3])
 spark = spark_session("slow", warehouse=sys.argv[1])

@@ -12,24 +12,24 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from jobs.merge.merge import Merger
-from jobs.sql import read_topic
-from jobs.sql.catalog import register_tables
-from jobs.sql.views import register_views
-from jobs.stream.progress import behind
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.static_events import MappingRemoved
-from mq.queue.checkpoint import LaneKey
-from mq.queue.lost import LostRecord
-from mq.queue.progress import Committed, OffsetRecord
-from mq.queue.revive import LostReason
-from mq.static import queue_name
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.queue.records import rows_of_lost_records, rows_of_offset_records
-from tables.queue.refs import LOST, OFFSETS, system_ref
-from tables.state.schema import QUEUE_MAPPINGS, TOPICS
+from deltamq.jobs.merge.merge import Merger
+from deltamq.jobs.sql import read_topic
+from deltamq.jobs.sql.catalog import register_tables
+from deltamq.jobs.sql.views import register_views
+from deltamq.jobs.stream.progress import behind
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.static import queue_name
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.records import rows_of_lost_records, rows_of_offset_records
+from deltamq.tables.queue.refs import LOST, OFFSETS, system_ref
+from deltamq.tables.state.schema import QUEUE_MAPPINGS, TOPICS
 from tests.queue_tables import CLUSTER, QueueTables
 from tests.static_tables import TOPIC, StaticTables
 

@@ -17,10 +17,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jobs.sql import read_topic
-from jobs.stream.progress import behind
-from mq.queue.checkpoint import LaneKey
-from tables.queue.recovery import recover_progress
+from deltamq.jobs.sql import read_topic
+from deltamq.jobs.stream.progress import behind
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.tables.queue.recovery import recover_progress
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.stream.driven import Stream
 
@@ -91,7 +91,8 @@ def test_spark_22_a_query_that_another_application_goes_on_with_ends_by_name(
     assert batches == [1, 1]
     assert re.fullmatch(
         r"\[STREAM_FAILED\] Query \[id = \S+, runId = \S+\] terminated with exception: \[\w+\] Failed when Python "
-        r"streaming data source perform latestOffset: jobs\.tasks\.checkpoint_claims\.CheckpointTaken: this query's "
+        r"streaming data source perform latestOffset: deltamq\.jobs\.tasks\.checkpoint_claims\.CheckpointTaken: "
+        r"this query's "
         r"checkpoint was taken over by an application \(host \S+, process \d+, since \S+Z\); one checkpoint has one "
         r"application at a time, and the later one goes on\. To go on here instead, stop that one and start this "
         r"again; a second query needs a checkpointLocation of its own",
@@ -115,9 +116,10 @@ def test_spark_23_the_first_line_says_what_happened_and_what_to_do(
     ]
     assert firsts == [
         "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform initialOffset: "
-        "mq.errors.Refused: option endingOffsets: cannot be given to a stream, which has no end; batch reads take it",
+        "deltamq.mq.errors.Refused: option endingOffsets: cannot be given to a stream, which has no end; "
+        "batch reads take it",
         "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
-        "mq.errors.Refused: topic must be 1 to 249 characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
+        "deltamq.mq.errors.Refused: topic must be 1 to 249 characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
     ]
 
 

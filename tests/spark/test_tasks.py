@@ -11,8 +11,8 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.tasks.tasks import run_in_tasks
-from mq.errors import Corrupt
+from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.mq.errors import Corrupt
 
 _GARBAGE = pa.schema([("kept", pa.int64()), ("collected", pa.int64())])
 _SCHEMA = pa.schema([("item", pa.int64()), ("partition", pa.int64()), ("pid", pa.int64())])

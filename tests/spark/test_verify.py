@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
-from jobs.cli.jobs_group import jobs_command
-from jobs.spark.datasource import session_warehouse
-from jobs.upkeep import verify
-from jobs.upkeep.spark_count import tally
-from mq.errors import Corrupt
-from tables.config import Config, load
-from tables.paths import PartitionRef, Space
-from tables.queue.refs import dead_ref, retry_ref, revive_ref
+from deltamq.jobs.cli.jobs_group import jobs_command
+from deltamq.jobs.spark.datasource import session_warehouse
+from deltamq.jobs.upkeep import verify
+from deltamq.jobs.upkeep.spark_count import tally
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.config import Config, load
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.refs import dead_ref, retry_ref, revive_ref
 from tests.rows import batch
 from tests.unit.jobs.warehouses import Filled
 
@@ -168,7 +168,7 @@ def test_the_command_runs_it_and_the_list_shows_it(spark: SparkSession, orders: 
         assert found["last_run"]["ok"] is True
         assert found["last_run"]["facts"]["messages"] == 151
     finally:
-        from jobs.spark.datasource import register
+        from deltamq.jobs.spark.datasource import register
 
         register(spark, warehouse=default)
         # the command's sessions are of this application, and Python takes the last one made for the active one

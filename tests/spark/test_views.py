@@ -13,31 +13,31 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import Merger
-from jobs.merge.state_tables import STATE_TABLES, spark_schema
-from jobs.queue.revive import Reviver
-from jobs.sql.queue_source import SpaceSource
-from jobs.sql.views import VIEWS, register_views
-from mq.audit.records import ActBegun, ActEnded, AuditRecord, RefusalCount
-from mq.errors import Refused
-from mq.meta.group import decide_delete_group
-from mq.queue.checkpoint import LaneKey
-from mq.queue.dead_mark import Deleted, SentBack
-from mq.queue.lost import LostRecord
-from mq.queue.ordered_pop import CONDEMNED, REJECTED
-from mq.queue.progress import Committed, Delivered, OffsetRecord
-from mq.queue.revive import LostReason
-from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
-from tables.log.batch import Batch
-from tables.queue.records import (
+from deltamq.jobs.merge.merge import Merger
+from deltamq.jobs.merge.state_tables import STATE_TABLES, spark_schema
+from deltamq.jobs.queue.revive import Reviver
+from deltamq.jobs.sql.queue_source import SpaceSource
+from deltamq.jobs.sql.views import VIEWS, register_views
+from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord, RefusalCount
+from deltamq.mq.errors import Refused
+from deltamq.mq.meta.group import decide_delete_group
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.dead_mark import Deleted, SentBack
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
+from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.queue.records import (
     rows_of_audit,
     rows_of_dead_marks,
     rows_of_lost_records,
     rows_of_offset_records,
     rows_of_statistics,
 )
-from tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.tables.queue.refs import AUDIT, LOST, OFFSETS, STATISTICS, dead_marks_ref, dead_ref, system_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.audit.test_killed_acts import OUTCOMES, killed_at_each_point
 from tests.queue_tables import BROKER, CLUSTER, QueueTables, config
 

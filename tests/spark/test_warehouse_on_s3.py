@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup.jars import PROJECT_FOLDER, S3A, jars_folder, wrong_jars
-from tables.state.schema import POP_CHECKPOINTS
-from tables.state.table import read_state_log
-from tables.store.store import Store
+from deltamq.jobs.setup.jars import PROJECT_FOLDER, S3A, jars_folder, wrong_jars
+from deltamq.tables.state.schema import POP_CHECKPOINTS
+from deltamq.tables.state.table import read_state_log
+from deltamq.tables.store.store import Store
 from tests.queue_tables import QueueTables
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
 from tests.spark.cluster import cluster
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3_000)]
 
 _READ = """
 import json, sys
-from jobs.sql import read_topic, register_views, spark_session
-from tables.config import load
+from deltamq.jobs.sql import read_topic, register_views, spark_session
+from deltamq.tables.config import load
 
 conf = load(overrides={"warehouse.uri": sys.argv[1]})
 spark = spark_session("s3", conf=conf)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, pinned_jars
-from jobs.setup.java import JavaMissing, find_java
+from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, pinned_jars
+from deltamq.jobs.setup.java import JavaMissing, find_java
 from tests.suites.broker import Broker
 from tests.suites.cache import PINS, Cache, CannotRun, run
 from tests.suites.outcomes import Outcome, printed_outcomes

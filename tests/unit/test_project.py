@@ -95,9 +95,9 @@ def test_lock_holds_what_the_project_asks_for() -> None:
 def test_commands_of_other_layers_are_found_by_entry_points() -> None:
     points = PROJECT["project"]["entry-points"]["deltamq.commands"]
     assert points == {
-        "serve": "api.serve:serve_command",
-        "jobs": "jobs.cli.jobs_group:jobs_command",
-        "verify": "jobs.cli.verify_command:verify_command",
+        "serve": "deltamq.api.serve:serve_command",
+        "jobs": "deltamq.jobs.cli.jobs_group:jobs_command",
+        "verify": "deltamq.jobs.cli.verify_command:verify_command",
     }
 
 

@@ -16,7 +16,7 @@ LAYERS = ("api", "jobs", "mq", "tables")
 #: Packages whose lists are pinned. `mq.testing` is for users' tests, and `mq.client` has a test of its own.
 ROOMS = (
     *(
-        f"api.{room}"
+        f"deltamq.api.{room}"
         for room in (
             "audit",
             "auth",
@@ -41,9 +41,12 @@ ROOMS = (
             "wire",
         )
     ),
-    *(f"jobs.{room}" for room in ("cli", "export", "merge", "queue", "read", "run", "setup", "sink", "spark", "tasks")),
     *(
-        f"mq.{room}"
+        f"deltamq.jobs.{room}"
+        for room in ("cli", "export", "merge", "queue", "read", "run", "setup", "sink", "spark", "tasks")
+    ),
+    *(
+        f"deltamq.mq.{room}"
         for room in (
             "audit",
             "auth",
@@ -58,16 +61,19 @@ ROOMS = (
             "wire",
         )
     ),
-    *(f"mq.client.{room}" for room in ("admin", "http", "messages", "orderly", "outbox", "pop", "produce", "pull")),
-    *(f"tables.{room}" for room in ("delta", "log", "ops", "queue", "state", "store")),
+    *(
+        f"deltamq.mq.client.{room}"
+        for room in ("admin", "http", "messages", "orderly", "outbox", "pop", "produce", "pull")
+    ),
+    *(f"deltamq.tables.{room}" for room in ("delta", "log", "ops", "queue", "state", "store")),
 )
 #: What these offer is for users, too.
-FOR_USERS = ("jobs.export", "mq.testing")
+FOR_USERS = ("deltamq.jobs.export", "deltamq.mq.testing")
 #: What a room offers that another defines: users' functions answer with it, or get it.
-FOREIGN = {"mq.client.messages": {"FailedHandle", "MessageOrigin"}, "mq.client.orderly": {"Verdict"}}
+FOREIGN = {"deltamq.mq.client.messages": {"FailedHandle", "MessageOrigin"}, "deltamq.mq.client.orderly": {"Verdict"}}
 
 #: The modules that get the whole service, to make what takes its parts. FastAPI gives it to the functions of its calls.
-GIVEN_THE_SERVICE = {"api.app", "api.kafka.calls.door", "api.kafka.server.server"}
+GIVEN_THE_SERVICE = {"deltamq.api.app", "deltamq.api.kafka.calls.door", "deltamq.api.kafka.server.server"}
 
 #: Most modules of a folder, its `__init__` among them.
 MODULES_MAX = 22
@@ -89,7 +95,7 @@ def _imports() -> tuple[tuple[str, str, str], ...]:
 
 def _imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    importing = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    importing = ".".join(("deltamq", *(parts[:-1] if parts[-1] == "__init__" else parts)))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((importing, node.module, alias.name) for alias in node.names)
@@ -117,7 +123,7 @@ def test_a_room_offers_only_what_others_import(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_offers_only_what_is_its_own(room: str) -> None:
     lists = {(module, name) for importing, module, name in _imports() if importing == room and module != "typing"}
-    ours = [one for one in _imports() if one[1].split(".")[0] in LAYERS and not _is_in(one[1], room)]
+    ours = [one for one in _imports() if one[1].startswith("deltamq.") and not _is_in(one[1], room)]
     passed_on = {(importing, name) for importing, _, name in ours}
     foreign = {name for importing, _, name in ours if importing == room}
     assert {name for one, name in lists if (one, name) in passed_on} | foreign == FOREIGN.get(room, set())
@@ -130,7 +136,7 @@ def test_functions_take_what_they_use_and_not_the_whole_service() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
                 if any(one.annotation is not None and "Service" in _names(one.annotation) for one in every):
-                    given.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
+                    given.add(".".join(("deltamq", *path.relative_to(ROOT).with_suffix("").parts)))
     assert given == GIVEN_THE_SERVICE
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.kafka.access.exchanges import MECHANISMS
-from api.kafka.access.needs import Asker
-from api.kafka.access.operations import operations
-from api.kafka.access.session import Session
+from deltamq.api.kafka.access.exchanges import MECHANISMS
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.access.operations import operations
+from deltamq.api.kafka.access.session import Session
 
 __all__ = ["MECHANISMS", "Asker", "Session", "operations"]

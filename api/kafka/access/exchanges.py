@@ -15,8 +15,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from mq.auth import SCRAM_HASHES, SCRAM_ITERATIONS, Credential, Key, Scram, is_proof, salt_of, signature_of
-from mq.errors import Unauthenticated
+from deltamq.mq.auth import SCRAM_HASHES, SCRAM_ITERATIONS, Credential, Key, Scram, is_proof, salt_of, signature_of
+from deltamq.mq.errors import Unauthenticated
 
 __all__ = ["BEARER", "MECHANISMS", "PLAIN", "Exchange", "Identities", "Step", "exchange_of"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from api.auth import EVERYBODY, OPEN, Caller, caller_header, named_by, needs_of
-from api.kafka.messages import (
+from deltamq.api.auth import EVERYBODY, OPEN, Caller, caller_header, named_by, needs_of
+from deltamq.api.kafka.messages import (
     AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -52,9 +52,9 @@ from api.kafka.messages import (
     SaslHandshakeRequest,
     SyncGroupRequest,
 )
-from api.wire import Header
-from mq.auth import CLUSTER, Credential, Resource, Verb
-from mq.errors import Forbidden
+from deltamq.api.wire import Header
+from deltamq.mq.auth import CLUSTER, Credential, Resource, Verb
+from deltamq.mq.errors import Forbidden
 
 __all__ = ["NEEDS", "Asker"]
 

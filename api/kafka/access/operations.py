@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from api.auth import named_by
-from api.kafka.access.needs import Asker
-from mq.auth import Resource, Verb
+from deltamq.api.auth import named_by
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.mq.auth import Resource, Verb
 
 __all__ = ["operations"]
 

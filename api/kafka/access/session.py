@@ -14,10 +14,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from api.auth import EVERYBODY, Gate
-from api.kafka.access.exchanges import BEARER, MECHANISMS, PLAIN, Exchange, exchange_of
-from api.kafka.access.needs import Asker
-from api.kafka.messages import (
+from deltamq.api.auth import EVERYBODY, Gate
+from deltamq.api.kafka.access.exchanges import BEARER, MECHANISMS, PLAIN, Exchange, exchange_of
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.messages import (
     ApiVersionsRequest,
     ErrorCode,
     Message,
@@ -26,8 +26,8 @@ from api.kafka.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from mq.auth import Credential, Key
-from mq.errors import Unauthenticated, Unavailable
+from deltamq.mq.auth import Credential, Key
+from deltamq.mq.errors import Unauthenticated, Unavailable
 
 __all__ = ["Session"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from api.kafka.calls.door import Door
+from deltamq.api.kafka.calls.door import Door
 
 __all__ = ["Door"]

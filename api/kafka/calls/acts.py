@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from api.audit import Asking, Audit
-from api.kafka.access import Asker
-from mq.audit import ANONYMOUS
+from deltamq.api.audit import Asking, Audit
+from deltamq.api.kafka.access import Asker
+from deltamq.mq.audit import ANONYMOUS
 
 __all__ = ["recorded"]
 

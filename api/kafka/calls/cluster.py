@@ -7,11 +7,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from api.auth import permit_put
-from api.host import Topics
-from api.kafka.access import Asker, operations
-from api.kafka.calls.places import EPOCH, Node, Places
-from api.kafka.messages import (
+from deltamq.api.auth import permit_put
+from deltamq.api.host import Topics
+from deltamq.api.kafka.access import Asker, operations
+from deltamq.api.kafka.calls.places import EPOCH, Node, Places
+from deltamq.api.kafka.messages import (
     BROKERS,
     CONTROLLERS,
     NO_OPERATIONS,
@@ -38,12 +38,12 @@ from api.kafka.messages import (
     PartitionCursor,
     error_code_of,
 )
-from api.kafka.topic_ids import topic_id_of
-from api.log import Partitions
-from mq.auth import CLUSTER
-from mq.errors import DeltaMQError, Unprocessable
-from mq.meta import Topic
-from mq.names import check_client_topic, is_system
+from deltamq.api.kafka.topic_ids import topic_id_of
+from deltamq.api.log import Partitions
+from deltamq.mq.auth import CLUSTER
+from deltamq.mq.errors import DeltaMQError, Unprocessable
+from deltamq.mq.meta import Topic
+from deltamq.mq.names import check_client_topic, is_system
 
 __all__ = ["Cluster"]
 

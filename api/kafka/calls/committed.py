@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from api.host import Groups, HostedMeta, HostedTopic, Topics
-from api.kafka.access import Asker
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.host import Groups, HostedMeta, HostedTopic, Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     ErrorCode,
     FetchedGroup,
     FetchedOffset,
@@ -21,12 +21,12 @@ from api.kafka.messages import (
     group_code_of,
     offset_code_of,
 )
-from api.kafka.topic_ids import topic_id_of
-from api.progress import QueueProgress
-from api.queue import Lanes, MovedProgress
-from mq.errors import DeltaMQError
-from mq.names import check_group
-from mq.queue import LaneKey
+from deltamq.api.kafka.topic_ids import topic_id_of
+from deltamq.api.progress import QueueProgress
+from deltamq.api.queue import Lanes, MovedProgress
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.names import check_group
+from deltamq.mq.queue import LaneKey
 
 __all__ = ["BY_ID", "OffsetFetches"]
 

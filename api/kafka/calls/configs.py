@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from api.audit import Audit
-from api.auth import permit_put
-from api.host import HostedTopic, Topics
-from api.kafka.access import Asker
-from api.kafka.calls.acts import recorded
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.audit import Audit
+from deltamq.api.auth import permit_put
+from deltamq.api.host import HostedTopic, Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.acts import recorded
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     CLIENT_METRICS,
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -38,7 +38,7 @@ from api.kafka.messages import (
     NamedValue,
     error_code_of,
 )
-from api.kafka.settings import (
+from deltamq.api.kafka.settings import (
     PARTITIONER,
     TOPIC_SETTINGS,
     Change,
@@ -48,9 +48,9 @@ from api.kafka.settings import (
     changes_of,
     shown_of_topic,
 )
-from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from mq.meta import TopicRequest, TopicSettings, check_partitioner, settings_after
-from mq.names import check_client_topic
+from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
+from deltamq.mq.meta import TopicRequest, TopicSettings, check_partitioner, settings_after
+from deltamq.mq.names import check_client_topic
 
 __all__ = ["Configs", "created_configs", "settings_of"]
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from api.kafka.access import MECHANISMS, Asker, Session
-from api.kafka.calls.cluster import Cluster
-from api.kafka.calls.committed import OffsetFetches
-from api.kafka.calls.configs import Configs
-from api.kafka.calls.fetching import Fetching
-from api.kafka.calls.group_lists import GroupLists
-from api.kafka.calls.group_offsets import OffsetChanges
-from api.kafka.calls.members import Members
-from api.kafka.calls.offset_lists import OffsetLists
-from api.kafka.calls.places import Places
-from api.kafka.calls.producing import Producing, Reply
-from api.kafka.calls.removal import Removal
-from api.kafka.calls.replicas import Replicas
-from api.kafka.calls.topics import TopicCalls
-from api.kafka.calls.users import Users
-from api.kafka.messages import (
+from deltamq.api.kafka.access import MECHANISMS, Asker, Session
+from deltamq.api.kafka.calls.cluster import Cluster
+from deltamq.api.kafka.calls.committed import OffsetFetches
+from deltamq.api.kafka.calls.configs import Configs
+from deltamq.api.kafka.calls.fetching import Fetching
+from deltamq.api.kafka.calls.group_lists import GroupLists
+from deltamq.api.kafka.calls.group_offsets import OffsetChanges
+from deltamq.api.kafka.calls.members import Members
+from deltamq.api.kafka.calls.offset_lists import OffsetLists
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.calls.producing import Producing, Reply
+from deltamq.api.kafka.calls.removal import Removal
+from deltamq.api.kafka.calls.replicas import Replicas
+from deltamq.api.kafka.calls.topics import TopicCalls
+from deltamq.api.kafka.calls.users import Users
+from deltamq.api.kafka.messages import (
     AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -68,10 +68,10 @@ from api.kafka.messages import (
     offered,
     unknown_version,
 )
-from api.kafka.settings import shown_of_node
-from api.sending import PartitionAppender, QueueAppender
-from api.service import Service
-from api.wire import Ticket
+from deltamq.api.kafka.settings import shown_of_node
+from deltamq.api.sending import PartitionAppender, QueueAppender
+from deltamq.api.service import Service
+from deltamq.api.wire import Ticket
 
 __all__ = ["Door"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from api.host import GONE, HostedTopic, Topics
-from api.kafka.access import Asker
-from api.kafka.calls.places import Places, check_epoch
-from api.kafka.calls.read_ahead import Chunk, Place, ReadAhead
-from api.kafka.messages import (
+from deltamq.api.host import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.places import Places, check_epoch
+from deltamq.api.kafka.calls.read_ahead import Chunk, Place, ReadAhead
+from deltamq.api.kafka.messages import (
     ErrorCode,
     FetchedPartition,
     FetchedTopic,
@@ -27,17 +27,17 @@ from api.kafka.messages import (
     FetchResponse,
     error_code_of,
 )
-from api.kafka.records import Compression, encode_records
-from api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
-from api.kafka.settings import compression_of
-from api.log import Gauge, Metrics, Partition, Partitions
-from api.reading import FetchQuery, PartitionReader, QueueReader
-from api.sending import INLINE_BYTES
-from api.wire import Ticket
-from mq.errors import DeltaMQError
-from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
-from mq.static import LogicalQueue, place_of
-from tables.log import Fetched, FetchStatus
+from deltamq.api.kafka.records import Compression, encode_records
+from deltamq.api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
+from deltamq.api.kafka.settings import compression_of
+from deltamq.api.log import Gauge, Metrics, Partition, Partitions
+from deltamq.api.reading import FetchQuery, PartitionReader, QueueReader
+from deltamq.api.sending import INLINE_BYTES
+from deltamq.api.wire import Ticket
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
+from deltamq.mq.static import LogicalQueue, place_of
+from deltamq.tables.log import Fetched, FetchStatus
 
 __all__ = ["Fetching"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from api.audit import Audit
-from api.host import Groups, Hosting
-from api.kafka.access import Asker, operations
-from api.kafka.calls.acts import recorded
-from api.kafka.calls.members import Members
-from api.kafka.messages import (
+from deltamq.api.audit import Audit
+from deltamq.api.host import Groups, Hosting
+from deltamq.api.kafka.access import Asker, operations
+from deltamq.api.kafka.calls.acts import recorded
+from deltamq.api.kafka.calls.members import Members
+from deltamq.api.kafka.messages import (
     DeletedGroup,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -25,10 +25,10 @@ from api.kafka.messages import (
     error_code_of,
     group_code_of,
 )
-from mq.errors import DeltaMQError, Unavailable
-from mq.members import ClassicGroup, Phase
-from mq.meta import META_ROLE
-from mq.names import check_group
+from deltamq.mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.members import ClassicGroup, Phase
+from deltamq.mq.meta import META_ROLE
+from deltamq.mq.names import check_group
 
 __all__ = ["GroupLists"]
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from api.audit import Audit
-from api.host import Call, Groups, HostedTopic, Owners
-from api.kafka.access import Asker
-from api.kafka.calls.acts import recorded
-from api.kafka.calls.committed import BY_ID, OffsetFetches
-from api.kafka.calls.members import Members
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.audit import Audit
+from deltamq.api.host import Call, Groups, HostedTopic, Owners
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.acts import recorded
+from deltamq.api.kafka.calls.committed import BY_ID, OffsetFetches
+from deltamq.api.kafka.calls.members import Members
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     CommitPartition,
     CommittedOffset,
     CommittedTopic,
@@ -35,11 +35,11 @@ from api.kafka.messages import (
     OffsetDeleteResponse,
     group_code_of,
 )
-from api.progress import GroupCommits, QueueProgress
-from mq.errors import DeltaMQError, NotFound, Unprocessable
-from mq.meta import NO_OFFSET, Group
-from mq.names import broker_of, check_group
-from mq.queue import LaneKey, check_metadata, is_storable_metadata
+from deltamq.api.progress import GroupCommits, QueueProgress
+from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
+from deltamq.mq.meta import NO_OFFSET, Group
+from deltamq.mq.names import broker_of, check_group
+from deltamq.mq.queue import LaneKey, check_metadata, is_storable_metadata
 
 __all__ = ["OffsetChanges"]
 

@@ -11,10 +11,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
-from api.host import Groups, Hosting
-from api.kafka.access import Asker
-from api.kafka.calls.places import address_of
-from api.kafka.messages import (
+from deltamq.api.host import Groups, Hosting
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.places import address_of
+from deltamq.api.kafka.messages import (
     ErrorCode,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -35,10 +35,10 @@ from api.kafka.messages import (
     group_code_of,
     subscription_of,
 )
-from mq.errors import Conflict, DeltaMQError, Forbidden, Refused, Unavailable
-from mq.members import ClassicGroup, Joined, Joining, MemberError, Phase
-from mq.meta import META_ROLE, Group
-from mq.names import check_group
+from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, Unavailable
+from deltamq.mq.members import ClassicGroup, Joined, Joining, MemberError, Phase
+from deltamq.mq.meta import META_ROLE, Group
+from deltamq.mq.names import check_group
 
 __all__ = ["Members"]
 

@@ -10,10 +10,10 @@ from collections import Counter
 from functools import partial
 from typing import Final, NamedTuple
 
-from api.host import GONE, HostedTopic, Topics
-from api.kafka.access import Asker
-from api.kafka.calls.places import EPOCH, Places, check_epoch
-from api.kafka.messages import (
+from deltamq.api.host import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.places import EPOCH, Places, check_epoch
+from deltamq.api.kafka.messages import (
     ErrorCode,
     ListedOffset,
     ListedTopic,
@@ -27,11 +27,11 @@ from api.kafka.messages import (
     WantedEpoch,
     error_code_of,
 )
-from api.log import Partitions
-from api.progress import QueueProgress
-from mq.errors import DeltaMQError, Unprocessable
-from mq.static import LogicalQueue
-from tables.log import Born
+from deltamq.api.log import Partitions
+from deltamq.api.progress import QueueProgress
+from deltamq.mq.errors import DeltaMQError, Unprocessable
+from deltamq.mq.static import LogicalQueue
+from deltamq.tables.log import Born
 
 __all__ = ["OffsetLists"]
 

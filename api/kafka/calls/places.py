@@ -8,12 +8,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from api.host import HostedMeta, HostedTopic, Hosting, Topics
-from api.kafka.topic_ids import TopicIds
-from mq.errors import Conflict, NotFound, Refused, Unprocessable
-from mq.meta import Topic
-from mq.names import broker_of, check_client_topic
-from mq.static import LogicalQueue, queue_name
+from deltamq.api.host import HostedMeta, HostedTopic, Hosting, Topics
+from deltamq.api.kafka.topic_ids import TopicIds
+from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
+from deltamq.mq.meta import Topic
+from deltamq.mq.names import broker_of, check_client_topic
+from deltamq.mq.static import LogicalQueue, queue_name
 
 __all__ = ["EPOCH", "Node", "Places", "address_of", "check_epoch", "existing"]
 

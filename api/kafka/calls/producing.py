@@ -20,10 +20,10 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from api.host import GONE, HostedTopic, Topics
-from api.kafka.access import Asker
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.host import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     ErrorCode,
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -36,20 +36,20 @@ from api.kafka.messages import (
     ProduceTopic,
     error_code_of,
 )
-from api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
-from api.kafka.rows import native_decoder, rows_of
-from api.log import Metrics, Partitions, RecordRows
-from api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
-from api.wire import Ticket
-from mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
-from mq.limits import MIB, REQUEST_BYTES_MAX
-from mq.meta import is_compacted
-from mq.names import check_client_topic
-from mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
-from mq.sequences import Sequence as ProducerSequence
-from tables.delta import ProducerStamp
-from tables.key_column import kafka_hashes_of_keys
-from tables.settings import Flush
+from deltamq.api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
+from deltamq.api.kafka.rows import native_decoder, rows_of
+from deltamq.api.log import Metrics, Partitions, RecordRows
+from deltamq.api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
+from deltamq.api.wire import Ticket
+from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
+from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
+from deltamq.mq.meta import is_compacted
+from deltamq.mq.names import check_client_topic
+from deltamq.mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
+from deltamq.mq.sequences import Sequence as ProducerSequence
+from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.key_column import kafka_hashes_of_keys
+from deltamq.tables.settings import Flush
 
 __all__ = ["Producing", "Reply"]
 

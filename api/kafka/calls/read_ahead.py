@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from api.wire import Admission, Ticket
-from mq.errors import DeltaMQError, Overloaded
-from mq.limits import MIB
-from mq.static import LogicalQueue
-from tables.log import FetchStatus
+from deltamq.api.wire import Admission, Ticket
+from deltamq.mq.errors import DeltaMQError, Overloaded
+from deltamq.mq.limits import MIB
+from deltamq.mq.static import LogicalQueue
+from deltamq.tables.log import FetchStatus
 
 __all__ = ["Chunk", "Place", "Read", "ReadAhead"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from api.audit import Audit
-from api.host import GONE, HostedTopic, Topics
-from api.kafka.access import Asker
-from api.kafka.calls.acts import recorded
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.audit import Audit
+from deltamq.api.host import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.acts import recorded
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -19,12 +19,12 @@ from api.kafka.messages import (
     ErrorCode,
     error_code_of,
 )
-from api.log import Partitions
-from api.progress import QueueProgress
-from mq.errors import DeltaMQError, NotFound
-from mq.queue import Bounds
-from mq.static import LogicalQueue, commit_steps
-from tables.log import delete_before
+from deltamq.api.log import Partitions
+from deltamq.api.progress import QueueProgress
+from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.queue import Bounds
+from deltamq.mq.static import LogicalQueue, commit_steps
+from deltamq.tables.log import delete_before
 
 __all__ = ["Removal"]
 

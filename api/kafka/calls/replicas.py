@@ -6,10 +6,10 @@ is its only replica. What asks for that is answered as done, and what cannot be 
 
 from __future__ import annotations
 
-from api.host import HostedTopic
-from api.kafka.access import Asker
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.host import HostedTopic
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirsRequest,
@@ -29,7 +29,7 @@ from api.kafka.messages import (
     ReassigningPartition,
     error_code_of,
 )
-from mq.errors import DeltaMQError, NotFound, Unprocessable
+from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
 
 __all__ = ["Replicas"]
 

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from api.audit import Audit
-from api.auth import permit_put
-from api.host import Topics
-from api.kafka.access import Asker
-from api.kafka.calls.acts import recorded
-from api.kafka.calls.configs import created_configs, settings_of
-from api.kafka.calls.places import Places
-from api.kafka.messages import (
+from deltamq.api.audit import Audit
+from deltamq.api.auth import permit_put
+from deltamq.api.host import Topics
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.calls.acts import recorded
+from deltamq.api.kafka.calls.configs import created_configs, settings_of
+from deltamq.api.kafka.calls.places import Places
+from deltamq.api.kafka.messages import (
     NO_TOPIC_ID,
     CreatedTopic,
     CreatePartitionsRequest,
@@ -32,10 +32,10 @@ from api.kafka.messages import (
     NewPartitions,
     error_code_of,
 )
-from api.kafka.topic_ids import topic_id_of
-from mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from mq.meta import TopicRequest, check_may_grow
-from mq.names import check_client_topic
+from deltamq.api.kafka.topic_ids import topic_id_of
+from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
+from deltamq.mq.meta import TopicRequest, check_may_grow
+from deltamq.mq.names import check_client_topic
 
 __all__ = ["TopicCalls"]
 

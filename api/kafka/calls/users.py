@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from api.host import HostedMeta
-from api.kafka.access import Asker
-from api.kafka.messages import (
+from deltamq.api.host import HostedMeta
+from deltamq.api.kafka.access import Asker
+from deltamq.api.kafka.messages import (
     SCRAM_MECHANISMS,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -28,7 +28,7 @@ from api.kafka.messages import (
     UserCredential,
     error_code_of,
 )
-from mq.errors import Conflict, DeltaMQError
+from deltamq.mq.errors import Conflict, DeltaMQError
 
 __all__ = ["Users"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.kafka.messages.apis import Frame, answer_frame, offered, read_frame, unknown_version
-from api.kafka.messages.cluster_messages import (
+from deltamq.api.kafka.messages.apis import Frame, answer_frame, offered, read_frame, unknown_version
+from deltamq.api.kafka.messages.cluster_messages import (
     BROKERS,
     CLIENT_METRICS,
     CONTROLLERS,
@@ -57,9 +57,9 @@ from api.kafka.messages.cluster_messages import (
     NewPartitions,
     PartitionCursor,
 )
-from api.kafka.messages.codec import NO_TOPIC_ID, Message, Parts
-from api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of, offset_code_of
-from api.kafka.messages.group_messages import (
+from deltamq.api.kafka.messages.codec import NO_TOPIC_ID, Message, Parts
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of, offset_code_of
+from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
     CommittedOffset,
     CommittedTopic,
@@ -100,7 +100,7 @@ from api.kafka.messages.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from api.kafka.messages.log_messages import (
+from deltamq.api.kafka.messages.log_messages import (
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -130,7 +130,7 @@ from api.kafka.messages.log_messages import (
     ProduceTopic,
     WantedEpoch,
 )
-from api.kafka.messages.replica_messages import (
+from deltamq.api.kafka.messages.replica_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirsRequest,
@@ -147,14 +147,14 @@ from api.kafka.messages.replica_messages import (
     ReassignedTopic,
     ReassigningPartition,
 )
-from api.kafka.messages.sasl_messages import (
+from deltamq.api.kafka.messages.sasl_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from api.kafka.messages.subscription import subscription_of
-from api.kafka.messages.user_messages import (
+from deltamq.api.kafka.messages.subscription import subscription_of
+from deltamq.api.kafka.messages.user_messages import (
     SCRAM_MECHANISMS,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from api.kafka.messages.cluster_messages import (
+from deltamq.api.kafka.messages.cluster_messages import (
     AlterConfigsRequest,
     ApiVersion,
     ApiVersionsRequest,
@@ -28,9 +28,9 @@ from api.kafka.messages.cluster_messages import (
     ListConfigResourcesRequest,
     MetadataRequest,
 )
-from api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
-from api.kafka.messages.errors import ErrorCode
-from api.kafka.messages.group_messages import (
+from deltamq.api.kafka.messages.codec import Message, Parts, Reader, malformed, read_message, write_message
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -43,7 +43,7 @@ from api.kafka.messages.group_messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from api.kafka.messages.log_messages import (
+from deltamq.api.kafka.messages.log_messages import (
     DeleteRecordsRequest,
     FetchRequest,
     InitProducerIdRequest,
@@ -51,14 +51,14 @@ from api.kafka.messages.log_messages import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from api.kafka.messages.replica_messages import (
+from deltamq.api.kafka.messages.replica_messages import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
-from api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
-from api.kafka.messages.user_messages import (
+from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from deltamq.api.kafka.messages.user_messages import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_orig
 
 import msgspec
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = [
     "NO_TOPIC_ID",

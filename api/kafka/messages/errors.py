@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.errors import (
+from deltamq.mq.errors import (
     Corrupt,
     DeltaMQError,
     Fenced,

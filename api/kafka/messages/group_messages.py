@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from api.kafka.messages.codec import (
+from deltamq.api.kafka.messages.codec import (
     NO_TOPIC_ID,
     At,
     Bool,

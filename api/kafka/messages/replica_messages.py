@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from api.kafka.messages.codec import At, Bool, Int8, Int16, Int32, Message, NullableString, String
+from deltamq.api.kafka.messages.codec import At, Bool, Int8, Int16, Int32, Message, NullableString, String
 
 __all__ = [
     "AlterPartitionReassignmentsRequest",

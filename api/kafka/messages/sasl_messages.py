@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from api.kafka.messages.codec import At, Bytes, Int16, Int64, Message, NullableString, String
+from deltamq.api.kafka.messages.codec import At, Bytes, Int16, Int64, Message, NullableString, String
 
 __all__ = [
     "SaslAuthenticateRequest",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from api.kafka.messages.codec import Reader
-from mq.errors import Refused
+from deltamq.api.kafka.messages.codec import Reader
+from deltamq.mq.errors import Refused
 
 __all__ = ["subscription_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.kafka.messages.codec import (
+from deltamq.api.kafka.messages.codec import (
     Bool,
     Bytes,
     Float64,

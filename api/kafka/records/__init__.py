@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from api.kafka.records.batch import BatchHeader, batches_of
-from api.kafka.records.columns import Records
-from api.kafka.records.compression import Compression
-from api.kafka.records.decode import decode_batches, expanded_batch
-from api.kafka.records.encode import encode_records
-from api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
-from api.kafka.records.varints import Int64s
+from deltamq.api.kafka.records.batch import BatchHeader, batches_of
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.compression import Compression
+from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
+from deltamq.api.kafka.records.encode import encode_records
+from deltamq.api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
+from deltamq.api.kafka.records.varints import Int64s
 
 __all__ = [
     "DECODER_SOURCE",

@@ -14,9 +14,9 @@ from typing import Final
 
 import google_crc32c
 
-from api.kafka.records.compression import Compression
-from api.kafka.records.varints import corrupt
-from mq.errors import Unprocessable
+from deltamq.api.kafka.records.compression import Compression
+from deltamq.api.kafka.records.varints import corrupt
+from deltamq.mq.errors import Unprocessable
 
 __all__ = ["HEADER_BYTES", "NO_PRODUCER", "RECORD_BYTES_MIN", "BatchHeader", "batches_of", "pack_header"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from api.kafka.records.varints import Int64s, varint_sizes, zigzag
+from deltamq.api.kafka.records.varints import Int64s, varint_sizes, zigzag
 
 __all__ = ["blocks_of"]
 

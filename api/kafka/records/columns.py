@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from api.kafka.records.varints import Int64s
+from deltamq.api.kafka.records.varints import Int64s
 
 __all__ = ["Records", "binary", "pieces"]
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from api.kafka.records.varints import corrupt
-from mq.errors import TooLarge
+from deltamq.api.kafka.records.varints import corrupt
+from deltamq.mq.errors import TooLarge
 
 __all__ = ["Compression", "compressed", "expanded"]
 

@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from api.kafka.records.batch import RECORD_BYTES_MIN, BatchHeader
-from api.kafka.records.columns import Records, pieces
-from api.kafka.records.compression import Compression, expanded
-from api.kafka.records.few import FEW_RECORDS, decode_few
-from api.kafka.records.native import NativeDecoder
-from api.kafka.records.varints import Int64s, corrupt, read_varints
-from mq.errors import Unprocessable
-from mq.limits import HEADERS_MAX
+from deltamq.api.kafka.records.batch import RECORD_BYTES_MIN, BatchHeader
+from deltamq.api.kafka.records.columns import Records, pieces
+from deltamq.api.kafka.records.compression import Compression, expanded
+from deltamq.api.kafka.records.few import FEW_RECORDS, decode_few
+from deltamq.api.kafka.records.native import NativeDecoder
+from deltamq.api.kafka.records.varints import Int64s, corrupt, read_varints
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.limits import HEADERS_MAX
 
 __all__ = ["decode_batches", "decode_in_columns", "expanded_batch"]
 

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.kafka.records.batch import NO_PRODUCER, pack_header
-from api.kafka.records.blocks import blocks_of
-from api.kafka.records.columns import Records, binary
-from api.kafka.records.compression import Compression, compressed
-from api.kafka.records.few import FEW_RECORDS, encode_few
-from api.kafka.records.native import NativeEncoder
-from api.kafka.records.varints import Int64s, varint_sizes, write_varints
+from deltamq.api.kafka.records.batch import NO_PRODUCER, pack_header
+from deltamq.api.kafka.records.blocks import blocks_of
+from deltamq.api.kafka.records.columns import Records, binary
+from deltamq.api.kafka.records.compression import Compression, compressed
+from deltamq.api.kafka.records.few import FEW_RECORDS, encode_few
+from deltamq.api.kafka.records.native import NativeEncoder
+from deltamq.api.kafka.records.varints import Int64s, varint_sizes, write_varints
 
 __all__ = ["encode_records"]
 

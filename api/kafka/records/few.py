@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from api.kafka.records.batch import BatchHeader
-from api.kafka.records.columns import Records
-from api.kafka.records.varints import VARINT_BYTES_MAX, corrupt
+from deltamq.api.kafka.records.batch import BatchHeader
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.varints import VARINT_BYTES_MAX, corrupt
 
 __all__ = ["FEW_RECORDS", "decode_few"]
 

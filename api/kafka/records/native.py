@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from api.kafka.records.batch import BatchHeader
-from api.kafka.records.columns import Records
+from deltamq.api.kafka.records.batch import BatchHeader
+from deltamq.api.kafka.records.columns import Records
 
 __all__ = ["DECODER_SOURCE", "ENCODER_SOURCE", "NativeDecoder", "NativeEncoder"]
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints", "zigzag"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.kafka.server.listener import bind_kafka
-from api.kafka.server.server import KafkaServer
+from deltamq.api.kafka.server.listener import bind_kafka
+from deltamq.api.kafka.server.server import KafkaServer
 
 __all__ = ["KafkaServer", "bind_kafka"]

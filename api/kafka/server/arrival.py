@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from api.auth import Meter, Quotas
-from api.kafka.access import Session
-from api.wire import Admission, Ticket
-from mq.backoff import Backoff
-from mq.errors import Overloaded, TooLarge, Unauthenticated
-from mq.limits import ADMIN_BYTES_MAX
+from deltamq.api.auth import Meter, Quotas
+from deltamq.api.kafka.access import Session
+from deltamq.api.wire import Admission, Ticket
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import Overloaded, TooLarge, Unauthenticated
+from deltamq.mq.limits import ADMIN_BYTES_MAX
 
 __all__ = ["FETCH", "LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival", "Room"]
 

@@ -25,16 +25,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol, TypeAlias, cast
 
-from api.auth import Meter
-from api.kafka.access import Asker, Session
-from api.kafka.calls import Door
-from api.kafka.messages import Frame, Message, Parts, ProduceRequest, answer_frame, read_frame
-from api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
-from api.kafka.server.inbox import Inbox
-from api.wire import Ticket
-from mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
-from mq.limits import ADMIN_BYTES_MAX
-from tables.config_sections import ServiceSettings
+from deltamq.api.auth import Meter
+from deltamq.api.kafka.access import Asker, Session
+from deltamq.api.kafka.calls import Door
+from deltamq.api.kafka.messages import Frame, Message, Parts, ProduceRequest, answer_frame, read_frame
+from deltamq.api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
+from deltamq.api.kafka.server.inbox import Inbox
+from deltamq.api.wire import Ticket
+from deltamq.mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
+from deltamq.mq.limits import ADMIN_BYTES_MAX
+from deltamq.tables.config_sections import ServiceSettings
 
 __all__ = ["Connection", "Connections"]
 

@@ -6,8 +6,8 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from api.sockets import listening
-from tables.config_sections import ServiceSettings
+from deltamq.api.sockets import listening
+from deltamq.tables.config_sections import ServiceSettings
 
 __all__ = ["KafkaListener", "bind_kafka"]
 

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from api.kafka.access import Session
-from api.kafka.calls import Door
-from api.kafka.server.arrival import Room
-from api.kafka.server.connection import IN_FLIGHT_MAX, Connection
-from api.kafka.server.listener import KafkaListener
-from api.service import Service
-from api.tls import TlsServer, server_context
-from api.wire import Admission
-from mq.errors import Forbidden, Unauthenticated
-from mq.limits import MIB
+from deltamq.api.kafka.access import Session
+from deltamq.api.kafka.calls import Door
+from deltamq.api.kafka.server.arrival import Room
+from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
+from deltamq.api.kafka.server.listener import KafkaListener
+from deltamq.api.service import Service
+from deltamq.api.tls import TlsServer, server_context
+from deltamq.api.wire import Admission
+from deltamq.mq.errors import Forbidden, Unauthenticated
+from deltamq.mq.limits import MIB
 
 __all__ = ["KafkaServer"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from api.kafka.settings.changes import Change, Changes, Operation, changes_of
-from api.kafka.settings.nodes import shown_of_node
-from api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, compression_of, shown_of_topic
-from api.kafka.settings.values import Shown
+from deltamq.api.kafka.settings.changes import Change, Changes, Operation, changes_of
+from deltamq.api.kafka.settings.nodes import shown_of_node
+from deltamq.api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, compression_of, shown_of_topic
+from deltamq.api.kafka.settings.values import Shown
 
 __all__ = [
     "PARTITIONER",

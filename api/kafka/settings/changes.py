@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
-from api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, clash
-from api.kafka.settings.values import Kind
-from mq.partitioners import Partitioner
+from deltamq.api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, clash
+from deltamq.api.kafka.settings.values import Kind
+from deltamq.mq.partitioners import Partitioner
 
 __all__ = ["Change", "Changes", "Operation", "changes_of"]
 

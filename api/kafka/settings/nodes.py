@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from api.kafka.settings.topics import TOPIC_SETTINGS
-from api.kafka.settings.values import INT_MAX, Kind, Shown, Source
-from mq.limits import FETCH_BYTES_MAX, PRODUCER_WINDOW_MS, RETENTION_MS_DEFAULT
-from mq.members import MEMBERS_MAX, SESSION_MS_MAX
-from mq.queue_limits import COMMIT_METADATA_BYTES_MAX
-from mq.routing import DEFAULT_PARTITIONS
-from tables.config_sections import ServiceSettings, TlsClientAuth
+from deltamq.api.kafka.settings.topics import TOPIC_SETTINGS
+from deltamq.api.kafka.settings.values import INT_MAX, Kind, Shown, Source
+from deltamq.mq.limits import FETCH_BYTES_MAX, PRODUCER_WINDOW_MS, RETENTION_MS_DEFAULT
+from deltamq.mq.members import MEMBERS_MAX, SESSION_MS_MAX
+from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX
+from deltamq.mq.routing import DEFAULT_PARTITIONS
+from deltamq.tables.config_sections import ServiceSettings, TlsClientAuth
 
 __all__ = ["shown_of_node"]
 

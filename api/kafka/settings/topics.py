@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from api.kafka.records import Compression
-from api.kafka.settings.values import (
+from deltamq.api.kafka.records import Compression
+from deltamq.api.kafka.settings.values import (
     INT_MAX,
     LONG_MAX,
     Kind,
@@ -26,8 +26,8 @@ from api.kafka.settings.values import (
     throttled,
     whole,
 )
-from mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
-from mq.meta import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
+from deltamq.mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
+from deltamq.mq.meta import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
 
 __all__ = ["PARTITIONER", "TOPIC_SETTINGS", "clash", "compression_of", "shown_of_topic"]
 

@@ -5,6 +5,6 @@ calls --> chosen: which are asked for, page by page --> `api.sending`: their log
 
 from __future__ import annotations
 
-from api.routes.dead_letters.calls import router
+from deltamq.api.routes.dead_letters.calls import router
 
 __all__ = ["router"]

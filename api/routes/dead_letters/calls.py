@@ -13,7 +13,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from api.routes.dead_letters.chosen import (
+from deltamq.api.routes.dead_letters.chosen import (
     Chosen,
     begin_at,
     chosen_by,
@@ -23,16 +23,16 @@ from api.routes.dead_letters.chosen import (
     page_of,
     skip,
 )
-from api.routes.groups import GroupName
-from api.sending import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, Replayer
-from api.service import Asking, Running
-from api.wire import JsonBody, dead_letters, problems, shown_origins
-from mq.errors import Refused
-from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
-from mq.queue import Deleted, LetterState
-from mq.queue_limits import REASON_LENGTH_MAX
-from mq.wire import DeadLetters, DeleteLettersRequest, ReplayRequest
-from tables.queue import LETTER_STATES
+from deltamq.api.routes.groups import GroupName
+from deltamq.api.sending import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, Replayer
+from deltamq.api.service import Asking, Running
+from deltamq.api.wire import JsonBody, dead_letters, problems, shown_origins
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
+from deltamq.mq.queue import Deleted, LetterState
+from deltamq.mq.queue_limits import REASON_LENGTH_MAX
+from deltamq.mq.wire import DeadLetters, DeleteLettersRequest, ReplayRequest
+from deltamq.tables.queue import LETTER_STATES
 
 __all__ = [
     "router",

@@ -5,6 +5,6 @@ calls --> offsets: here, or in all clusters of a global topic --> views of lanes
 
 from __future__ import annotations
 
-from api.routes.group_offsets.calls import router
+from deltamq.api.routes.group_offsets.calls import router
 
 __all__ = ["router"]

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
-from api.host import Call
-from api.routes.group_offsets.commits import OffsetCommits, check_texts
-from api.routes.group_offsets.offsets import TopicOffsets
-from api.routes.group_offsets.resets import OffsetResets
-from api.routes.groups import ReaderName
-from api.routes.lane_views import LaneView, LaneViews
-from api.routes.topics import TopicName
-from api.service import Running
-from api.wire import JsonBody, problems
-from mq.wire import CommitRequest, ResetRequest
+from deltamq.api.host import Call
+from deltamq.api.routes.group_offsets.commits import OffsetCommits, check_texts
+from deltamq.api.routes.group_offsets.offsets import TopicOffsets
+from deltamq.api.routes.group_offsets.resets import OffsetResets
+from deltamq.api.routes.groups import ReaderName
+from deltamq.api.routes.lane_views import LaneView, LaneViews
+from deltamq.api.routes.topics import TopicName
+from deltamq.api.service import Running
+from deltamq.api.wire import JsonBody, problems
+from deltamq.mq.wire import CommitRequest, ResetRequest
 
 __all__ = ["router"]
 

@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api.host import Call, Groups, HostedMeta, Hosting, Owners, Peer, Topics, is_forwarded, together
-from api.order import Locks
-from api.progress import LaneCommits, QueueProgress, check_offset, is_begin
-from api.queue import Lanes, begin
-from api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
-from api.routes.order_request import check_named
-from api.statistics import GroupStatistics
-from mq.errors import Conflict
-from mq.meta import Group, Topic
-from mq.names import broker_of
-from mq.queue import Committed, LaneKey, check_epoch, check_metadata
-from mq.static import LogicalQueue
-from mq.wire import CommitRequest
+from deltamq.api.host import Call, Groups, HostedMeta, Hosting, Owners, Peer, Topics, is_forwarded, together
+from deltamq.api.order import Locks
+from deltamq.api.progress import LaneCommits, QueueProgress, check_offset, is_begin
+from deltamq.api.queue import Lanes, begin
+from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
+from deltamq.api.routes.order_request import check_named
+from deltamq.api.statistics import GroupStatistics
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta import Group, Topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Committed, LaneKey, check_epoch, check_metadata
+from deltamq.mq.static import LogicalQueue
+from deltamq.mq.wire import CommitRequest
 
 __all__ = ["OffsetCommits", "check_texts"]
 

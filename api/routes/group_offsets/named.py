@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from api.host import Topics
-from mq.errors import Conflict, NotFound
-from mq.meta import Group, Topic, lanes_of
-from mq.queue import Bounds, LaneKey
-from mq.static import LogicalQueue
+from deltamq.api.host import Topics
+from deltamq.mq.errors import Conflict, NotFound
+from deltamq.mq.meta import Group, Topic, lanes_of
+from deltamq.mq.queue import Bounds, LaneKey
+from deltamq.mq.static import LogicalQueue
 
 __all__ = ["EMPTY", "check_not_broadcast", "named"]
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from api.host import Call, GlobalCopies, Groups, HostedTopic, Owners, Topics, from_cluster, is_forwarded, refuse_global
-from api.progress import GlobalGroup, GlobalTimes, Here, is_for_all
-from api.routes.group_offsets.commits import OffsetCommits
-from api.routes.group_offsets.named import check_not_broadcast
-from api.routes.group_offsets.resets import OffsetResets
-from api.routes.lane_views import LaneViews, Others, ask_others
-from mq.names import broker_of
-from mq.wire import CommitRequest, ResetRequest
+from deltamq.api.host import (
+    Call,
+    GlobalCopies,
+    Groups,
+    HostedTopic,
+    Owners,
+    Topics,
+    from_cluster,
+    is_forwarded,
+    refuse_global,
+)
+from deltamq.api.progress import GlobalGroup, GlobalTimes, Here, is_for_all
+from deltamq.api.routes.group_offsets.commits import OffsetCommits
+from deltamq.api.routes.group_offsets.named import check_not_broadcast
+from deltamq.api.routes.group_offsets.resets import OffsetResets
+from deltamq.api.routes.lane_views import LaneViews, Others, ask_others
+from deltamq.mq.names import broker_of
+from deltamq.mq.wire import CommitRequest, ResetRequest
 
 __all__ = ["TopicOffsets"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from api.host import Call, Groups, HostedMeta, HostedTopic, Owners, Topics
-from api.progress import QueueProgress, check_offset
-from api.queue import Lanes, bounds_at
-from api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
-from mq.meta import Topic, lanes_of
-from mq.names import broker_of
-from mq.queue import Bounds, LaneKey, Start, reset_position
-from mq.static import LogicalQueue
-from mq.wire import ResetRequest
+from deltamq.api.host import Call, Groups, HostedMeta, HostedTopic, Owners, Topics
+from deltamq.api.progress import QueueProgress, check_offset
+from deltamq.api.queue import Lanes, bounds_at
+from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
+from deltamq.mq.meta import Topic, lanes_of
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue import Bounds, LaneKey, Start, reset_position
+from deltamq.mq.static import LogicalQueue
+from deltamq.mq.wire import ResetRequest
 
 __all__ = ["OffsetResets"]
 

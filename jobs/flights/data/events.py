@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.flights.data.instants import Times, at, clock_minutes, first_reading, to_utc
-from jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.data.instants import Times, at, clock_minutes, first_reading, to_utc
+from deltamq.jobs.flights.failure import JobFailed
 
 __all__ = [
     "ARRIVAL",

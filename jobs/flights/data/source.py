@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import csv
 
-from jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.failure import JobFailed
 
 __all__ = ["FLIGHTS_COUNT", "data_folder", "read_airlines", "read_airports", "read_flights"]
 

@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobs.flights.group_account import GroupAccount
-from jobs.flights.group_left import GroupsLeft
-from jobs.flights.reader.statements import statements
-from jobs.merge import STATE_TABLES
-from jobs.sql import read_topic, register_views
-from jobs.tasks import storage
-from mq.queue import RetryTopic
-from tables.config import load
-from tables.delta import load as load_snapshot
-from tables.log import refs
-from tables.paths import Space
-from tables.queue import REVIVE_LOG, merged_to
-from tables.state import POP_CHECKPOINTS, state_transactions
-from tables.store import Store
+from deltamq.jobs.flights.group_account import GroupAccount
+from deltamq.jobs.flights.group_left import GroupsLeft
+from deltamq.jobs.flights.reader.statements import statements
+from deltamq.jobs.merge import STATE_TABLES
+from deltamq.jobs.sql import read_topic, register_views
+from deltamq.jobs.tasks import storage
+from deltamq.mq.queue import RetryTopic
+from deltamq.tables.config import load
+from deltamq.tables.delta import load as load_snapshot
+from deltamq.tables.log import refs
+from deltamq.tables.paths import Space
+from deltamq.tables.queue import REVIVE_LOG, merged_to
+from deltamq.tables.state import POP_CHECKPOINTS, state_transactions
+from deltamq.tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -28,19 +28,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from jobs.flights.account import Account, PartitionCount
-from jobs.flights.data.events import BODY_FIELDS, DEPARTURE
-from jobs.flights.reader.statements import statements
-from tables.log import Batch, Warehouse
-from tables.paths import PartitionRef, Space
+from deltamq.jobs.flights.account import Account, PartitionCount
+from deltamq.jobs.flights.data.events import BODY_FIELDS, DEPARTURE
+from deltamq.jobs.flights.reader.statements import statements
+from deltamq.tables.log import Batch, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from jobs.flights.group_account import GroupAccount
-    from jobs.flights.reader.group_reading import GroupReader
-    from jobs.flights.reader.streaming import FlightStreams
-    from jobs.flights.stream_account import StreamAccount
+    from deltamq.jobs.flights.group_account import GroupAccount
+    from deltamq.jobs.flights.reader.group_reading import GroupReader
+    from deltamq.jobs.flights.reader.streaming import FlightStreams
+    from deltamq.jobs.flights.stream_account import StreamAccount
 
 __all__ = ["Ask", "Following", "Look", "Ready", "account", "look", "main", "queries"]
 
@@ -104,7 +104,7 @@ def look(spark: SparkSession, topic: str, **options: str) -> Look:
 
 def account(spark: SparkSession, topic: str, **options: str) -> Account:
     """Return Spark's account of the topic; the bodies are read once, and their checksums cached meanwhile."""
-    from jobs.sql import read_topic
+    from deltamq.jobs.sql import read_topic
 
     views = _Views(spark, read_topic(spark, topic, **options))
     with views.kept("fingerprints"):
@@ -162,7 +162,7 @@ def main(warehouse: str, scratch: str) -> None:
     signal.signal(signal.SIGTERM, _leave)
     from py4j.protocol import Py4JError
 
-    from jobs.sql import spark_session
+    from deltamq.jobs.sql import spark_session
 
     settings: dict[str, Any] = {"spark.local.dir": scratch}
     spark = spark_session("deltamq-flights", warehouse=warehouse, **settings)
@@ -186,7 +186,7 @@ class _Answering:
     """Answers the questions, one after another."""
 
     def __init__(self, spark: SparkSession, warehouse: str) -> None:
-        from jobs.flights.reader.group_reading import GroupReader
+        from deltamq.jobs.flights.reader.group_reading import GroupReader
 
         self._spark = spark
         self._warehouse = warehouse
@@ -214,7 +214,7 @@ class _Answering:
         return msgspec.structs.replace(seen, typed=self._streams.rows() if self._streams else 0)
 
     def _follow(self, topic: str) -> Following:
-        from jobs.flights.reader.streaming import FlightStreams
+        from deltamq.jobs.flights.reader.streaming import FlightStreams
 
         folder = f"{self._warehouse}/spark/flights/{topic}"
         self._streams = FlightStreams(self._spark, topic, folder)

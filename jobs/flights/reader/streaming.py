@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobs.flights.data.events import BODY_FIELDS
-from jobs.flights.reader.statements import statements
-from jobs.flights.stream_account import StreamAccount
+from deltamq.jobs.flights.data.events import BODY_FIELDS
+from deltamq.jobs.flights.reader.statements import statements
+from deltamq.jobs.flights.stream_account import StreamAccount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

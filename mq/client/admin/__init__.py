@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mq.client.admin.access_admin import AccessInfo
-from mq.client.admin.admin import (
+from deltamq.mq.client.admin.access_admin import AccessInfo
+from deltamq.mq.client.admin.admin import (
     Admin,
     BrokerInfo,
     ClusterInfo,
@@ -13,10 +13,10 @@ from mq.client.admin.admin import (
     StoppedPartition,
     UpgradeInfo,
 )
-from mq.client.admin.audit_admin import ActInfo, RefusalInfo
-from mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
-from mq.client.admin.dead_letter_admin import DeadLetter, FailedReplay
-from mq.client.admin.group_admin import (
+from deltamq.mq.client.admin.audit_admin import ActInfo, RefusalInfo
+from deltamq.mq.client.admin.auth_admin import AclInfo, KeyInfo, NewKey, PrincipalInfo, QuotaInfo
+from deltamq.mq.client.admin.dead_letter_admin import DeadLetter, FailedReplay
+from deltamq.mq.client.admin.group_admin import (
     GroupClient,
     GroupInfo,
     GroupMember,
@@ -26,7 +26,7 @@ from mq.client.admin.group_admin import (
     GroupTopic,
     TopicStatistics,
 )
-from mq.client.admin.static_admin import (
+from deltamq.mq.client.admin.static_admin import (
     FaultInfo,
     MappingInfo,
     MovedQueue,
@@ -35,8 +35,8 @@ from mq.client.admin.static_admin import (
     TopicCheck,
     TopicRepair,
 )
-from mq.client.admin.topic_info import PartitionInfo, QueueInfo, SegmentInfo, TopicInfo, topic_info
-from mq.client.admin.topic_view import TopicView, broker_in, fetch_view, lp_of
+from deltamq.mq.client.admin.topic_info import PartitionInfo, QueueInfo, SegmentInfo, TopicInfo, topic_info
+from deltamq.mq.client.admin.topic_view import TopicView, broker_in, fetch_view, lp_of
 
 __all__ = [
     "AccessInfo",

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from mq.client.http import Calls, path_of, read_answer
-from mq.errors import Unprocessable
-from mq.names import check_broker, check_topic
+from deltamq.mq.client.http import Calls, path_of, read_answer
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.names import check_broker, check_topic
 
 __all__ = ["AccessAdmin", "AccessInfo", "time_text"]
 

@@ -9,15 +9,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from mq.client.admin.access_admin import AccessAdmin, time_text
-from mq.client.admin.audit_admin import AuditAdmin
-from mq.client.admin.auth_admin import AuthAdmin
-from mq.client.admin.group_admin import GroupAdmin
-from mq.client.admin.static_admin import StaticAdmin
-from mq.client.admin.topic_info import TopicInfo, topic_info
-from mq.client.http import path_of, read_answer
-from mq.errors import DeltaMQError, NotFound, Unknown
-from mq.names import check_client_topic, check_topic
+from deltamq.mq.client.admin.access_admin import AccessAdmin, time_text
+from deltamq.mq.client.admin.audit_admin import AuditAdmin
+from deltamq.mq.client.admin.auth_admin import AuthAdmin
+from deltamq.mq.client.admin.group_admin import GroupAdmin
+from deltamq.mq.client.admin.static_admin import StaticAdmin
+from deltamq.mq.client.admin.topic_info import TopicInfo, topic_info
+from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
+from deltamq.mq.names import check_client_topic, check_topic
 
 __all__ = [
     "Admin",

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from mq.client.admin.access_admin import time_text
-from mq.client.admin.paged_calls import Page, PagedCalls
+from deltamq.mq.client.admin.access_admin import time_text
+from deltamq.mq.client.admin.paged_calls import Page, PagedCalls
 
 __all__ = ["ActInfo", "AuditAdmin", "RefusalInfo"]
 

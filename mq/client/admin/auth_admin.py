@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from mq.client.admin.access_admin import time_text
-from mq.client.admin.paged_calls import Page, PagedCalls
-from mq.client.http import path_of, read_answer
-from mq.errors import NotFound
+from deltamq.mq.client.admin.access_admin import time_text
+from deltamq.mq.client.admin.paged_calls import Page, PagedCalls
+from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.errors import NotFound
 
 __all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo", "QuotaInfo"]
 

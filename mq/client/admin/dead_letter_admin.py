@@ -8,13 +8,13 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mq.client.admin.access_admin import time_text
-from mq.client.admin.paged_calls import PagedCalls
-from mq.client.http import path_of, read_answer
-from mq.client.messages import MessageOrigin
-from mq.names import check_group
-from mq.queue import LetterState
-from mq.wire import DeleteLettersRequest, ReplayRequest
+from deltamq.mq.client.admin.access_admin import time_text
+from deltamq.mq.client.admin.paged_calls import PagedCalls
+from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.client.messages import MessageOrigin
+from deltamq.mq.names import check_group
+from deltamq.mq.queue import LetterState
+from deltamq.mq.wire import DeleteLettersRequest, ReplayRequest
 
 __all__ = [
     "CountedLetters",

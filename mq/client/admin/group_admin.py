@@ -9,13 +9,13 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from mq.client.admin.dead_letter_admin import DeadLetterAdmin
-from mq.client.admin.paged_calls import Page
-from mq.client.http import path_of, read_answer
-from mq.errors import NotFound, Unprocessable
-from mq.meta import ConsumeStrategy, Ordering, Strategy
-from mq.names import check_client_topic, check_group, check_reader, check_topic
-from mq.wire import CommitRequest, ResetRequest
+from deltamq.mq.client.admin.dead_letter_admin import DeadLetterAdmin
+from deltamq.mq.client.admin.paged_calls import Page
+from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.errors import NotFound, Unprocessable
+from deltamq.mq.meta import ConsumeStrategy, Ordering, Strategy
+from deltamq.mq.names import check_client_topic, check_group, check_reader, check_topic
+from deltamq.mq.wire import CommitRequest, ResetRequest
 
 __all__ = [
     "ClientSubscription",

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from mq.client.http import Calls, path_of, read_answer
+from deltamq.mq.client.http import Calls, path_of, read_answer
 
 __all__ = ["Page", "PagedCalls"]
 

@@ -7,9 +7,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from mq.client.admin.topic_info import TopicInfo, topic_info
-from mq.client.http import Answer, Calls, path_of, read_answer
-from mq.names import check_client_topic
+from deltamq.mq.client.admin.topic_info import TopicInfo, topic_info
+from deltamq.mq.client.http import Answer, Calls, path_of, read_answer
+from deltamq.mq.names import check_client_topic
 
 __all__ = [
     "FaultInfo",

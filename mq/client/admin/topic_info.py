@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from mq.client.http import decoded
-from mq.errors import Corrupt, Unavailable
+from deltamq.mq.client.http import decoded
+from deltamq.mq.errors import Corrupt, Unavailable
 
 __all__ = ["PartitionInfo", "QueueInfo", "SegmentInfo", "StayInfo", "TopicInfo", "topic_info"]
 

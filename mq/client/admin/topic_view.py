@@ -16,12 +16,12 @@ from typing import Final
 
 import msgspec
 
-from mq.client.http import Hosts, decode_as, path_of
-from mq.errors import Unknown
-from mq.names import broker_of
-from mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
-from mq.routing import Places, Route, equal_ranges
-from mq.static import is_queue_name
+from deltamq.mq.client.http import Hosts, decode_as, path_of
+from deltamq.mq.errors import Unknown
+from deltamq.mq.names import broker_of
+from deltamq.mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
+from deltamq.mq.routing import Places, Route, equal_ranges
+from deltamq.mq.static import is_queue_name
 
 __all__ = ["TopicView", "broker_in", "fetch_view", "lp_of"]
 

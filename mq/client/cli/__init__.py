@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mq.client.cli.doctor import Check, CheckOutcome, Subject
-from mq.client.cli.root import main
+from deltamq.mq.client.cli.doctor import Check, CheckOutcome, Subject
+from deltamq.mq.client.cli.root import main
 
 __all__ = ["Check", "CheckOutcome", "Subject", "main"]

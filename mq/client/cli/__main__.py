@@ -1,7 +1,7 @@
-"""`python -m mq.client.cli` runs `deltamq`."""
+"""`python -m deltamq.mq.client.cli` runs `deltamq`."""
 
 from __future__ import annotations
 
-from mq.client.cli import main
+from deltamq.mq.client.cli import main
 
 main()

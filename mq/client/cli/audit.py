@@ -8,9 +8,9 @@ from typing import Final
 
 import click
 
-from mq.client.admin import ActInfo, Admin, RefusalInfo
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import ClientAccess
+from deltamq.mq.client.admin import ActInfo, Admin, RefusalInfo
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.http import ClientAccess
 
 __all__ = ["audit"]
 

@@ -9,10 +9,10 @@ from typing import Final, Literal, get_args
 
 import click
 
-from mq.auth import Effect, Resource
-from mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import ClientAccess
+from deltamq.mq.auth import Effect, Resource
+from deltamq.mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.http import ClientAccess
 
 __all__ = ["auth"]
 

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import click
 
-from mq.client.admin import AccessInfo, Admin, BrokerInfo
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import ClientAccess
-from mq.errors import NotFound
+from deltamq.mq.client.admin import AccessInfo, Admin, BrokerInfo
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.errors import NotFound
 
 __all__ = ["broker"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from mq.client.admin import Admin, ClusterInfo, UpgradeInfo
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.cli.missing_jobs import missing_jobs_line
-from mq.client.http import ClientAccess
+from deltamq.mq.client.admin import Admin, ClusterInfo, UpgradeInfo
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.missing_jobs import missing_jobs_line
+from deltamq.mq.client.http import ClientAccess
 
 __all__ = ["cluster", "upgrade"]
 

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar, cast
 import click
 import msgspec
 
-from mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
-from mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
+from deltamq.mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
+from deltamq.mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "one_line", "print_json", "print_table", "service_options"]
 

@@ -8,18 +8,18 @@ from typing import Final, Protocol
 
 import click
 
-from mq.client.admin import Admin
-from mq.client.cli.console import PATIENCE, service_options
-from mq.client.cli.group_consume import GroupOptions, consume_for_group
-from mq.client.cli.groups import ORDERS, parse_order
-from mq.client.cli.message_lines import json_line, text_line, write_lines
-from mq.client.cli.missing_jobs import warn_of_missing_jobs
-from mq.client.cli.moments import parse_moment
-from mq.client.cli.orderly_consume import consume_in_order
-from mq.client.http import ClientAccess
-from mq.client.messages import ReceivedMessage
-from mq.client.pull import BroadcastOffsets, PullConsumer, Start
-from mq.errors import NotFound
+from deltamq.mq.client.admin import Admin
+from deltamq.mq.client.cli.console import PATIENCE, service_options
+from deltamq.mq.client.cli.group_consume import GroupOptions, consume_for_group
+from deltamq.mq.client.cli.groups import ORDERS, parse_order
+from deltamq.mq.client.cli.message_lines import json_line, text_line, write_lines
+from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
+from deltamq.mq.client.cli.moments import parse_moment
+from deltamq.mq.client.cli.orderly_consume import consume_in_order
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.client.messages import ReceivedMessage
+from deltamq.mq.client.pull import BroadcastOffsets, PullConsumer, Start
+from deltamq.mq.errors import NotFound
 
 __all__ = ["consume", "parse_start", "polls"]
 

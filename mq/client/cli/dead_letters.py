@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, TypeVar, cast
 import click
 import msgspec
 
-from mq.client.admin import Admin, DeadLetter, FailedReplay
-from mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
-from mq.client.cli.groups import parse_offsets
-from mq.client.cli.moments import PLACE_HELP, parse_moment
-from mq.client.http import ClientAccess
-from mq.errors import DeltaMQError
+from deltamq.mq.client.admin import Admin, DeadLetter, FailedReplay
+from deltamq.mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
+from deltamq.mq.client.cli.groups import parse_offsets
+from deltamq.mq.client.cli.moments import PLACE_HELP, parse_moment
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["dead_letters"]
 

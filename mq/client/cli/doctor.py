@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from mq.errors import DeltaMQError, Forbidden, Unauthenticated
+from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
 
 if TYPE_CHECKING:
-    from mq.client.http import ClientAccess
+    from deltamq.mq.client.http import ClientAccess
 
 __all__ = ["CHECKERS", "Check", "CheckOutcome", "Checker", "Subject", "check_service", "examine", "installed_checkers"]
 
@@ -85,8 +85,8 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
 
 def check_service(subject: Subject) -> Iterator[Check]:
     """Check whether the service at the URL answers and is ready, and report what it hosts."""
-    from mq.client.admin import Admin
-    from mq.client.http import Patience
+    from deltamq.mq.client.admin import Admin
+    from deltamq.mq.client.http import Patience
 
     with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
         try:

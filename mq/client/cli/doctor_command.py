@@ -6,9 +6,9 @@ from typing import Final
 
 import click
 
-from mq.client.cli.console import print_json, service_options
-from mq.client.cli.doctor import Check, CheckOutcome, Subject, examine, installed_checkers
-from mq.client.http import ClientAccess
+from deltamq.mq.client.cli.console import print_json, service_options
+from deltamq.mq.client.cli.doctor import Check, CheckOutcome, Subject, examine, installed_checkers
+from deltamq.mq.client.http import ClientAccess
 
 __all__ = ["doctor"]
 

@@ -21,14 +21,14 @@ from typing import Final, Protocol
 
 import click
 
-from mq.client.admin import fetch_view
-from mq.client.cli.console import PATIENCE
-from mq.client.cli.message_lines import Line, write_lines
-from mq.client.http import Attempts, ClientAccess, Endpoint, is_worth_retrying
-from mq.client.messages import FailedHandle, PopBatch
-from mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
-from mq.errors import DeltaMQError
-from mq.meta import Ordering
+from deltamq.mq.client.admin import fetch_view
+from deltamq.mq.client.cli.console import PATIENCE
+from deltamq.mq.client.cli.message_lines import Line, write_lines
+from deltamq.mq.client.http import Attempts, ClientAccess, Endpoint, is_worth_retrying
+from deltamq.mq.client.messages import FailedHandle, PopBatch
+from deltamq.mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta import Ordering
 
 __all__ = ["GroupOptions", "consume_for_group", "stopped_by_sigterm"]
 

@@ -9,12 +9,20 @@ from typing import Any, Final, get_args
 import click
 import msgspec
 
-from mq.client.admin import Admin, GroupClient, GroupInfo, GroupMember, GroupPartition, GroupTopic, TopicStatistics
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.cli.missing_jobs import warn_of_missing_jobs
-from mq.client.cli.moments import PLACE_HELP, parse_place
-from mq.client.http import ClientAccess
-from mq.meta import STRATEGIES, ConsumeStrategy
+from deltamq.mq.client.admin import (
+    Admin,
+    GroupClient,
+    GroupInfo,
+    GroupMember,
+    GroupPartition,
+    GroupTopic,
+    TopicStatistics,
+)
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
+from deltamq.mq.client.cli.moments import PLACE_HELP, parse_place
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.meta import STRATEGIES, ConsumeStrategy
 
 __all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_policy"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from mq.client.cli.console import one_line
-from mq.client.messages import PoppedMessage, ReceivedMessage
+from deltamq.mq.client.cli.console import one_line
+from deltamq.mq.client.messages import PoppedMessage, ReceivedMessage
 
 __all__ = ["Line", "json_line", "text_line", "write_lines"]
 

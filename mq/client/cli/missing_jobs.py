@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import click
 
-from mq.client.admin import Admin, ClusterInfo
-from mq.client.cli.console import PATIENCE
-from mq.client.http import ClientAccess
-from mq.errors import DeltaMQError
+from deltamq.mq.client.admin import Admin, ClusterInfo
+from deltamq.mq.client.cli.console import PATIENCE
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["missing_jobs_line", "warn_of_missing_jobs"]
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import click
 
-from mq.request_values import ago_ms
+from deltamq.mq.request_values import ago_ms
 
 __all__ = ["PLACE_HELP", "parse_moment", "parse_place"]
 

@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from mq.client.admin import Admin
-from mq.client.cli.console import PATIENCE
-from mq.client.cli.group_consume import GroupOptions, stopped_by_sigterm
-from mq.client.cli.message_lines import Line, write_lines
-from mq.client.http import ClientAccess
-from mq.client.messages import OrderedMessage
-from mq.client.orderly import OrderlyConsumer
-from mq.order import Verdict
+from deltamq.mq.client.admin import Admin
+from deltamq.mq.client.cli.console import PATIENCE
+from deltamq.mq.client.cli.group_consume import GroupOptions, stopped_by_sigterm
+from deltamq.mq.client.cli.message_lines import Line, write_lines
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.client.messages import OrderedMessage
+from deltamq.mq.client.orderly import OrderlyConsumer
+from deltamq.mq.order import Verdict
 
 __all__ = ["consume_in_order"]
 

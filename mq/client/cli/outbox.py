@@ -8,11 +8,11 @@ from typing import Final
 
 import click
 
-from mq.client.cli.console import error_line, print_json, print_table, service_options
-from mq.client.cli.group_consume import stopped_by_sigterm
-from mq.client.http import ClientAccess
-from mq.client.outbox import Outbox, OutboxRelay, OutboxStatus, SetAside, connector_of, opened
-from mq.errors import DeltaMQError
+from deltamq.mq.client.cli.console import error_line, print_json, print_table, service_options
+from deltamq.mq.client.cli.group_consume import stopped_by_sigterm
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.client.outbox import Outbox, OutboxRelay, OutboxStatus, SetAside, connector_of, opened
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["outbox"]
 

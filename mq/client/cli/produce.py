@@ -14,12 +14,12 @@ from typing import BinaryIO, Final
 import click
 import msgspec
 
-from mq.client.cli.console import print_json, service_options
-from mq.client.http import ClientAccess
-from mq.client.messages import Message, Sent
-from mq.client.produce import Producer, SendFuture, row_bar
-from mq.errors import DeltaMQError, Refused
-from mq.limits import REQUEST_BYTES_MAX
+from deltamq.mq.client.cli.console import print_json, service_options
+from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.client.messages import Message, Sent
+from deltamq.mq.client.produce import Producer, SendFuture, row_bar
+from deltamq.mq.errors import DeltaMQError, Refused
+from deltamq.mq.limits import REQUEST_BYTES_MAX
 
 __all__ = ["decode_line", "produce"]
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import click
 
-from mq.errors import DeltaMQError, Unknown
+from deltamq.mq.errors import DeltaMQError, Unknown
 
 __all__ = ["COMMANDS", "main"]
 
@@ -30,21 +30,21 @@ _INTERRUPTED: Final = 130
 
 #: The client's commands: the place of each, and its line in the help.
 _OWN: Final = {
-    "topic": ("mq.client.cli.topics:topic", "Create, list, show, remap and delete topics."),
-    "produce": ("mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
-    "cluster": ("mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
-    "audit": ("mq.client.cli.audit:audit", "Who did what, and what was refused."),
-    "auth": ("mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
-    "broker": ("mq.client.cli.brokers:broker", "Show brokers, close and open them for writes and reads."),
-    "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
-    "group": ("mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
-    "outbox": ("mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
+    "topic": ("deltamq.mq.client.cli.topics:topic", "Create, list, show, remap and delete topics."),
+    "produce": ("deltamq.mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
+    "cluster": ("deltamq.mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
+    "audit": ("deltamq.mq.client.cli.audit:audit", "Who did what, and what was refused."),
+    "auth": ("deltamq.mq.client.cli.auth:auth", "Principals, keys and access rules: who may do what."),
+    "broker": ("deltamq.mq.client.cli.brokers:broker", "Show brokers, close and open them for writes and reads."),
+    "consume": ("deltamq.mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
+    "group": ("deltamq.mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
+    "outbox": ("deltamq.mq.client.cli.outbox:outbox", "Send what applications have committed in their database."),
     "dead-letters": (
-        "mq.client.cli.dead_letters:dead_letters",
+        "deltamq.mq.client.cli.dead_letters:dead_letters",
         "List and count dead letters, send back, delete.",
     ),
-    "upgrade": ("mq.client.cli.cluster:upgrade", "Switch on what every process of the cluster knows."),
-    "doctor": ("mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
+    "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on what every process of the cluster knows."),
+    "doctor": ("deltamq.mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
 }
 #: Help lines of other layers' commands, so that printing the help does not load the service or Spark.
 _OTHERS_HELP: Final = {
@@ -146,6 +146,6 @@ def _drop_output() -> None:
 
 
 def _show(error: DeltaMQError, *, as_json: bool) -> None:
-    from mq.client.cli.console import error_line
+    from deltamq.mq.client.cli.console import error_line
 
     click.echo(error_line(error, as_json=as_json), err=True)

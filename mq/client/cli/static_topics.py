@@ -14,7 +14,7 @@ from typing import Final
 import click
 from msgspec.structs import replace
 
-from mq.client.admin import (
+from deltamq.mq.client.admin import (
     Admin,
     FaultInfo,
     MovedQueue,
@@ -26,10 +26,10 @@ from mq.client.admin import (
     TopicCheck,
     TopicInfo,
 )
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.http import ClientAccess, Patience
-from mq.client.produce import row_bar
-from mq.errors import Unavailable
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.http import ClientAccess, Patience
+from deltamq.mq.client.produce import row_bar
+from deltamq.mq.errors import Unavailable
 
 __all__ = ["LONG_PATIENCE", "check", "print_static_topic", "remap", "repair", "static_line"]
 

@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from mq.client.admin import Admin, TopicInfo
-from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from mq.client.cli.missing_jobs import warn_of_missing_jobs
-from mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
-from mq.client.http import ClientAccess
+from deltamq.mq.client.admin import Admin, TopicInfo
+from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
+from deltamq.mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
+from deltamq.mq.client.http import ClientAccess
 
 __all__ = ["topic"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mq.client.http.after_failure import REQUEST_SIZE, TIMED_OUT, AfterFailure, certainly_not_applied, judge
-from mq.client.http.calls import Calls, ClientAccess, decoded, read_answer
-from mq.client.http.closing import Closing
-from mq.client.http.credentials import TOKEN_ENV
-from mq.client.http.endpoint import (
+from deltamq.mq.client.http.after_failure import REQUEST_SIZE, TIMED_OUT, AfterFailure, certainly_not_applied, judge
+from deltamq.mq.client.http.calls import Calls, ClientAccess, decoded, read_answer
+from deltamq.mq.client.http.closing import Closing
+from deltamq.mq.client.http.credentials import TOKEN_ENV
+from deltamq.mq.client.http.endpoint import (
     CONNECT_FAILED,
     CONNECTION_LOST,
     NO_ANSWER,
@@ -18,15 +18,15 @@ from mq.client.http.endpoint import (
     lost_connection,
     path_of,
 )
-from mq.client.http.forks import Birthplace, ForkedClient, in_child
-from mq.client.http.hosts import META, Hosts
-from mq.client.http.inside import Inside
-from mq.client.http.oidc import OidcClientCredentials
-from mq.client.http.problems import error_of
-from mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
-from mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
-from mq.client.http.typed_json import decode_as
-from mq.client.http.workers import Workers
+from deltamq.mq.client.http.forks import Birthplace, ForkedClient, in_child
+from deltamq.mq.client.http.hosts import META, Hosts
+from deltamq.mq.client.http.inside import Inside
+from deltamq.mq.client.http.oidc import OidcClientCredentials
+from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
+from deltamq.mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
+from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.http.workers import Workers
 
 __all__ = [
     "CA_ENV",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from mq.errors import Refused
-from mq.limits import TOKEN_BYTES_MAX
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import TOKEN_BYTES_MAX
 
 __all__ = ["TOKEN_UNAVAILABLE", "check_token"]
 

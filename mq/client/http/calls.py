@@ -9,13 +9,13 @@ from typing import TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from mq.client.http.closing import Closing
-from mq.client.http.credentials import Token
-from mq.client.http.endpoint import Answer, Query
-from mq.client.http.hosts import Hosts
-from mq.client.http.retries import Attempts, Patience, is_worth_retrying
-from mq.client.http.typed_json import decode_as
-from mq.errors import DeltaMQError, Unknown
+from deltamq.mq.client.http.closing import Closing
+from deltamq.mq.client.http.credentials import Token
+from deltamq.mq.client.http.endpoint import Answer, Query
+from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying
+from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.errors import DeltaMQError, Unknown
 
 __all__ = ["Calls", "ClientAccess", "decoded", "read_answer"]
 

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
-from mq.client.http.forks import in_child
-from mq.client.http.oidc import from_environment
-from mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
+from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.oidc import from_environment
+from deltamq.mq.errors import DeltaMQError, Unavailable
 
 __all__ = ["TOKEN_ENV", "Credentials", "Token"]
 

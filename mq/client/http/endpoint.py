@@ -26,11 +26,11 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from mq.client.http.credentials import Credentials
-from mq.client.http.forks import in_child
-from mq.client.http.problems import error_of
-from mq.client.http.tls import Tls
-from mq.errors import Refused, Unauthenticated, Unavailable, Unknown
+from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.http.tls import Tls
+from deltamq.mq.errors import Refused, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "lost_connection", "path_of"]
 

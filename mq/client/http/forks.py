@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["Birthplace", "ForkedClient", "in_child"]
 

@@ -20,14 +20,14 @@ from typing import Final
 
 import msgspec
 
-from mq.backoff import Backoff
-from mq.client.http.bearer_token import TOKEN_UNAVAILABLE
-from mq.client.http.credentials import Credentials, Token
-from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
-from mq.client.http.forks import in_child
-from mq.client.http.tls import Tls
-from mq.client.http.typed_json import decode_as
-from mq.errors import DeltaMQError, Refused
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.client.http.bearer_token import TOKEN_UNAVAILABLE
+from deltamq.mq.client.http.credentials import Credentials, Token
+from deltamq.mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.tls import Tls
+from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.errors import DeltaMQError, Refused
 
 __all__ = ["META", "Hosts"]
 

@@ -22,11 +22,11 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError
 
-from mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
-from mq.client.http.forks import in_child
-from mq.errors import Refused, Unauthenticated, Unavailable
-from mq.limits import TOKEN_ANSWER_BYTES_MAX
-from mq.loopback import is_loopback
+from deltamq.mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
+from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.errors import Refused, Unauthenticated, Unavailable
+from deltamq.mq.limits import TOKEN_ANSWER_BYTES_MAX
+from deltamq.mq.loopback import is_loopback
 
 __all__ = ["OIDC_ENV", "OidcClientCredentials", "from_environment"]
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from mq.client.http.typed_json import decode_as
-from mq.errors import (
+from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.errors import (
     Conflict,
     Corrupt,
     DeltaMQError,

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from mq.backoff import Backoff
-from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
 
 __all__ = ["Attempts", "Patience", "asked_s", "is_worth_retrying"]
 

@@ -7,8 +7,8 @@ import ssl
 import threading
 from typing import Final
 
-from mq.client.http.forks import in_child
-from mq.errors import Refused
+from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.errors import Refused
 
 __all__ = ["CA_ENV", "CERT_ENV", "KEY_ENV", "Tls"]
 

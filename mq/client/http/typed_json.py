@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mq.client.http.forks import in_child
+from deltamq.mq.client.http.forks import in_child
 
 __all__ = ["decode_as"]
 

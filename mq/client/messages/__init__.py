@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mq.client.messages.message import Message, as_bytes, as_messages, check_message
-from mq.client.messages.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
-from mq.client.messages.received import (
+from deltamq.mq.client.messages.message import Message, as_bytes, as_messages, check_message
+from deltamq.mq.client.messages.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.messages.received import (
     OrderedMessage,
     ReceivedMessage,
     messages_of,
     ordered_messages_of,
     with_partition,
 )
-from mq.client.messages.result import Dead, Result, Retry
-from mq.client.messages.sent import Failure, PartlySent, Sent, SentBatch, SentRange, offset_after, summed_up
+from deltamq.mq.client.messages.result import Dead, Result, Retry
+from deltamq.mq.client.messages.sent import Failure, PartlySent, Sent, SentBatch, SentRange, offset_after, summed_up
 
 __all__ = [
     "Dead",

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import (
+from deltamq.mq.errors import Refused, TooLarge, Unprocessable
+from deltamq.mq.limits import (
     DELAY_MS_MAX,
     HEADER_BYTES_MAX,
     HEADERS_MAX,
@@ -17,7 +17,7 @@ from mq.limits import (
     MESSAGE_ID_BYTES_MAX,
     TAG_BYTES_MAX,
 )
-from mq.names import check_tag
+from deltamq.mq.names import check_tag
 
 __all__ = ["Message", "as_bytes", "as_messages", "check_message"]
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from mq.client.messages.received import ReceivedMessage
-from mq.wire import FailedHandle, MessageOrigin
+from deltamq.mq.client.messages.received import ReceivedMessage
+from deltamq.mq.wire import FailedHandle, MessageOrigin
 
 __all__ = ["FailedHandle", "MessageOrigin", "PopBatch", "PopTable", "PoppedMessage"]
 

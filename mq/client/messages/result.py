@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from mq.errors import Unprocessable
-from mq.queue import check_reason
-from mq.queue_limits import INVISIBLE_MS_CEILING
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.queue import check_reason
+from deltamq.mq.queue_limits import INVISIBLE_MS_CEILING
 
 __all__ = ["Dead", "Result", "Retry"]
 

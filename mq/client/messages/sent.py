@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import DeltaMQError, Unknown
+from deltamq.mq.errors import DeltaMQError, Unknown
 
 __all__ = ["Failure", "PartlySent", "Sent", "SentBatch", "SentRange", "offset_after", "summed_up"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mq.client.orderly.consumer import OrderlyClosed, OrderlyConsumer
-from mq.client.orderly.listener import Suspend
-from mq.order import Verdict
+from deltamq.mq.client.orderly.consumer import OrderlyClosed, OrderlyConsumer
+from deltamq.mq.client.orderly.listener import Suspend
+from deltamq.mq.order import Verdict
 
 __all__ = [
     "OrderlyClosed",

@@ -11,13 +11,13 @@ from typing import Final, Literal, Unpack
 
 import msgspec
 
-from mq.client.admin import TopicView, broker_in, fetch_view
-from mq.client.http import META, Answer, Calls, ClientAccess, Patience, Query, path_of, read_answer
-from mq.client.orderly.work import OrderlyWork
-from mq.names import check_client_topic, check_group
-from mq.order import MoveAway
-from mq.queue_limits import MAX_ATTEMPTS_MAX
-from mq.wire import (
+from deltamq.mq.client.admin import TopicView, broker_in, fetch_view
+from deltamq.mq.client.http import META, Answer, Calls, ClientAccess, Patience, Query, path_of, read_answer
+from deltamq.mq.client.orderly.work import OrderlyWork
+from deltamq.mq.names import check_client_topic, check_group
+from deltamq.mq.order import MoveAway
+from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX
+from deltamq.mq.wire import (
     AsideRequest,
     CommitRequest,
     HeartbeatRequest,

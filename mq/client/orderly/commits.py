@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from mq.client.http import Workers, asked_s, is_worth_retrying
-from mq.client.orderly.calls import OrderlyCalls
-from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
-from mq.errors import Conflict, DeltaMQError
-from mq.order import RunState
+from deltamq.mq.client.http import Workers, asked_s, is_worth_retrying
+from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
+from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.order import RunState
 
 __all__ = ["Commits"]
 

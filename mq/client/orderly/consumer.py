@@ -29,16 +29,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Unpack
 
-from mq.client.http import ClientAccess, Patience, Workers
-from mq.client.orderly.calls import OrderlyCalls
-from mq.client.orderly.commits import Commits
-from mq.client.orderly.heartbeats import Heartbeats
-from mq.client.orderly.listener import AfterVerdict, Listener, Listening
-from mq.client.orderly.retries import retries_of
-from mq.client.orderly.rights import Rights
-from mq.client.orderly.turns import FetchSize, Turns
-from mq.client.orderly.work import monotonic_ms
-from mq.client.pop import (
+from deltamq.mq.client.http import ClientAccess, Patience, Workers
+from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.client.orderly.commits import Commits
+from deltamq.mq.client.orderly.heartbeats import Heartbeats
+from deltamq.mq.client.orderly.listener import AfterVerdict, Listener, Listening
+from deltamq.mq.client.orderly.retries import retries_of
+from deltamq.mq.client.orderly.rights import Rights
+from deltamq.mq.client.orderly.turns import FetchSize, Turns
+from deltamq.mq.client.orderly.work import monotonic_ms
+from deltamq.mq.client.pop import (
     CLOSE_TIMEOUT_S,
     CONSUME_TIMEOUT_S,
     ConsumerCounters,
@@ -48,11 +48,11 @@ from mq.client.pop import (
     check_handler,
     checked_topics,
 )
-from mq.errors import Refused
-from mq.limits import MIB
-from mq.order import OrderlySettings
-from mq.order_limits import AHEAD_MESSAGES_DEFAULT, RUN_MS_MAX, SUSPEND_MS_DEFAULT
-from mq.wire import SubscriptionRequest
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import MIB
+from deltamq.mq.order import OrderlySettings
+from deltamq.mq.order_limits import AHEAD_MESSAGES_DEFAULT, RUN_MS_MAX, SUSPEND_MS_DEFAULT
+from deltamq.mq.wire import SubscriptionRequest
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from mq.client.http import NO_ANSWER, Hosts
-from mq.client.orderly.work import OrderlyWork, monotonic_ms
-from mq.client.pull import FetchAsk, FetchConnection, FetchConnections, Fetched
-from mq.errors import DeltaMQError, Unknown
+from deltamq.mq.client.http import NO_ANSWER, Hosts
+from deltamq.mq.client.orderly.work import OrderlyWork, monotonic_ms
+from deltamq.mq.client.pull import FetchAsk, FetchConnection, FetchConnections, Fetched
+from deltamq.mq.errors import DeltaMQError, Unknown
 
 __all__ = ["OrderlyFetch", "OrderlyFetches"]
 

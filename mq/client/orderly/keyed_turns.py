@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from mq.client.orderly.listener import ListenerOutcome
-from mq.client.orderly.timers import Timers
-from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
-from mq.order import Busy, Fetch, KeyedRun, MoveAway, Process, Stop, Verdict
+from deltamq.mq.client.orderly.listener import ListenerOutcome
+from deltamq.mq.client.orderly.timers import Timers
+from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
+from deltamq.mq.order import Busy, Fetch, KeyedRun, MoveAway, Process, Stop, Verdict
 
 __all__ = ["KeyedTurns"]
 

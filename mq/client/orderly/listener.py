@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from mq.client.messages import OrderedMessage
-from mq.client.pop import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
-from mq.errors import Refused
-from mq.order import Verdict
+from deltamq.mq.client.messages import OrderedMessage
+from deltamq.mq.client.pop import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.errors import Refused
+from deltamq.mq.order import Verdict
 
 __all__ = ["AfterVerdict", "Heard", "Listener", "ListenerOutcome", "Listening", "Suspend"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from mq.client.http import ClientAccess, Patience
-from mq.client.messages import OrderedMessage, PoppedMessage, Result
-from mq.client.orderly.listener import Listening
-from mq.client.pop import PopConsumer
-from mq.order import Verdict
+from deltamq.mq.client.http import ClientAccess, Patience
+from deltamq.mq.client.messages import OrderedMessage, PoppedMessage, Result
+from deltamq.mq.client.orderly.listener import Listening
+from deltamq.mq.client.pop import PopConsumer
+from deltamq.mq.order import Verdict
 
 __all__ = ["retries_of"]
 

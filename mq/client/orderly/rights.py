@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from mq.client.http import Workers, certainly_not_applied, is_worth_retrying
-from mq.client.orderly.calls import OrderlyCalls
-from mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
-from mq.errors import Conflict, DeltaMQError
-from mq.order import Authorization, ClientLock, KeyedRun, OrderlyRun, OrderlySettings, Right
-from mq.static import is_queue_name
-from mq.wire import LocksGiven
+from deltamq.mq.client.http import Workers, certainly_not_applied, is_worth_retrying
+from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
+from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.order import Authorization, ClientLock, KeyedRun, OrderlyRun, OrderlySettings, Right
+from deltamq.mq.static import is_queue_name
+from deltamq.mq.wire import LocksGiven
 
 __all__ = ["Rights"]
 

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from mq.client.orderly.work import monotonic_ms
+from deltamq.mq.client.orderly.work import monotonic_ms
 
 __all__ = ["Timers"]
 

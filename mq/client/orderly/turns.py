@@ -22,20 +22,20 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from mq.client.http import Inside, Workers, asked_s, is_worth_retrying
-from mq.client.messages import OrderedMessage, ordered_messages_of
-from mq.client.orderly.calls import OrderlyCalls
-from mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
-from mq.client.orderly.keyed_turns import KeyedTurns
-from mq.client.orderly.listener import Heard, ListenerOutcome, Listening
-from mq.client.orderly.timers import Timers
-from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
-from mq.client.pop import ConsumerCounters
-from mq.client.pull import FetchAsk, Fetched
-from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.order import Fetch, KeyedRun, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
-from mq.queue import DeadReason
-from mq.wire import SubscriptionRequest
+from deltamq.mq.client.http import Inside, Workers, asked_s, is_worth_retrying
+from deltamq.mq.client.messages import OrderedMessage, ordered_messages_of
+from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
+from deltamq.mq.client.orderly.keyed_turns import KeyedTurns
+from deltamq.mq.client.orderly.listener import Heard, ListenerOutcome, Listening
+from deltamq.mq.client.orderly.timers import Timers
+from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
+from deltamq.mq.client.pop import ConsumerCounters
+from deltamq.mq.client.pull import FetchAsk, Fetched
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
+from deltamq.mq.order import Fetch, KeyedRun, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
+from deltamq.mq.queue import DeadReason
+from deltamq.mq.wire import SubscriptionRequest
 
 __all__ = ["FetchSize", "Turns"]
 

@@ -16,8 +16,8 @@ import enum
 import threading
 import time
 
-from mq.client.messages import OrderedMessage
-from mq.order import ClientLock, KeyedRun, OrderlyRun, Right
+from deltamq.mq.client.messages import OrderedMessage
+from deltamq.mq.order import ClientLock, KeyedRun, OrderlyRun, Right
 
 __all__ = ["Key", "OrderlyWork", "Place", "monotonic_ms"]
 

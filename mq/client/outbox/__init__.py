@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mq.client.outbox.databases import connector_of
-from mq.client.outbox.dialect import OutboxDialect
-from mq.client.outbox.ledger import SetAside
-from mq.client.outbox.outbox import Outbox, OutboxStatus
-from mq.client.outbox.relay import OutboxRelay, RelayStats
-from mq.client.outbox.session import opened
+from deltamq.mq.client.outbox.databases import connector_of
+from deltamq.mq.client.outbox.dialect import OutboxDialect
+from deltamq.mq.client.outbox.ledger import SetAside
+from deltamq.mq.client.outbox.outbox import Outbox, OutboxStatus
+from deltamq.mq.client.outbox.relay import OutboxRelay, RelayStats
+from deltamq.mq.client.outbox.session import opened
 
 __all__ = [
     "Outbox",

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mq.client.outbox.dialect import Connection
-from mq.errors import NotFound, Refused, Unavailable
+from deltamq.mq.client.outbox.dialect import Connection
+from deltamq.mq.errors import NotFound, Refused, Unavailable
 
 __all__ = ["connector_of"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from mq.errors import Refused
+from deltamq.mq.errors import Refused
 
 __all__ = ["POSTGRESQL", "SQLITE", "Connection", "Cursor", "OutboxDialect", "Parameters", "dialect_of"]
 

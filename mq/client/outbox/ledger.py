@@ -23,13 +23,13 @@ from typing import Any, Final
 
 import msgspec
 
-from mq.client.http import certainly_not_applied
-from mq.client.messages import Message, check_message
-from mq.client.outbox.rows import Row, message_of, topic_of
-from mq.client.outbox.session import Session
-from mq.client.outbox.statements import Tables
-from mq.client.outbox.verdicts import OUTCOME_UNKNOWN
-from mq.errors import DeltaMQError, Refused, Unknown
+from deltamq.mq.client.http import certainly_not_applied
+from deltamq.mq.client.messages import Message, check_message
+from deltamq.mq.client.outbox.rows import Row, message_of, topic_of
+from deltamq.mq.client.outbox.session import Session
+from deltamq.mq.client.outbox.statements import Tables
+from deltamq.mq.client.outbox.verdicts import OUTCOME_UNKNOWN
+from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 
 __all__ = [
     "HELD_BACK_LOOKS_MAX",

@@ -19,18 +19,18 @@ from dataclasses import dataclass, fields
 from typing import Final, Protocol, Unpack
 from uuid import uuid4
 
-from mq.backoff import Backoff
-from mq.client.http import Birthplace, ClientAccess, Closing
-from mq.client.messages import Message, SentRange
-from mq.client.outbox.dialect import Connection, OutboxDialect
-from mq.client.outbox.ledger import Claim, ClaimLimits, LaneLost, Ledger, SetAside, not_repeatable
-from mq.client.outbox.outbox import TABLE
-from mq.client.outbox.session import DATABASE_FAILED, Session
-from mq.client.outbox.statements import Tables
-from mq.client.outbox.verdicts import NextStep, after_unknown, step_after, too_late
-from mq.client.produce import Producer, SendFuture
-from mq.errors import DeltaMQError, Refused, Unavailable
-from mq.limits import MIB, REQUEST_MESSAGES_MAX
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.client.http import Birthplace, ClientAccess, Closing
+from deltamq.mq.client.messages import Message, SentRange
+from deltamq.mq.client.outbox.dialect import Connection, OutboxDialect
+from deltamq.mq.client.outbox.ledger import Claim, ClaimLimits, LaneLost, Ledger, SetAside, not_repeatable
+from deltamq.mq.client.outbox.outbox import TABLE
+from deltamq.mq.client.outbox.session import DATABASE_FAILED, Session
+from deltamq.mq.client.outbox.statements import Tables
+from deltamq.mq.client.outbox.verdicts import NextStep, after_unknown, step_after, too_late
+from deltamq.mq.client.produce import Producer, SendFuture
+from deltamq.mq.errors import DeltaMQError, Refused, Unavailable
+from deltamq.mq.limits import MIB, REQUEST_MESSAGES_MAX
 
 __all__ = ["OutboxRelay", "RelayStats", "Sender"]
 

@@ -12,10 +12,10 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from mq.client.admin import lp_of
-from mq.client.messages import Message, as_bytes
-from mq.errors import Refused
-from mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.client.admin import lp_of
+from deltamq.mq.client.messages import Message, as_bytes
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import LOGICAL_PARTITIONS
 
 __all__ = ["Row", "lane_of", "message_of", "row_of", "topic_of"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from mq.client.outbox.dialect import Connection, OutboxDialect, dialect_of
-from mq.client.outbox.statements import Tables
-from mq.errors import DeltaMQError, NotFound, Refused, Unavailable
+from deltamq.mq.client.outbox.dialect import Connection, OutboxDialect, dialect_of
+from deltamq.mq.client.outbox.statements import Tables
+from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
 
 __all__ = ["DATABASE_FAILED", "Session", "opened", "run"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mq.client.outbox.dialect import OutboxDialect
-from mq.errors import Refused
+from deltamq.mq.client.outbox.dialect import OutboxDialect
+from deltamq.mq.errors import Refused
 
 __all__ = ["MESSAGE_COLUMNS", "Tables", "ids_in"]
 

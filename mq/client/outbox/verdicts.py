@@ -19,9 +19,9 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from mq.client.http import REQUEST_SIZE, TIMED_OUT
-from mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unknown
-from mq.limits import PRODUCER_WINDOW_MS
+from deltamq.mq.client.http import REQUEST_SIZE, TIMED_OUT
+from deltamq.mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unknown
+from deltamq.mq.limits import PRODUCER_WINDOW_MS
 
 __all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "NextStep", "after_unknown", "step_after", "too_late"]
 

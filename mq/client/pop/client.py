@@ -20,9 +20,9 @@ from typing import Unpack
 
 import msgspec
 
-from mq.client.http import Answer, Calls, ClientAccess, Patience, path_of
-from mq.client.messages import FailedHandle, PopBatch, PopTable
-from mq.client.pop.wire import (
+from deltamq.mq.client.http import Answer, Calls, ClientAccess, Patience, path_of
+from deltamq.mq.client.messages import FailedHandle, PopBatch, PopTable
+from deltamq.mq.client.pop.wire import (
     HANDLE_EXPIRED,
     HANDLES_MAX,
     JSON_HEADERS,
@@ -33,10 +33,10 @@ from mq.client.pop.wire import (
     parse_batch,
     parse_table,
 )
-from mq.errors import Conflict, DeltaMQError, Unknown
-from mq.names import check_group, check_topic
-from mq.queue import check_reason
-from mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
+from deltamq.mq.errors import Conflict, DeltaMQError, Unknown
+from deltamq.mq.names import check_group, check_topic
+from deltamq.mq.queue import check_reason
+from deltamq.mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
 
 __all__ = ["PopClient"]
 

@@ -22,7 +22,7 @@ from typing import Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.http import (
+from deltamq.mq.client.http import (
     CONNECT_FAILED,
     CONNECTION_LOST,
     NO_ANSWER,
@@ -33,8 +33,8 @@ from mq.client.http import (
     is_cut_short,
     lost_connection,
 )
-from mq.client.pop.wire import PopAsk
-from mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
+from deltamq.mq.client.pop.wire import PopAsk
+from deltamq.mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 
 __all__ = ["PopConnection"]
 

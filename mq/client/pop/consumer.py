@@ -25,24 +25,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, Unpack
 
-from mq.client.http import ClientAccess, Patience
-from mq.client.pop.client import PopClient
-from mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
-from mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
-from mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
-from mq.client.pop.deliveries import Deliveries, in_handler
-from mq.client.pop.handler import After, Before, Handler, Handling
-from mq.client.pop.hook import CONSUME_TIMEOUT_S
-from mq.client.pop.lease import Leases, Release
-from mq.client.pop.poller import Popping
-from mq.client.pop.pollers import Pollers
-from mq.client.pop.renewer import Renewer
-from mq.client.pop.settler import Settler
-from mq.client.pop.slots import Slots
-from mq.client.pop.wire import PopOptions
-from mq.errors import Refused
-from mq.meta import Ordering
-from mq.queue_limits import POP_MESSAGES_MAX
+from deltamq.mq.client.http import ClientAccess, Patience
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
+from deltamq.mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
+from deltamq.mq.client.pop.deliveries import Deliveries, in_handler
+from deltamq.mq.client.pop.handler import After, Before, Handler, Handling
+from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S
+from deltamq.mq.client.pop.lease import Leases, Release
+from deltamq.mq.client.pop.poller import Popping
+from deltamq.mq.client.pop.pollers import Pollers
+from deltamq.mq.client.pop.renewer import Renewer
+from deltamq.mq.client.pop.settler import Settler
+from deltamq.mq.client.pop.slots import Slots
+from deltamq.mq.client.pop.wire import PopOptions
+from deltamq.mq.errors import Refused
+from deltamq.mq.meta import Ordering
+from deltamq.mq.queue_limits import POP_MESSAGES_MAX
 
 __all__ = ["ConsumerClosed", "PopConsumer"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Refused
-from mq.names import check_topic
-from mq.order import OnFailure, OrderlySettings
-from mq.order_limits import AHEAD_MESSAGES_MAX, RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
-from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
+from deltamq.mq.errors import Refused
+from deltamq.mq.names import check_topic
+from deltamq.mq.order import OnFailure, OrderlySettings
+from deltamq.mq.order_limits import AHEAD_MESSAGES_MAX, RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
 __all__ = ["OrderlyManner", "check_handler", "check_settings", "checked_topics"]
 

@@ -10,13 +10,13 @@ import threading
 from functools import partial
 from typing import Final
 
-from mq.client.http import Inside, Workers
-from mq.client.messages import PopBatch, PopTable, Result
-from mq.client.pop.consumer_stats import ConsumerCounters
-from mq.client.pop.handler import Handling
-from mq.client.pop.lease import Leases, Release
-from mq.client.pop.slots import Slots
-from mq.client.pop.work import Work, leases_of, works_of
+from deltamq.mq.client.http import Inside, Workers
+from deltamq.mq.client.messages import PopBatch, PopTable, Result
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.client.pop.handler import Handling
+from deltamq.mq.client.pop.lease import Leases, Release
+from deltamq.mq.client.pop.slots import Slots
+from deltamq.mq.client.pop.work import Work, leases_of, works_of
 
 __all__ = ["Deliveries", "in_handler"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from mq.client.http import decode_as, is_worth_retrying, path_of
-from mq.client.pop.client import PopClient
-from mq.errors import DeltaMQError, NotFound, Unknown
-from mq.meta import Ordering
+from deltamq.mq.client.http import decode_as, is_worth_retrying, path_of
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
+from deltamq.mq.meta import Ordering
 
 __all__ = ["GroupOrder"]
 

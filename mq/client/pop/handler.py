@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.client.messages import Dead, PoppedMessage, Result, Retry
-from mq.client.pop.consumer_stats import ConsumerCounters
-from mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, call_hook, ending_of
-from mq.errors import Refused
+from deltamq.mq.client.messages import Dead, PoppedMessage, Result, Retry
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, call_hook, ending_of
+from deltamq.mq.errors import Refused
 
 __all__ = ["After", "Before", "Handled", "Handler", "Handling"]
 

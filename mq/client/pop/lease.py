@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mq.client.admin import broker_in
-from mq.client.messages import Result
+from deltamq.mq.client.admin import broker_in
+from deltamq.mq.client.messages import Result
 
 __all__ = ["Lease", "Leases", "Release", "Settlement"]
 

@@ -19,15 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mq.backoff import Backoff
-from mq.client.http import Endpoint, is_worth_retrying
-from mq.client.messages import PopBatch, PopTable
-from mq.client.pop.client import PopClient
-from mq.client.pop.connection import PopConnection
-from mq.client.pop.settler import Settler
-from mq.client.pop.slots import Slots
-from mq.client.pop.wire import PopAsk, parse_batch, parse_table
-from mq.errors import Conflict, DeltaMQError, NotFound
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.client.http import Endpoint, is_worth_retrying
+from deltamq.mq.client.messages import PopBatch, PopTable
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.pop.connection import PopConnection
+from deltamq.mq.client.pop.settler import Settler
+from deltamq.mq.client.pop.slots import Slots
+from deltamq.mq.client.pop.wire import PopAsk, parse_batch, parse_table
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 
 __all__ = ["Poller", "Popping"]
 

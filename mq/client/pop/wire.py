@@ -12,15 +12,15 @@ from typing import Final, Literal, TypedDict, cast
 import msgspec
 import pyarrow as pa
 
-from mq import wire
-from mq.client.http import decode_as, decoded, path_of
-from mq.client.messages import FailedHandle, PopBatch, PoppedMessage, PopTable
-from mq.client.produce import ARROW
-from mq.errors import Refused, Unknown
-from mq.limits import WAIT_MS_MAX
-from mq.meta import Ordering
-from mq.queue_limits import POP_MESSAGES_MAX
-from mq.wire import FAILED_KEY, InvisibleAnswer, PopAnswer, PopRequest
+from deltamq.mq import wire
+from deltamq.mq.client.http import decode_as, decoded, path_of
+from deltamq.mq.client.messages import FailedHandle, PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.produce import ARROW
+from deltamq.mq.errors import Refused, Unknown
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.meta import Ordering
+from deltamq.mq.queue_limits import POP_MESSAGES_MAX
+from deltamq.mq.wire import FAILED_KEY, InvisibleAnswer, PopAnswer, PopRequest
 
 __all__ = [
     "HANDLES_MAX",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mq.client.produce.producer import Producer
-from mq.client.produce.progress_bar import row_bar
-from mq.client.produce.routers import Closed
-from mq.client.produce.send_future import SendFuture
-from mq.client.produce.shared import ProducerStats
-from mq.client.produce.table_send import TableProgress, TableSendInterrupted, TableSendState
-from mq.client.produce.wire import ARROW
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.produce.progress_bar import row_bar
+from deltamq.mq.client.produce.routers import Closed
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.produce.shared import ProducerStats
+from deltamq.mq.client.produce.table_send import TableProgress, TableSendInterrupted, TableSendState
+from deltamq.mq.client.produce.wire import ARROW
 
 __all__ = [
     "ARROW",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from mq.errors import Overloaded
+from deltamq.mq.errors import Overloaded
 
 __all__ = ["Buffer"]
 

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from mq.client.messages import Message, Sent, SentRange
-from mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.messages import Message, Sent, SentRange
+from deltamq.mq.client.produce.send_future import SendFuture
 
 __all__ = ["Entry", "Outcome"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.entry import Entry
 
 __all__ = ["EntryQueue"]
 

@@ -22,8 +22,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
-from mq.access_codes import NOT_WRITABLE
-from mq.client.http import (
+from deltamq.mq.access_codes import NOT_WRITABLE
+from deltamq.mq.client.http import (
     AfterFailure,
     Answer,
     Attempts,
@@ -33,13 +33,13 @@ from mq.client.http import (
     judge,
     path_of,
 )
-from mq.client.messages import SentRange
-from mq.client.produce.entry import Entry
-from mq.client.produce.entry_queue import EntryQueue
-from mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
-from mq.client.produce.shared import Shared
-from mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
-from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
+from deltamq.mq.client.messages import SentRange
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.entry_queue import EntryQueue
+from deltamq.mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
+from deltamq.mq.client.produce.shared import Shared
+from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
+from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
 __all__ = ["Executor", "Failing", "Owner", "completing"]
 

@@ -13,8 +13,8 @@ import time
 import weakref
 from typing import Final
 
-from mq.client.http import in_child
-from mq.client.produce.buffer import Buffer
+from deltamq.mq.client.http import in_child
+from deltamq.mq.client.produce.buffer import Buffer
 
 __all__ = ["flushed_at_exit"]
 

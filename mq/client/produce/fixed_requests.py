@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mq.client.messages import Message, SentRange
-from mq.client.produce.entry import Entry
-from mq.client.produce.executor import Executor, Failing
-from mq.client.produce.send_future import SendFuture
-from mq.client.produce.shared import Shared
-from mq.errors import DeltaMQError, Refused
+from deltamq.mq.client.messages import Message, SentRange
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.executor import Executor, Failing
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.produce.shared import Shared
+from deltamq.mq.errors import DeltaMQError, Refused
 
 __all__ = ["FixedRequests", "send_fixed"]
 

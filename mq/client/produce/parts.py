@@ -12,11 +12,11 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.client.messages import Failure, SentBatch, SentRange, summed_up
-from mq.client.produce.entry import Entry
-from mq.client.produce.executor import Executor
-from mq.client.produce.send_future import SendFuture
-from mq.errors import DeltaMQError, Unknown
+from deltamq.mq.client.messages import Failure, SentBatch, SentRange, summed_up
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.executor import Executor
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.errors import DeltaMQError, Unknown
 
 __all__ = ["Parts", "wait_for"]
 

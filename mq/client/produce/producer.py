@@ -24,22 +24,22 @@ from typing import Final, Literal, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from mq.client.http import ClientAccess, Hosts, Patience, Workers, in_child
-from mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
-from mq.client.produce.buffer import Buffer
-from mq.client.produce.entry import Entry
-from mq.client.produce.executor import completing
-from mq.client.produce.exit_flush import flushed_at_exit
-from mq.client.produce.fixed_requests import send_fixed
-from mq.client.produce.parts import Parts, wait_for
-from mq.client.produce.routers import Closed, Routers
-from mq.client.produce.selector import Selector
-from mq.client.produce.send_future import SendFuture
-from mq.client.produce.shared import ProducerStats, SendSettings, Shared
-from mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts
-from mq.client.produce.table_send import Progress, TableSend, TableSendState
-from mq.errors import DeltaMQError, Refused, Unavailable
-from mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
+from deltamq.mq.client.http import ClientAccess, Hosts, Patience, Workers, in_child
+from deltamq.mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
+from deltamq.mq.client.produce.buffer import Buffer
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.executor import completing
+from deltamq.mq.client.produce.exit_flush import flushed_at_exit
+from deltamq.mq.client.produce.fixed_requests import send_fixed
+from deltamq.mq.client.produce.parts import Parts, wait_for
+from deltamq.mq.client.produce.routers import Closed, Routers
+from deltamq.mq.client.produce.selector import Selector
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.produce.shared import ProducerStats, SendSettings, Shared
+from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts
+from deltamq.mq.client.produce.table_send import Progress, TableSend, TableSendState
+from deltamq.mq.errors import DeltaMQError, Refused, Unavailable
+from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
 
 __all__ = ["Producer"]
 

@@ -8,16 +8,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mq.client.messages import Message, SentRange
-from mq.client.produce.entry import Entry
-from mq.client.produce.executor import Executor
-from mq.client.produce.parts import Parts
-from mq.client.produce.send_future import SendFuture
-from mq.client.produce.shared import SendSettings, Shared
-from mq.client.produce.slices import Slice, split_messages, split_rows
-from mq.client.produce.topic_router import TopicRouter
-from mq.errors import DeltaMQError, Unavailable
-from mq.names import check_client_topic
+from deltamq.mq.client.messages import Message, SentRange
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.executor import Executor
+from deltamq.mq.client.produce.parts import Parts
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.produce.shared import SendSettings, Shared
+from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
+from deltamq.mq.client.produce.topic_router import TopicRouter
+from deltamq.mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.names import check_client_topic
 
 __all__ = ["Closed", "Routers"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mq.client.messages import Message
-from mq.errors import Refused
+from deltamq.mq.client.messages import Message
+from deltamq.mq.errors import Refused
 
 __all__ = ["Selector", "selected"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
+from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
 
 __all__ = ["NOT_SENT", "STOPPED", "outcome_unknown", "producer_closed", "sending_stopped", "timed_out_in_queue"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from mq.client.http import ForkedClient, in_child
+from deltamq.mq.client.http import ForkedClient, in_child
 
 __all__ = ["SendFuture"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from mq.client.http import Hosts, Patience, Workers
-from mq.client.produce.broker_health import BrokerHealth
-from mq.client.produce.buffer import Buffer
-from mq.errors import Refused
-from mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
+from deltamq.mq.client.http import Hosts, Patience, Workers
+from deltamq.mq.client.produce.broker_health import BrokerHealth
+from deltamq.mq.client.produce.buffer import Buffer
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
 
 __all__ = ["Counters", "ProducerStats", "SendSettings", "Shared"]
 

@@ -25,21 +25,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.client.admin import TopicView
-from mq.client.http import decode_as
-from mq.client.messages import SentBatch, SentRange
-from mq.client.produce.entry import Entry
-from mq.client.produce.executor import Executor, Failing
-from mq.client.produce.fixed_requests import FixedRequests
-from mq.client.produce.parts import Parts
-from mq.client.produce.progress_bar import row_bar
-from mq.client.produce.send_future import SendFuture
-from mq.client.produce.shared import Shared
-from mq.client.produce.slices import chunk_of, chunk_starts, split_rows
-from mq.errors import DeltaMQError, Refused, Unknown
-from mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
-from mq.partitioners import Partitioner
-from mq.routing import Route
+from deltamq.mq.client.admin import TopicView
+from deltamq.mq.client.http import decode_as
+from deltamq.mq.client.messages import SentBatch, SentRange
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.executor import Executor, Failing
+from deltamq.mq.client.produce.fixed_requests import FixedRequests
+from deltamq.mq.client.produce.parts import Parts
+from deltamq.mq.client.produce.progress_bar import row_bar
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.produce.shared import Shared
+from deltamq.mq.client.produce.slices import chunk_of, chunk_starts, split_rows
+from deltamq.mq.errors import DeltaMQError, Refused, Unknown
+from deltamq.mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
+from deltamq.mq.partitioners import Partitioner
+from deltamq.mq.routing import Route
 
 __all__ = ["Progress", "TableProgress", "TableSend", "TableSendInterrupted", "TableSendState"]
 

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UnsetType
 
-from mq import wire
-from mq.client.http import Body
-from mq.client.messages import Message, SentRange, offset_after
-from mq.client.produce.entry import Entry
-from mq.errors import Unknown
-from mq.wire import ProduceAnswer, Producer
+from deltamq.mq import wire
+from deltamq.mq.client.http import Body
+from deltamq.mq.client.messages import Message, SentRange, offset_after
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.errors import Unknown
+from deltamq.mq.wire import ProduceAnswer, Producer
 
 __all__ = ["ARROW", "ROW_SCHEMA", "EncodedRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.http import (
+from deltamq.mq.client.http import (
     CONNECT_FAILED,
     CONNECTION_LOST,
     NO_ANSWER,
@@ -26,8 +26,8 @@ from mq.client.http import (
     lost_connection,
     path_of,
 )
-from mq.client.produce import ARROW
-from mq.errors import Unauthenticated, Unavailable, Unknown
+from deltamq.mq.client.produce import ARROW
+from deltamq.mq.errors import Unauthenticated, Unavailable, Unknown
 
 __all__ = ["FetchAsk", "FetchConnection", "Fetched"]
 

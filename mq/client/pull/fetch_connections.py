@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mq.client.http import Endpoint
-from mq.client.pull.fetch import FetchConnection
+from deltamq.mq.client.http import Endpoint
+from deltamq.mq.client.pull.fetch import FetchConnection
 
 __all__ = ["FetchConnections"]
 

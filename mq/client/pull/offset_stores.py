@@ -23,10 +23,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from mq.client.admin import Admin, GroupPlace
-from mq.client.http import decode_as
-from mq.errors import Conflict, NotFound, Refused
-from mq.names import member_name, split_member
+from deltamq.mq.client.admin import Admin, GroupPlace
+from deltamq.mq.client.http import decode_as
+from deltamq.mq.errors import Conflict, NotFound, Refused
+from deltamq.mq.names import member_name, split_member
 
 __all__ = ["BroadcastOffsets", "FileOffsets", "GroupOffsets", "OffsetStore"]
 

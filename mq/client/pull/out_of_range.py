@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mq.client.pull.fetch import Fetched
-from mq.client.pull.partition_reader import PartitionReader
-from mq.errors import Refused
+from deltamq.mq.client.pull.fetch import Fetched
+from deltamq.mq.client.pull.partition_reader import PartitionReader
+from deltamq.mq.errors import Refused
 
 __all__ = ["OffsetOutOfRange", "out_of_range"]
 

@@ -12,9 +12,9 @@ from collections import deque
 
 import pyarrow as pa
 
-from mq.client.http import Patience
-from mq.client.pull.fetch import FetchConnection, Fetched
-from mq.errors import DeltaMQError
+from deltamq.mq.client.http import Patience
+from deltamq.mq.client.pull.fetch import FetchConnection, Fetched
+from deltamq.mq.errors import DeltaMQError
 
 __all__ = ["PartitionReader"]
 

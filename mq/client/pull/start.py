@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
-from mq.client.admin import Admin, TopicInfo
-from mq.errors import Refused
+from deltamq.mq.client.admin import Admin, TopicInfo
+from deltamq.mq.errors import Refused
 
 __all__ = ["Start", "resume_offsets", "start_offsets"]
 

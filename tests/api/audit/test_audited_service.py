@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from api.audit.asked import SHOWN_FIELDS
-from api.auth import CALLS, is_audited
-from mq.audit import ActBegun, ActEnded, RefusalCount
-from tables.config_sections import AuditWhen
-from tables.log import Warehouse, pages
-from tables.queue import AUDIT, audit_records_of
+from deltamq.api.audit.asked import SHOWN_FIELDS
+from deltamq.api.auth import CALLS, is_audited
+from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
+from deltamq.tables.config_sections import AuditWhen
+from deltamq.tables.log import Warehouse, pages
+from deltamq.tables.queue import AUDIT, audit_records_of
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import Reply, config_for, running, until
 

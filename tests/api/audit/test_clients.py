@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mq import Admin
-from mq.client.cli import main
-from mq.errors import Forbidden
+from deltamq import Admin
+from deltamq.mq.client.cli import main
+from deltamq.mq.errors import Forbidden
 from tests.api.guarded import Guarded, guarded
 
 

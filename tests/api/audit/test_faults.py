@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from api.first_start import make_administrator
-from api.ports import Ports
-from mq.errors import StorageFull, Unavailable
-from tables.config_sections import Secret
+from deltamq.api.first_start import make_administrator
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import StorageFull, Unavailable
+from deltamq.tables.config_sections import Secret
 from tests.api.audit.test_killed_acts import Admin, serving
 from tests.api.guarded import SECRET, Guarded, guarded
 from tests.api.running import config_for, until

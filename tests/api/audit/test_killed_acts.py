@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from api.first_start import make_administrator
+from deltamq.api.first_start import make_administrator
 from tests.api.running import config_for, until
 from tests.e2e.service_process import ServiceProcess
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Match
 
-from api.app import create_app
-from api.auth.calls import CALLS, CallsDisagree, Need, Required, check_complete, needs_of, required_by
-from api.front import HOT_CALLS
-from api.principals import AUTH_ROUTERS
-from api.routes import ROUTERS
-from mq.auth import CLUSTER
-from mq.auth.rule import VERBS
+from deltamq.api.app import create_app
+from deltamq.api.auth.calls import CALLS, CallsDisagree, Need, Required, check_complete, needs_of, required_by
+from deltamq.api.front import HOT_CALLS
+from deltamq.api.principals import AUTH_ROUTERS
+from deltamq.api.routes import ROUTERS
+from deltamq.mq.auth import CLUSTER
+from deltamq.mq.auth.rule import VERBS
 from tests.api.running import config_for
 
 ADMIN = Required(needs_of("cluster admin"), (CLUSTER,))

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.auth import Certificates
-from api.auth.forwarded_caller import called_by, caller_header
-from mq.auth import Credential
-from tables.config import ConfigInvalid, load
-from tables.config_sections import Secret, TlsClientAuth, TlsPrincipal
+from deltamq.api.auth import Certificates
+from deltamq.api.auth.forwarded_caller import called_by, caller_header
+from deltamq.mq.auth import Credential
+from deltamq.tables.config import ConfigInvalid, load
+from deltamq.tables.config_sections import Secret, TlsClientAuth, TlsPrincipal
 from tests.api.auth.test_guarded_service import check_stream_ends, refused, waiting
 from tests.api.guarded import SECRET, Guarded, guarded
 from tests.api.running import JSON, Reply, until

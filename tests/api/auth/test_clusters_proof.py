@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import pytest
 
-from api.auth.proof import PROOF_MS_MAX
-from api.first_start import make_administrator
-from api.host.cluster_proof import ClusterProofs
-from api.host.peers import Call
-from tables.config_sections import Secret
+from deltamq.api.auth.proof import PROOF_MS_MAX
+from deltamq.api.first_start import make_administrator
+from deltamq.api.host.cluster_proof import ClusterProofs
+from deltamq.api.host.peers import Call
+from deltamq.tables.config_sections import Secret
 from tests.api.guarded import SECRET, Guarded, guarded
 from tests.api.running import JSON, Api, Reply, config_for, running, until
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from mq import Admin
-from mq.errors import Conflict, Forbidden, NotFound
+from deltamq import Admin
+from deltamq.mq.errors import Conflict, Forbidden, NotFound
 from tests.api.auth.test_guarded_service import refused, waiting
 from tests.api.auth.test_two_processes import Two, consumer, two_in
 from tests.api.guarded import Guarded, guarded

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from api.auth.calls import CALLS
-from api.auth.gate import Gate
-from api.wire import Client
-from mq.auth import AuthState, new_key, quota_of, rule_of
-from mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
-from mq.auth.state import KeyRevoked, QuotaPut
-from mq.errors import Forbidden, Unauthenticated
+from deltamq.api.auth.calls import CALLS
+from deltamq.api.auth.gate import Gate
+from deltamq.api.wire import Client
+from deltamq.mq.auth import AuthState, new_key, quota_of, rule_of
+from deltamq.mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
+from deltamq.mq.auth.state import KeyRevoked, QuotaPut
+from deltamq.mq.errors import Forbidden, Unauthenticated
 
 QUOTA = QuotaPut(quota=quota_of("reports", requests_per_s=1))
 
@@ -94,8 +94,8 @@ def test_sec_04_what_callers_send_fills_no_memory(world: World) -> None:
 
 
 def test_sec_04_what_is_remembered_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.auth.gate.DECISIONS_CACHED_MAX", 10)
-    monkeypatch.setattr("api.auth.gate.CREDENTIALS_BYTES_MAX", 500)
+    monkeypatch.setattr("deltamq.api.auth.gate.DECISIONS_CACHED_MAX", 10)
+    monkeypatch.setattr("deltamq.api.auth.gate.CREDENTIALS_BYTES_MAX", 500)
     for number in range(50):
         assert world.ask(f"/v1/topics/o{number}/messages") == "reports"
         assert world.ask(header=f"Bearer {' ' * number}{world.token}") == "reports"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from api.first_start import make_administrator
-from api.service import Service
-from mq.errors import Unavailable
+from deltamq.api.first_start import make_administrator
+from deltamq.api.service import Service
+from deltamq.mq.errors import Unavailable
 from tests.api.guarded import guarded
 from tests.api.running import config_for, running, until
 from tests.free_ports import free_port

@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 import pytest
 
-from api.auth import CALLS
-from api.front import HOT_CALLS
-from mq.auth import AuthState, new_key
-from mq.auth.changes import decide_first_administrator
+from deltamq.api.auth import CALLS
+from deltamq.api.front import HOT_CALLS
+from deltamq.mq.auth import AuthState, new_key
+from deltamq.mq.auth.changes import decide_first_administrator
 from tests.api.auth.test_guarded_service import refused, waiting
 from tests.api.auth.test_two_processes import Two, consumer, two_in
 from tests.api.guarded import Guarded, guarded
@@ -273,8 +273,8 @@ def test_outsider_5_a_pattern_opens_no_other_name_however_it_is_written(prefixed
 
 
 def test_outsider_6_how_much_of_a_key_is_right_does_not_show_in_the_time() -> None:
-    from api.auth import Credentials
-    from mq.errors import Unauthenticated
+    from deltamq.api.auth import Credentials
+    from deltamq.mq.errors import Unauthenticated
 
     key, token = new_key("root", b"r" * 8, b"R" * 32, 1)
     state = AuthState().apply_all(decide_first_administrator(AuthState(), key))

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import pytest
 
-from api.auth import Meter
-from api.ports import Ports
-from mq.auth import Quota
+from deltamq.api.auth import Meter
+from deltamq.api.ports import Ports
+from deltamq.mq.auth import Quota
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import Reply, until
 from tests.set_clock import SetClock

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
-from mq.auth import (
+from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
+from deltamq.mq.auth import (
     AuthEvent,
     AuthState,
     Key,
@@ -22,9 +22,9 @@ from mq.auth import (
     quota_of,
     rule_of,
 )
-from mq.errors import Forbidden, Unauthenticated
-from tables.log import Warehouse
-from tables.queue import MetaLog
+from deltamq.mq.errors import Forbidden, Unauthenticated
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import MetaLog
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import until
 

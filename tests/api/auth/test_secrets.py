@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.first_start import make_administrator
+from deltamq.api.first_start import make_administrator
 from tests.api.running import config_for
 from tests.api.test_serve import Process, serving
 from tests.e2e.service_process import CLI

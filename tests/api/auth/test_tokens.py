@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from api.auth import KeyTimes
-from api.ports import Ports
-from mq.auth_limits import AUTHORIZATION_BYTES_MAX, JWKS_BYTES_MAX
-from mq.errors import Refused
+from deltamq.api.auth import KeyTimes
+from deltamq.api.ports import Ports
+from deltamq.mq.auth_limits import AUTHORIZATION_BYTES_MAX, JWKS_BYTES_MAX
+from deltamq.mq.errors import Refused
 from tests.api.auth.test_guarded_service import check_stream_ends, refused, waiting
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import JSON, until
@@ -418,7 +418,7 @@ def test_sec_16_what_waits_ends_when_the_key_of_its_token_is_withdrawn(world: Wo
 
 
 def test_sec_15_two_processes_take_the_same_token_and_refuse_it_together(tmp_path: Path) -> None:
-    from tables.config_sections import Secret
+    from deltamq.tables.config_sections import Secret
     from tests.api.guarded import SECRET
 
     with provider() as idp:
@@ -456,9 +456,9 @@ def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(
 ) -> None:
     from click.testing import CliRunner
 
-    from mq import Admin, PullConsumer
-    from mq.client import OidcClientCredentials
-    from mq.client.cli.root import cli
+    from deltamq import Admin, PullConsumer
+    from deltamq.mq.client import OidcClientCredentials
+    from deltamq.mq.client.cli.root import cli
 
     idp, url = world.idp, f"http://127.0.0.1:{world.admin.port}"
     idp.clients["reports"] = "s3cret"
@@ -498,7 +498,7 @@ def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(
 def test_sec_15_settings_that_would_believe_too_much_are_refused_at_the_start(
     settings: dict[str, Any], told: str
 ) -> None:
-    from tables.config import load
+    from deltamq.tables.config import load
 
     with pytest.raises(Refused, match=told):
         load(None, settings, environ={})
@@ -507,7 +507,7 @@ def test_sec_15_settings_that_would_believe_too_much_are_refused_at_the_start(
 def test_sec_15_an_issuer_without_authentication_or_with_a_wrong_file_ends_the_start(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from api.serve import serve_command
+    from deltamq.api.serve import serve_command
 
     base = {"DELTAMQ_OIDC_ISSUER": "https://example.org", "DELTAMQ_OIDC_AUDIENCE": "a"}
     for more, told in (

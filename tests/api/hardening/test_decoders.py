@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from api.wire import ArrowRows, decode_arrow
-from mq.errors import Refused
-from mq.filters.like import matches_like, parse_like
-from mq.limits import FILTER_DEPTH_MAX, MIB
+from deltamq.api.wire import ArrowRows, decode_arrow
+from deltamq.mq.errors import Refused
+from deltamq.mq.filters.like import matches_like, parse_like
+from deltamq.mq.limits import FILTER_DEPTH_MAX, MIB
 from tests.api.running import ARROW, JSON, Api, config_for, running
 
 

@@ -8,7 +8,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.serve import _Line
+from deltamq.api.serve import _Line
 
 
 def _written(text: str) -> str:

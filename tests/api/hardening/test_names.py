@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Refused
-from mq.names import check_group
+from deltamq.mq.errors import Refused
+from deltamq.mq.names import check_group
 from tests.api.running import Api, config_for, running
 
 CALLS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from mq.limits import HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX, MIB
+from deltamq.api.ports import Ports
+from deltamq.mq.limits import HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX, MIB
 from tests.api.running import Api, config_for, running, until
 
 

@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from api.wire.route_batch import first_held_back
-from mq.limits import LOGICAL_PARTITIONS
-from mq.meta.moved_keys import KeysMoved, MovedKeys, moves_between
-from mq.meta.topics import Topic, TopicPut
-from mq.partitioners import logical_partition
-from mq.routing import expand
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.fences import ROUTE_FENCE
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import META_PARTITION, MetaLog
+from deltamq.api.ports import Ports
+from deltamq.api.wire.route_batch import first_held_back
+from deltamq.mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.meta.moved_keys import KeysMoved, MovedKeys, moves_between
+from deltamq.mq.meta.topics import Topic, TopicPut
+from deltamq.mq.partitioners import logical_partition
+from deltamq.mq.routing import expand
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import META_PARTITION, MetaLog
 from tests.api.queue_calls import Consumer
 from tests.api.running import Api, Reply, config_for, running, until
 from tests.faulty_store import FaultyStore, faulty_disk

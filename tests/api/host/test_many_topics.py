@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from api.log.metrics import OTHER
-from api.ports import Ports
-from api.wire.paging import PAGE_MAX
-from mq.client import Admin
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
+from deltamq.api.log.metrics import OTHER
+from deltamq.api.ports import Ports
+from deltamq.api.wire.paging import PAGE_MAX
+from deltamq.mq.client import Admin
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
 from tests.api.running import Api, config_for, running, until
 from tests.bench.rest.many import build, sizes
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from api.host import Relayed
-from api.host.clusters import has_newer_copy
-from api.host.peer_json import json_of
-from api.sending.merged_answers import told_by
-from api.wire import Answer
-from mq.errors import Unavailable
-from mq.wire import ProduceAnswer
+from deltamq.api.host import Relayed
+from deltamq.api.host.clusters import has_newer_copy
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.sending.merged_answers import told_by
+from deltamq.api.wire import Answer
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.wire import ProduceAnswer
 
 HTML, TEXT, JSON = ([(b"content-type", kind)] for kind in (b"text/html", b"text/plain", b"application/json"))
 

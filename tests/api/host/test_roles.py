@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from api.host.roles import Hooks, Roles
-from mq.errors import Unavailable
+from deltamq.api.host.roles import Hooks, Roles
+from deltamq.mq.errors import Unavailable
 
 
 class Heard:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mq.limits import LOGICAL_PARTITIONS
-from mq.meta.brokers import decide_takeover
-from mq.partitioners import logical_partition
+from deltamq.mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.meta.brokers import decide_takeover
+from deltamq.mq.partitioners import logical_partition
 from tests.api.queue_calls import Consumer
 from tests.api.running import ARROW, Api, config_for, running, until
 from tests.api.static_pops import Static, queue_name

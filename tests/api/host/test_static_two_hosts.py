@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from api.ports import Ports
-from mq.meta.static_topics import decide_remap
-from tables.log.fences import ROUTE_FENCE
-from tables.queue.metadata import META_PARTITION
+from deltamq.api.ports import Ports
+from deltamq.mq.meta.static_topics import decide_remap
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.queue.metadata import META_PARTITION
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_calls import StaticTopic, name_of
 from tests.faulty_store import FaultyStore, faulty_disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from api.ports import Ports
+from deltamq.api.ports import Ports
 from tests.api.running import config_for, running
 from tests.api.static_calls import StaticTopic
 from tests.set_clock import AheadClock

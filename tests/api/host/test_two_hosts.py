@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
-from api.host.peers import Call
-from api.ports import Ports
-from mq.errors import DeltaMQError, Unavailable
-from mq.meta import AnyEvent, Meta
-from mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
-from tables.clock import SystemClock
+from deltamq.api.host.peers import Call
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
+from deltamq.tables.clock import SystemClock
 from tests.api.exclusive import Member
 from tests.api.raw_pop import RawPop
 from tests.api.running import ARROW, Api, Reply, config_for, running, until

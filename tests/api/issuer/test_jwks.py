@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from api.issuer.jwks import JwksInvalid, signing_keys
-from mq.auth_limits import JWKS_KEYS_MAX
-from tables.oidc_settings import OIDC_ALGORITHMS
+from deltamq.api.issuer.jwks import JwksInvalid, signing_keys
+from deltamq.mq.auth_limits import JWKS_KEYS_MAX
+from deltamq.tables.oidc_settings import OIDC_ALGORITHMS
 from tests.identity_provider import elliptic, jwk_of, rsa_key
 
 GOOD = jwk_of(rsa_key("one"), "one")

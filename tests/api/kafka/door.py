@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mq import Admin, PullConsumer
-from mq.client import ReceivedMessage
+from deltamq import Admin, PullConsumer
+from deltamq.mq.client import ReceivedMessage
 from tests.api.running import Api, config_for, running
 from tests.free_ports import free_port
 

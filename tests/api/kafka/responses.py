@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     AlterClientQuotasResponse,
     AlterConfigsResponse,
     AlterPartitionReassignmentsResponse,
@@ -45,7 +45,7 @@ from api.kafka.messages import (
     SaslHandshakeResponse,
     SyncGroupResponse,
 )
-from api.kafka.messages.cluster_messages import ApiVersionsResponse
+from deltamq.api.kafka.messages.cluster_messages import ApiVersionsResponse
 
 __all__ = ["RESPONSES"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from api.kafka.messages import FetchPartition, FetchRequest, MetadataRequest
-from api.kafka.messages.log_messages import FetchTopic
-from mq.limits import MIB
+from deltamq.api.kafka.messages import FetchPartition, FetchRequest, MetadataRequest
+from deltamq.api.kafka.messages.log_messages import FetchTopic
+from deltamq.mq.limits import MIB
 from tests.api.guarded import guarded
 from tests.api.kafka.door import kafka_running
 from tests.api.kafka.raw_client import RawClient

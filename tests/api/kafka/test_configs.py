@@ -9,17 +9,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
 
-from api.kafka.messages import ConfigResource as AskedResource
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import ConfigResource as AskedResource
+from deltamq.api.kafka.messages import (
     CreateTopicsRequest,
     DescribeConfigsRequest,
     ErrorCode,
     IncrementalAlterConfigsRequest,
 )
-from api.kafka.messages.cluster_messages import AlteringConfig, CreateTopic, IncrementallyAltering, NamedValue
-from api.kafka.settings import TOPIC_SETTINGS, Change, Operation, changes_of, shown_of_node
-from mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
-from tables.config_sections import ServiceSettings
+from deltamq.api.kafka.messages.cluster_messages import AlteringConfig, CreateTopic, IncrementallyAltering, NamedValue
+from deltamq.api.kafka.settings import TOPIC_SETTINGS, Change, Operation, changes_of, shown_of_node
+from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
+from deltamq.tables.config_sections import ServiceSettings
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 

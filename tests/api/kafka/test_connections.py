@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from api.auth import Quotas
-from api.kafka.access import Session
-from api.kafka.calls.producing import Reply
-from api.kafka.messages import (
+from deltamq.api.auth import Quotas
+from deltamq.api.kafka.access import Session
+from deltamq.api.kafka.calls.producing import Reply
+from deltamq.api.kafka.messages import (
     DescribeGroupsRequest,
     ErrorCode,
     Frame,
@@ -24,15 +24,15 @@ from api.kafka.messages import (
     ProducePartition,
     ProduceRequest,
 )
-from api.kafka.messages.group_messages import GroupProtocol
-from api.kafka.messages.log_messages import ProduceTopic
-from api.kafka.records import Records, encode_records
-from api.kafka.server.arrival import Room
-from api.kafka.server.connection import IN_FLIGHT_MAX, Connection
-from api.sending import INLINE_BYTES
-from api.wire import Admission, Ticket
-from mq.limits import MIB
-from tables.config_sections import ServiceSettings
+from deltamq.api.kafka.messages.group_messages import GroupProtocol
+from deltamq.api.kafka.messages.log_messages import ProduceTopic
+from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.kafka.server.arrival import Room
+from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
+from deltamq.api.sending import INLINE_BYTES
+from deltamq.api.wire import Admission, Ticket
+from deltamq.mq.limits import MIB
+from deltamq.tables.config_sections import ServiceSettings
 from tests.api.guarded import guarded
 from tests.api.kafka.door import kafka_running
 from tests.api.kafka.raw_client import RawClient, framed

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     ErrorCode,
     Frame,
     InitProducerIdRequest,
@@ -30,13 +30,13 @@ from api.kafka.messages import (
     ProduceRequest,
     WantedEpoch,
 )
-from api.kafka.messages.log_messages import ProduceTopic, WantedEpochs
-from api.kafka.records import Records, encode_records
-from api.ports import Ports
-from api.sending import INLINE_BYTES
-from tables.delta import RowsPart
-from tables.log import ROUTE_FENCE, Warehouse
-from tables.paths import PartitionRef, Space
+from deltamq.api.kafka.messages.log_messages import ProduceTopic, WantedEpochs
+from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.ports import Ports
+from deltamq.api.sending import INLINE_BYTES
+from deltamq.tables.delta import RowsPart
+from deltamq.tables.log import ROUTE_FENCE, Warehouse
+from deltamq.tables.paths import PartitionRef, Space
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import config_for, running, until

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from api.kafka.messages import ErrorCode, ProducedPartition, ProducePartition, ProduceRequest
-from api.kafka.messages.log_messages import ProduceTopic
-from api.kafka.records import batches_of, encode_records
-from api.kafka.records.batch import pack_header
-from api.kafka.records.columns import Records
-from api.kafka.records.compression import Compression, compressed
-from api.wire import Ticket
-from mq.limits import KIB, MIB
+from deltamq.api.kafka.messages import ErrorCode, ProducedPartition, ProducePartition, ProduceRequest
+from deltamq.api.kafka.messages.log_messages import ProduceTopic
+from deltamq.api.kafka.records import batches_of, encode_records
+from deltamq.api.kafka.records.batch import pack_header
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.compression import Compression, compressed
+from deltamq.api.wire import Ticket
+from deltamq.mq.limits import KIB, MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from api.kafka.messages import ErrorCode, FetchedPartition, FetchPartition, FetchRequest
-from api.kafka.messages.log_messages import FetchTopic
-from api.kafka.records import batches_of, decode_batches
-from api.reading import PartitionReader
-from mq.limits import KIB, MIB
+from deltamq.api.kafka.messages import ErrorCode, FetchedPartition, FetchPartition, FetchRequest
+from deltamq.api.kafka.messages.log_messages import FetchTopic
+from deltamq.api.kafka.records import batches_of, decode_batches
+from deltamq.api.reading import PartitionReader
+from deltamq.mq.limits import KIB, MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     Message,
     MetadataRequest,
     answer_frame,
@@ -19,9 +19,9 @@ from api.kafka.messages import (
     read_frame,
     unknown_version,
 )
-from api.kafka.messages.apis import API_VERSIONS, APIS, Frame
-from api.kafka.messages.codec import ELEMENTS_MAX, At, Reader, Uuid, read_message, write_message
-from mq.errors import DeltaMQError
+from deltamq.api.kafka.messages.apis import API_VERSIONS, APIS, Frame
+from deltamq.api.kafka.messages.codec import ELEMENTS_MAX, At, Reader, Uuid, read_message, write_message
+from deltamq.mq.errors import DeltaMQError
 from tests.api.kafka.responses import RESPONSES
 
 VERSIONS = [(key, version) for key, api in APIS.items() for version in range(api.low, api.high + 1)]

@@ -21,11 +21,11 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from mq import Admin, PopConsumer
-from mq import Producer as MqProducer
-from mq.client import Message, cli
-from mq.errors import Conflict, Unprocessable
-from mq.partitioners import kafka_hash
+from deltamq import Admin, PopConsumer
+from deltamq import Producer as MqProducer
+from deltamq.mq.client import Message, cli
+from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.partitioners import kafka_hash
 from tests.api.kafka.door import KafkaApi, kafka_running, stored_messages
 from tests.api.running import arrow_stream, until
 

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.kafka.records import (
+from deltamq.api.kafka.records import (
     BatchHeader,
     Records,
     batches_of,
@@ -19,14 +19,14 @@ from api.kafka.records import (
     encode_records,
     expanded_batch,
 )
-from api.kafka.records.batch import HEADER_BYTES, pack_header
-from api.kafka.records.compression import Compression, compressed, expanded
-from api.kafka.records.decode import decode_in_columns
-from api.kafka.records.few import decode_few
-from api.kafka.records.varints import read_varints, varint_sizes, write_varints
-from api.kafka.rows import native_decoder, native_encoder
-from mq.errors import DeltaMQError, TooLarge
-from mq.limits import HEADERS_MAX
+from deltamq.api.kafka.records.batch import HEADER_BYTES, pack_header
+from deltamq.api.kafka.records.compression import Compression, compressed, expanded
+from deltamq.api.kafka.records.decode import decode_in_columns
+from deltamq.api.kafka.records.few import decode_few
+from deltamq.api.kafka.records.varints import read_varints, varint_sizes, write_varints
+from deltamq.api.kafka.rows import native_decoder, native_encoder
+from deltamq.mq.errors import DeltaMQError, TooLarge
+from deltamq.mq.limits import HEADERS_MAX
 
 #: The compiled decoder and encoder, if `make setup` could make them.
 NATIVE, ENCODER = native_decoder(), native_encoder()

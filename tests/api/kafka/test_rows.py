@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.kafka.records import Records
-from api.kafka.rows import records_of, rows_of
-from mq.errors import DeltaMQError
-from mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from tables.schema import HEADERS, MESSAGE_SCHEMA
+from deltamq.api.kafka.records import Records
+from deltamq.api.kafka.rows import records_of, rows_of
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
 
 TIME_MS = 1_700_000_000_000
 BINARY_HEADERS = pa.map_(pa.binary(), pa.binary())

@@ -16,11 +16,11 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
-from api.kafka.messages import ErrorCode, InitProducerIdRequest, ProducePartition, ProduceRequest
-from api.kafka.messages.log_messages import ProduceTopic
-from api.kafka.records import Records, encode_records
-from api.ports import Ports
-from mq.meta.static_topics import decide_remap
+from deltamq.api.kafka.messages import ErrorCode, InitProducerIdRequest, ProducePartition, ProduceRequest
+from deltamq.api.kafka.messages.log_messages import ProduceTopic
+from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.ports import Ports
+from deltamq.mq.meta.static_topics import decide_remap
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_calls import StaticTopic, name_of

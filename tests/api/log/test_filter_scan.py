@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.log.filter_scan import scan_filtered
-from tables.log import Fetched, FetchStatus
-from tables.row_filter import MessageFilter
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.api.log.filter_scan import scan_filtered
+from deltamq.tables.log import Fetched, FetchStatus
+from deltamq.tables.row_filter import MessageFilter
+from deltamq.tables.schema import MESSAGE_SCHEMA
 
 TAGS = MessageFilter(tags=pa.array(["a"]))
 

@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.log.group_commit import GATHER_S, CommitQueue
-from api.log.loop_commits import LoopCommits
-from api.log.parts import PendingRequest, RecordRows, RequestPart
-from api.log.workers import Workers
-from api.wire.rows import ArrowRows, Rows
-from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
-from tables.delta.stamped import ProducerStamp, RowsPart, Stamped
-from tables.log.batch import Appended, MessageIds
-from tables.settings import Flush
-from tables.turn import Turn
+from deltamq.api.log.group_commit import GATHER_S, CommitQueue
+from deltamq.api.log.loop_commits import LoopCommits
+from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
+from deltamq.api.log.workers import Workers
+from deltamq.api.wire.rows import ArrowRows, Rows
+from deltamq.mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped
+from deltamq.tables.log.batch import Appended, MessageIds
+from deltamq.tables.settings import Flush
+from deltamq.tables.turn import Turn
 
 
 class FakeLog:

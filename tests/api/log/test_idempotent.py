@@ -11,12 +11,12 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from api.host.producers import ProducerGate, draw_of
-from api.log import Partition
-from mq.errors import Conflict, StorageFull
-from mq.limits import PRODUCER_REQUESTS_KEPT
-from mq.wire import Producer
-from tables.log import PartitionLog
+from deltamq.api.host.producers import ProducerGate, draw_of
+from deltamq.api.log import Partition
+from deltamq.mq.errors import Conflict, StorageFull
+from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
+from deltamq.mq.wire import Producer
+from deltamq.tables.log import PartitionLog
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 
 pytestmark = pytest.mark.static_too

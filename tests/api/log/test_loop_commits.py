@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from api.log.group_commit import CommitQueue
-from api.log.loop_commits import LoopCommits
-from api.log.parts import PendingRequest, RequestPart
-from api.log.workers import Workers
-from api.wire.rows import Rows
-from mq.errors import OffsetMismatch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.settings import Flush
-from tables.store.native import NativePool, native_library
+from deltamq.api.log.group_commit import CommitQueue
+from deltamq.api.log.loop_commits import LoopCommits
+from deltamq.api.log.parts import PendingRequest, RequestPart
+from deltamq.api.log.workers import Workers
+from deltamq.api.wire.rows import Rows
+from deltamq.mq.errors import OffsetMismatch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.native import NativePool, native_library
 from tests.rows import REF, all_bodies, batch
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="make setup found no C compiler")
@@ -181,7 +181,7 @@ def test_a_failure_that_nobody_foresaw_gives_the_turn_back(
 ) -> None:
     async def test(bench: Bench) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr("api.log.joint_commit.failpoint", lambda _: 1 // 0)
+            broken.setattr("deltamq.api.log.joint_commit.failpoint", lambda _: 1 // 0)
             part = bench.put("a")
             await part.pending.wait()
         assert part.error is not None and part.error.code == "outcome_unknown"

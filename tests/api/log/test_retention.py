@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tables.config import Config
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
+from deltamq.tables.config import Config
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
 from tests.api.running import Api, config_for, running, until
 
 TOPIC, PARTITION = "orders", "orders@broker-a"

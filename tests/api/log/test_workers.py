@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from api.log.workers import Workers
+from deltamq.api.log.workers import Workers
 from tests.api.running import until
 
 

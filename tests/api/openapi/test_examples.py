@@ -11,7 +11,7 @@ import jsonschema_rs
 import pyarrow as pa
 import pytest
 
-from api.app import create_app
+from deltamq.api.app import create_app
 from tests.api.running import ARROW, Api, arrow_stream, config_for
 
 Json = dict[str, Any]

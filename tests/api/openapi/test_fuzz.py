@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.app import create_app
+from deltamq.api.app import create_app
 from tests.api.running import config_for, running
 
 #: What an answer has to stand up to; a request that the schema allows may still break a rule (409, 422).

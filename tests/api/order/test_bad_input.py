@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
-from mq.order_limits import SUBSCRIPTIONS_MAX
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
+from deltamq.mq.order_limits import SUBSCRIPTIONS_MAX
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import JSON, PROBLEM, Api, Reply
 

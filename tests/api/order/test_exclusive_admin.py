@@ -6,8 +6,8 @@ import json
 
 from click.testing import CliRunner
 
-from mq.client.admin.admin import Admin
-from mq.client.cli.groups import group as commands
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli.groups import group as commands
 from tests.api.exclusive import Member
 from tests.api.running import Api
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from api.ports import Ports
-from mq.errors import Unknown
-from mq.limits import WAIT_MS_MAX
-from mq.meta.online import Member as Stay
-from mq.order_limits import CLIENTS_MAX
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import Unknown
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.meta.online import Member as Stay
+from deltamq.mq.order_limits import CLIENTS_MAX
 from tests.api.as_static import AsStatic, is_static
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from api.order.joined_changes import JoinedChanges
-from mq.errors import Conflict, Unknown
-from mq.meta import AnyEvent, Meta
-from mq.meta.online_events import ClientPut, OnlineClient
+from deltamq.api.order.joined_changes import JoinedChanges
+from deltamq.mq.errors import Conflict, Unknown
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.online_events import ClientPut, OnlineClient
 
 
 class SlowLog:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.limits import RETENTION_MS_DEFAULT
-from tables.config_sections import RetentionSettings
-from tables.log.warehouse import Warehouse
-from tables.paths import Space
-from tables.queue.records import lost_records_of
-from tables.queue.refs import LOST, system_ref
-from tables.queue.retention import Retention
+from deltamq.mq.limits import RETENTION_MS_DEFAULT
+from deltamq.tables.config_sections import RetentionSettings
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.records import lost_records_of
+from deltamq.tables.queue.refs import LOST, system_ref
+from deltamq.tables.queue.retention import Retention
 from tests.api.queue_calls import Queue, queue_in
 
 HOUR = 3_600_000

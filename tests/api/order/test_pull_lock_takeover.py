@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from mq.order_limits import PULL_LOCK_SETTLE_MS
+from deltamq.api.ports import Ports
+from deltamq.mq.order_limits import PULL_LOCK_SETTLE_MS
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 from tests.set_clock import SetClock

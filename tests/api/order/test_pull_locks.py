@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from mq.limits import WAIT_MS_MAX
-from mq.order_limits import PULL_LOCK_MS
+from deltamq.api.ports import Ports
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.order_limits import PULL_LOCK_MS
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply, config_for, running, until
 from tests.rows import next_millisecond

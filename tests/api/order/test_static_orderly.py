@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mq import OrderlyConsumer, Verdict
-from mq.client import OrderedMessage
-from mq.meta.static_topics import RemapMode
+from deltamq import OrderlyConsumer, Verdict
+from deltamq.mq.client import OrderedMessage
+from deltamq.mq.meta.static_topics import RemapMode
 from tests.api.exclusive import exclusive_group
 from tests.api.running import config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic

@@ -11,16 +11,16 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from mq.queue.delay_mark import Cancelled
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.records import delay_marks_of
-from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
-from tables.queue.waiting import DUE_KEPT_MS
+from deltamq.api.ports import Ports
+from deltamq.mq.queue.delay_mark import Cancelled
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.records import delay_marks_of
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+from deltamq.tables.queue.waiting import DUE_KEPT_MS
 from tests.api.as_static import AsStatic, is_static
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 from tests.faulty_store import faulty_disk

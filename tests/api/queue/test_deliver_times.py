@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.queue.delays import split_shares
-from api.wire.route_batch import PartitionShare, replayed, route_messages
-from api.wire.rows import ArrowRows, Rows
-from mq.errors import Conflict, Unprocessable
-from mq.limits import DELAY_MS_MAX
-from mq.meta.topic_settings import TopicSettings
-from mq.meta.topics import Topic
-from mq.producer import Part
-from mq.routing import new_route
-from tables.queue.deliver_times import AT_ONCE, times_of_columns, times_of_lists
+from deltamq.api.queue.delays import split_shares
+from deltamq.api.wire.route_batch import PartitionShare, replayed, route_messages
+from deltamq.api.wire.rows import ArrowRows, Rows
+from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.limits import DELAY_MS_MAX
+from deltamq.mq.meta.topic_settings import TopicSettings
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.producer import Part
+from deltamq.mq.routing import new_route
+from deltamq.tables.queue.deliver_times import AT_ONCE, times_of_columns, times_of_lists
 
 NOW = 1_700_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

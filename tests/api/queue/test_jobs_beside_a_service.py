@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.export.replay import Chosen, Replayed, replay_dead_letters
-from jobs.export.reset import Reset, reset_offsets, target_of
-from jobs.sink.place import SinkSettings
-from mq.errors import NotFound, Unprocessable
-from tables.failpoints import FailpointHit, arm
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
+from deltamq.jobs.export.reset import Reset, reset_offsets, target_of
+from deltamq.jobs.sink.place import SinkSettings
+from deltamq.mq.errors import NotFound, Unprocessable
+from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.log.warehouse import Warehouse
 from tests.api.queue_calls import Queue, queue_in
 from tests.api.running import until
 

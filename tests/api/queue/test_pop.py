@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import ARROW, until

@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from mq.limits import WAIT_MS_MAX
-from mq.queue_limits import (
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.queue_limits import (
     ATTEMPT_ID_LENGTH_MAX,
     HANDLE_CHARS_MAX,
     HANDLES_MAX,
@@ -16,7 +16,7 @@ from mq.queue_limits import (
     INVISIBLE_MS_MIN,
     POP_MESSAGES_MAX,
 )
-from mq.wire import PopRequest
+from deltamq.mq.wire import PopRequest
 from tests.api.running import JSON, PROBLEM, Api
 
 _LONG = "x" * (HANDLE_CHARS_MAX + 1)

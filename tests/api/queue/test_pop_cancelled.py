@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
+from deltamq.api.ports import Ports
 from tests.api.queue_calls import queue_in
 from tests.api.raw_pop import RawPop
 from tests.api.running import Api, config_for, running, until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from tables.config_sections import Secret
-from tables.queue.refs import REVIVE_LOG
+from deltamq.api.ports import Ports
+from deltamq.tables.config_sections import Secret
+from deltamq.tables.queue.refs import REVIVE_LOG
 from tests.api.queue_calls import Queue, queue_in
 from tests.faulty_store import faulty_disk
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from mq.errors import StorageFull, Unknown
-from mq.queue.lost import LostRecord
-from tables.delta.actions import commit_name
-from tables.queue.records import lost_records_of
-from tables.queue.refs import LOST, REVIVE_LOG, revive_refs, system_ref
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import StorageFull, Unknown
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.tables.delta.actions import commit_name
+from deltamq.tables.queue.records import lost_records_of
+from deltamq.tables.queue.refs import LOST, REVIVE_LOG, revive_refs, system_ref
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from mq.errors import StorageFull
-from mq.queue.retry import DEAD_REASON_HEADER
-from tables.queue.refs import OFFSETS
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import StorageFull
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.tables.queue.refs import OFFSETS
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.faulty_store import faulty_disk
 

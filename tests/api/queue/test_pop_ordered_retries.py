@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from tests.api.queue.test_pop_waiting import Waiting
 from tests.api.queue_calls import Queue
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from mq.limits import WAIT_MS_MAX
+from deltamq.api.ports import Ports
+from deltamq.mq.limits import WAIT_MS_MAX
 from tests.api.queue_calls import Queue, queue_in
 from tests.api.running import until
 from tests.faulty_store import HeldReads, faulty_disk

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.schema import INGEST_SCHEMA
+from deltamq.api.ports import Ports
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.schema import INGEST_SCHEMA
 from tests.api.as_static import is_static
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until

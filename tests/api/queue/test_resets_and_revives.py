@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from api.ports import Ports
-from tables.paths import Space
+from deltamq.api.ports import Ports
+from deltamq.tables.paths import Space
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.faulty_store import faulty_disk
 from tests.queue_engines import ENGINES

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.queue import SeenClients
-from api.queue.seen_clients import TOPICS_MAX
-from mq.meta import Subscription
+from deltamq.api.queue import SeenClients
+from deltamq.api.queue.seen_clients import TOPICS_MAX
+from deltamq.mq.meta import Subscription
 
 ALL = Subscription(order=False, tags="*", filter=None)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from mq.meta.static_topics import decide_remap
-from tables import failpoints
-from tables.config import Config
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.queue.refs import DELAY, system_ref
+from deltamq.api.ports import Ports
+from deltamq.mq.meta.static_topics import decide_remap
+from deltamq.tables import failpoints
+from deltamq.tables.config import Config
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.refs import DELAY, system_ref
 from tests.api.running import Api, config_for, running
 from tests.api.static_calls import StaticTopic, name_of
 from tests.faulty_store import faulty_disk

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.wire.arrow_body import decode_arrow
-from api.wire.route_batch import route_messages
-from api.wire.rows import ArrowRows
-from mq.errors import Refused
-from mq.limits import (
+from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.route_batch import route_messages
+from deltamq.api.wire.rows import ArrowRows
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import (
     ARROW_MESSAGES_MAX,
     DELAY_MS_MAX,
     FETCH_BYTES_MAX,
@@ -38,7 +38,7 @@ from mq.limits import (
     TAG_FILTER_TAGS_MAX,
     WAIT_MS_MAX,
 )
-from mq.routing import new_route
+from deltamq.mq.routing import new_route
 from tests.api.running import ARROW, JSON, NDJSON, PROBLEM, Api, arrow_stream, config_for, running
 
 TOPIC = "orders"

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from mq.errors import Unknown
-from mq.limits import OFFSET_MAX
-from mq.names import PartitionName
-from mq.queue.retry import DEAD_REASON_HEADER
-from tables.failpoints import arm
-from tables.log.batch import Batch
-from tables.paths import Space
-from tables.queue.refs import dead_ref, retry_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import Unknown
+from deltamq.mq.limits import OFFSET_MAX
+from deltamq.mq.names import PartitionName
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.tables.failpoints import arm
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.refs import dead_ref, retry_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.routes.test_groups import group_path, pop, put_group
 from tests.api.running import Api, Reply, config_for, running
 from tests.faulty_store import faulty_disk

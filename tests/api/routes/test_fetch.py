@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from api.wire.message_json import stored_messages
-from mq.limits import WAIT_MS_MAX
-from tables.delta.stamped import RowsPart
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.api.wire.message_json import stored_messages
+from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.tables.delta.stamped import RowsPart
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.schema import MESSAGE_SCHEMA
 from tests.api.running import ARROW, JSON, Api, arrow_stream, config_for, running, until
 
 pytestmark = pytest.mark.static_too

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mq.meta.static_topics import decide_drop_segments
+from deltamq.mq.meta.static_topics import decide_drop_segments
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
 from tests.rows import next_millisecond

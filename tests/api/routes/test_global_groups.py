@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mq.client import GroupOffsets, PullConsumer
+from deltamq.mq.client import GroupOffsets, PullConsumer
 from tests.api.running import Api, Reply
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mq import PopConsumer
-from mq.meta import decide_move
-from tables.log import Warehouse
+from deltamq import PopConsumer
+from deltamq.mq.meta import decide_move
+from deltamq.tables.log import Warehouse
 from tests.api.running import Api, Reply, running, until
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 from tests.free_ports import free_port

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from api.ports import Ports
-from mq.errors import Unavailable
-from tables.log import REMEMBERED_MS
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.log import REMEMBERED_MS
 from tests.api.running import Api
 from tests.api.static_queues import on_loop
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from api.ports import Ports
-from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed
-from tables.log.warehouse import Warehouse
-from tables.queue.recovery import recover
+from deltamq.api.ports import Ports
+from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.recovery import recover
 from tests.api.routes.test_groups import group_path, pop, progress, put_group, store_again
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
 from tests.faulty_store import faulty_disk

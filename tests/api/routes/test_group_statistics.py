@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from api.ports import Ports
-from mq.client.admin import Admin
-from mq.statistics.consumed import StatisticsRecord
-from tables.log.paging import pages
-from tables.paths import PartitionRef
-from tables.queue.records import statistics_of
-from tables.queue.refs import STATISTICS, system_ref
+from deltamq.api.ports import Ports
+from deltamq.mq.client.admin import Admin
+from deltamq.mq.statistics.consumed import StatisticsRecord
+from deltamq.tables.log.paging import pages
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.records import statistics_of
+from deltamq.tables.queue.refs import STATISTICS, system_ref
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 from tests.set_clock import SetClock

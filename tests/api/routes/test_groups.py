@@ -12,16 +12,16 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from mq.errors import StorageFull
-from mq.queue.retry import DEFAULT_WAITS_MS
-from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
-from tables.config import Config
-from tables.config_sections import QueueSettings
-from tables.log.batch import Batch
-from tables.paths import Space
-from tables.queue.refs import dead_ref, retry_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import StorageFull
+from deltamq.mq.queue.retry import DEFAULT_WAITS_MS
+from deltamq.mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import QueueSettings
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.refs import dead_ref, retry_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.api.exclusive import Member
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
 from tests.faulty_store import failing, faulty_disk

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from api.ports import Ports
-from api.wire.request import Admission
-from mq.errors import Overloaded
-from mq.limits import ADMIN_BYTES_MAX, FETCH_BYTES_MAX, KIB, MIB
+from deltamq.api.ports import Ports
+from deltamq.api.wire.request import Admission
+from deltamq.mq.errors import Overloaded
+from deltamq.mq.limits import ADMIN_BYTES_MAX, FETCH_BYTES_MAX, KIB, MIB
 from tests.api.running import ARROW, PROBLEM, Api, arrow_stream, config_for, running
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from api.queue import LanePops, MovedProgress
-from mq.meta.static_topics import RemapMode
+from deltamq.api.queue import LanePops, MovedProgress
+from deltamq.mq.meta.static_topics import RemapMode
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
 from tests.api.static_pops import Static, queue_name

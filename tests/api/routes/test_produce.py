@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mq.partitioners import logical_partition
+from deltamq.mq.partitioners import logical_partition
 from tests.api.running import ARROW, JSON, NDJSON, Api, arrow_stream
 
 pytestmark = pytest.mark.static_too

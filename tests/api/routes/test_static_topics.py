@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.ports import Ports
-from mq.errors import StorageFull
-from mq.meta.static_events import MappingPut, MappingRemoved
-from mq.meta.static_topics import decide_remap
-from mq.partitioners import logical_partition
-from mq.static import UNDECIDED
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import META_PARTITION
+from deltamq.api.ports import Ports
+from deltamq.mq.errors import StorageFull
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
+from deltamq.mq.meta.static_topics import decide_remap
+from deltamq.mq.partitioners import logical_partition
+from deltamq.mq.static import UNDECIDED
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import META_PARTITION
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running, until
 from tests.api.static_calls import StaticTopic, name_of
 from tests.faulty_store import faulty_disk

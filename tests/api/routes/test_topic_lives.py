@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mq.client import FileOffsets, GroupOffsets, PullConsumer
-from mq.errors import Conflict, DeltaMQError
+from deltamq.mq.client import FileOffsets, GroupOffsets, PullConsumer
+from deltamq.mq.errors import Conflict, DeltaMQError
 from tests.api.routes.test_sse import EVENTS, stream
 from tests.api.running import Api, config_for, running
 

@@ -9,10 +9,10 @@ from urllib.parse import quote
 import deltalake
 import pytest
 
-from api.wire.times import parse_time, rfc3339
-from mq.errors import Refused
-from mq.limits import RETENTION_MS_MAX, RETENTION_MS_MIN
-from tables.paths import Space
+from deltamq.api.wire.times import parse_time, rfc3339
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import RETENTION_MS_MAX, RETENTION_MS_MIN
+from deltamq.tables.paths import Space
 from tests.api.running import Api, config_for, running
 from tests.rows import next_millisecond
 

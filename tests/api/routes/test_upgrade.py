@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from api.service import Service
-from mq.client import Admin
-from mq.client.cli import root as cli
-from mq.errors import Unavailable
-from mq.meta import KNOWN_FEATURES
+from deltamq.api.service import Service
+from deltamq.mq.client import Admin
+from deltamq.mq.client.cli import root as cli
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta import KNOWN_FEATURES
 from tests.api.running import config_for, running
 
 

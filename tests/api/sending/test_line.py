@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.log import RecordRows, RequestPart
-from api.sending.line import InLine, LineRequest, Lines, StoredPlace, Target
-from mq.errors import Fenced, Unavailable
-from mq.sequences import OutOfSequence
-from tables.log import Appended, MessageIds
-from tables.settings import Flush
+from deltamq.api.log import RecordRows, RequestPart
+from deltamq.api.sending.line import InLine, LineRequest, Lines, StoredPlace, Target
+from deltamq.mq.errors import Fenced, Unavailable
+from deltamq.mq.sequences import OutOfSequence
+from deltamq.tables.log import Appended, MessageIds
+from deltamq.tables.settings import Flush
 
 #: Turns of the loop after which all that can go on has gone on.
 _TURNS = 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.log.metrics import Metrics
-from api.service.gauges import RequestRate
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.service.gauges import RequestRate
 
 
 def test_the_rate_counts_requests_since_the_last_call() -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from api.service import job_watch
-from api.service.job_watch import JobReport, JobWatch
-from mq.errors import Unavailable
-from tables.ops import LastRun, RunningRun
-from tables.store.store import MemoryStore
+from deltamq.api.service import job_watch
+from deltamq.api.service.job_watch import JobReport, JobWatch
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.ops import LastRun, RunningRun
+from deltamq.tables.store.store import MemoryStore
 from tests.api.running import config_for, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.app import App, create_app
-from api.ports import Ports
-from api.tls import TlsPeer, peer_of
-from api.wire import Receive, Scope, Send
-from tables.config import Config
-from tables.config_sections import TlsClientAuth
+from deltamq.api.app import App, create_app
+from deltamq.api.ports import Ports
+from deltamq.api.tls import TlsPeer, peer_of
+from deltamq.api.wire import Receive, Scope, Send
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import TlsClientAuth
 from tests.api.running import config_for, running
 from tests.certificates import Authority
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from api.wire.json_body import JsonBody
-from mq.errors import Refused
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.mq.errors import Refused
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 

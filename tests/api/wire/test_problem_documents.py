@@ -11,15 +11,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.wire.problem_documents import PROBLEM_TYPE, answer_of, as_deltamq_error, install
-from mq import errors
-from mq.errors import DeltaMQError
-from tables.failpoints import FailpointHit
+from deltamq.api.wire.problem_documents import PROBLEM_TYPE, answer_of, as_deltamq_error, install
+from deltamq.mq import errors
+from deltamq.mq.errors import DeltaMQError
+from deltamq.tables.failpoints import FailpointHit
 
 
 def _all_errors(kind: type[DeltaMQError] = DeltaMQError) -> Iterator[type[DeltaMQError]]:
     # The client's own errors never meet the service, whatever else was imported before.
-    if not kind.__module__.startswith("mq.client"):
+    if not kind.__module__.startswith("deltamq.mq.client"):
         yield kind
     for below in kind.__subclasses__():
         yield from _all_errors(below)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.route_batch import PartitionShare, replayed, route_messages
-from api.wire.rows import ArrowRows, Rows, to_record_batch
-from mq.errors import Conflict, NotFound
-from mq.producer import Part
-from mq.routing import new_route
+from deltamq.api.wire.route_batch import PartitionShare, replayed, route_messages
+from deltamq.api.wire.rows import ArrowRows, Rows, to_record_batch
+from deltamq.mq.errors import Conflict, NotFound
+from deltamq.mq.producer import Part
+from deltamq.mq.routing import new_route
 
 ROUTE = new_route("t", 4, ["a", "b"])
 keys = st.lists(st.none() | st.text(max_size=6), min_size=1, max_size=80)

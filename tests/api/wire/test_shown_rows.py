@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.wire.shown_rows import shown_offsets, shown_origins
-from mq.errors import Unavailable
-from mq.static import UNDECIDED, LogicalQueue, Segment, SegmentOf
-from tables.schema import ORIGIN
+from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.static import UNDECIDED, LogicalQueue, Segment, SegmentOf
+from deltamq.tables.schema import ORIGIN
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("origin", pa.struct(list(ORIGIN)))])
 

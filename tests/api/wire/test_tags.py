@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.client import Message
-from mq.client.messages import check_message
-from mq.errors import Unprocessable
-from mq.names import TAG_NOT_IN, check_tag, is_tag
-from tables.message_limits import check_column
+from deltamq.mq.client import Message
+from deltamq.mq.client.messages import check_message
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.names import TAG_NOT_IN, check_tag, is_tag
+from deltamq.tables.message_limits import check_column
 from tests.api.running import ARROW, NDJSON, Api, arrow_stream
 
 NO_TAGS = ["", " ", "A B", "A,B", "A && B", "A&&B", "a||b", "a|b", "*", "a*", "a\tb", "a\nb", "a\x00"]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any, Final
 
-from tables.config import load
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.settings import Flush
+from deltamq.tables.config import load
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.payloads import record_batch
 from tests.bench.registry import bench
@@ -49,7 +49,7 @@ def catalog_views(session: Session) -> Iterator[Figure]:
 def _measured(session: Session, spark: Any) -> Iterator[Figure]:
     from pyspark.sql import DataFrame
 
-    from jobs.sql import register_tables
+    from deltamq.jobs.sql import register_tables
 
     folder = session.fresh("catalog")
     warehouse = Warehouse.open(str(folder))
@@ -74,7 +74,7 @@ def _asked(query: Callable[[Any], Any], read: Callable[[], Any]) -> Any:
 
 def _ways(spark: Any, warehouse: str, columns: str) -> dict[str, Callable[[], Any]]:
     """Ways to read the topic other than `format("delta")`."""
-    from jobs.sql import read_topic
+    from deltamq.jobs.sql import read_topic
 
     mq = spark.read.format("mq").options(topic="orders", warehouse=warehouse, columns=columns)
     return {

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from jobs.tasks.warehouses import close_warehouses
-from mq.limits import MIB
-from tables.config import Config, load
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.settings import Flush
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.mq.limits import MIB
+from deltamq.tables.config import Config, load
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.payloads import record_batch
@@ -103,7 +103,7 @@ def _filled(warehouse: Warehouse, number: int, messages: int) -> PartitionLog:
 
 
 def _compacted(spark: Any, conf: Config) -> dict[str, int]:
-    from jobs.upkeep.compact import compact
+    from deltamq.jobs.upkeep.compact import compact
 
     return {name: int(value) for name, value in compact(spark, conf, datetime.now(UTC)).items()}
 

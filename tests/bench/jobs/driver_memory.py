@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.sql import spark_session
-from jobs.tasks.tasks import run_in_tasks
-from jobs.tasks.warehouses import warehouse_of
-from tables.config import load
+from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.sql import spark_session
+from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.warehouses import warehouse_of
+from deltamq.tables.config import load
 
 _MIB: Final = 1 << 20
 

@@ -24,22 +24,22 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from mq.limits import MIB
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Event, MetaState, decide_put_topic
-from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
-from mq.queue.progress import Committed, OffsetRecord
-from mq.queue.revive_record import Ack, Record
-from mq.queue_limits import REVIVE_QUEUES
-from tables.config import Config, load
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import MetaLog
-from tables.queue.records import rows_of_offset_records, rows_of_records
-from tables.queue.refs import OFFSETS, revive_ref, system_ref
-from tables.settings import Flush
+from deltamq.mq.limits import MIB
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.mq.queue.revive_record import Ack, Record
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.config import Config, load
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import rows_of_offset_records, rows_of_records
+from deltamq.tables.queue.refs import OFFSETS, revive_ref, system_ref
+from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench
@@ -151,7 +151,7 @@ def merge(session: Session) -> Iterator[Figure]:
 
 @contextmanager
 def _spark(session: Session, name: str) -> Iterator[tuple[Logs, Any]]:
-    from jobs.sql import spark_session
+    from deltamq.jobs.sql import spark_session
 
     logs = Logs(session.fresh(name))
     spark = spark_session(f"deltamq-bench-{name}", warehouse=logs.conf.warehouse.uri)
@@ -174,7 +174,7 @@ def run_once(merger: Any, spark: Any, logs: Logs, records: int) -> dict[str, flo
 
 
 def _measured(session: Session, logs: Logs, spark: Any) -> Iterator[Figure]:
-    from jobs.merge.merge import Merger
+    from deltamq.jobs.merge.merge import Merger
 
     merger = Merger(logs.warehouse, logs.conf)
     # Each run finds what arrived while the one before it worked: where they stop growing, the job keeps up.
@@ -211,7 +211,7 @@ def _by_cores(session: Session) -> Iterator[Figure]:
 
 def _idle(session: Session, logs: Logs, spark: Any) -> Iterator[Figure]:
     """The first merge of many partitions, and those after it, which find no news."""
-    from jobs.merge.merge import Merger
+    from deltamq.jobs.merge.merge import Merger
 
     logs.add_topics(_IDLE_TOPICS)
     merger = Merger(logs.warehouse, logs.conf)

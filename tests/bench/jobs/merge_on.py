@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from jobs.merge.merge import Merger
-from jobs.sql import spark_session
+from deltamq.jobs.merge.merge import Merger
+from deltamq.jobs.sql import spark_session
 from tests.bench.jobs.merge import BACKLOG_RECORDS, WARMUP_RUNS, Logs, run_once
 
 #: A minute of records, in two batches.

@@ -20,29 +20,29 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.queue.delay import Forwarder
-from jobs.queue.due_followed import DueCheckpoints
-from jobs.queue.revive import Reviver
-from jobs.tasks.warehouses import close_warehouses, warehouse_of
-from mq.meta.group import Group, decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_put_topic
-from mq.names import broker_of
-from mq.queue.checkpoint import Checkpoint, Pop, Span
-from mq.queue_limits import REVIVE_QUEUES
-from tables.config import Config
-from tables.config_sections import WarehouseSettings
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.records import rows_of_records
-from tables.queue.recovery import Follower
-from tables.queue.refs import DELAY, retry_ref, revive_ref, system_ref
-from tables.schema import ORIGIN, TIME
+from deltamq.jobs.queue.delay import Forwarder
+from deltamq.jobs.queue.due_followed import DueCheckpoints
+from deltamq.jobs.queue.revive import Reviver
+from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
+from deltamq.mq.meta.group import Group, decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
+from deltamq.mq.names import broker_of
+from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Span
+from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.tables.config import Config
+from deltamq.tables.config_sections import WarehouseSettings
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import rows_of_records
+from deltamq.tables.queue.recovery import Follower
+from deltamq.tables.queue.refs import DELAY, retry_ref, revive_ref, system_ref
+from deltamq.tables.schema import ORIGIN, TIME
 from tests.bench.figure import Figure
 from tests.bench.payloads import record_batch
 from tests.bench.registry import bench
@@ -192,7 +192,7 @@ def _delay_storm(session: Session, messages: int) -> Callable[[float], Window]:
 @contextmanager
 def driver(folder: Path, *jobs: str, **settings: str) -> Iterator[None]:
     """`deltamq jobs run revive delay` with some settings of the environment, after its first run."""
-    command = [sys.executable, "-m", "mq.client.cli", "jobs", "run", *(jobs or ("revive", "delay"))]
+    command = [sys.executable, "-m", "deltamq.mq.client.cli", "jobs", "run", *(jobs or ("revive", "delay"))]
     command += ["--warehouse", str(folder)]
     environment = os.environ | settings
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

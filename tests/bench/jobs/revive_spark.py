@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.tasks.tasks import run_in_tasks
-from jobs.tasks.warehouses import close_warehouses, warehouse_of
-from mq.queue.checkpoint import Checkpoint, Span
-from mq.queue_limits import REVIVE_QUEUES
+from deltamq.jobs.queue.revive_in_tasks import TaskReviver
+from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
+from deltamq.mq.queue.checkpoint import Checkpoint, Span
+from deltamq.mq.queue_limits import REVIVE_QUEUES
 from tests.bench.figure import Figure
 from tests.bench.jobs.revive import PARTITIONS, Queue, driver, fill_due, lateness, now_ms, open_queue, retried
 from tests.bench.registry import bench
@@ -87,7 +87,7 @@ def _in_flight(queue: Queue, messages: int) -> None:
 
 
 def _run_once(queue: Queue, job: str) -> None:
-    command = [sys.executable, "-m", "mq.client.cli", "jobs", "run", job, "--once", "--warehouse"]
+    command = [sys.executable, "-m", "deltamq.mq.client.cli", "jobs", "run", job, "--once", "--warehouse"]
     command.append(queue.conf.warehouse.uri)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | _SPARK_ENGINE)
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench
@@ -46,7 +46,7 @@ def sink(session: Session) -> Iterator[Figure]:
     if not session.effort.spark:
         session.say("no sink figures: a quick run starts no Spark")
         return
-    from jobs.sql import spark_session
+    from deltamq.jobs.sql import spark_session
 
     folder = session.fresh("sink")
     topic = _Topic(folder / "warehouse")

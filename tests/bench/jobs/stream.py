@@ -18,14 +18,14 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_put_topic
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.settings import Flush
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.payloads import record_batch
@@ -98,7 +98,7 @@ class _Planner:
     """The reader as Spark's planner process has it."""
 
     def __init__(self, uri: str, start: dict[str, Any] | None = None) -> None:
-        from jobs.spark.datasource import MessageSource
+        from deltamq.jobs.spark.datasource import MessageSource
 
         source = MessageSource({"topic": "orders", "warehouse": uri, "startingOffsets": "earliest"})
         self.reader = source.streamReader(source.schema())
@@ -275,7 +275,7 @@ def _spark(session: Session, name: str) -> Iterator[Any]:
         session.say(f"no {name} figures: a quick run starts no Spark")
         yield None
         return
-    from jobs.sql import spark_session
+    from deltamq.jobs.sql import spark_session
 
     spark = spark_session(f"deltamq-bench-{name}", warehouse=session.folder)
     try:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import psutil
 
-from tables.config import Config, load
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.settings import Flush, LogSettings
+from deltamq.tables.config import Config, load
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import Flush, LogSettings
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.payloads import record_batch
@@ -43,7 +43,7 @@ def verify_partitions(session: Session) -> Iterator[Figure]:
 
 
 def _measured(session: Session, spark: Any, partitions: int, topics: int) -> Figure:
-    from jobs.upkeep.verify import run
+    from deltamq.jobs.upkeep.verify import run
 
     folder = session.fresh(f"verify-{partitions}")
     _fill(folder, partitions, topics)

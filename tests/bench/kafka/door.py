@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from api.kafka.records import Records, batches_of, decode_batches, encode_records
-from api.kafka.rows import native_decoder, records_of, rows_of
-from tables.delta import RowsPart, Stamped
+from deltamq.api.kafka.records import Records, batches_of, decode_batches, encode_records
+from deltamq.api.kafka.rows import native_decoder, records_of, rows_of
+from deltamq.tables.delta import RowsPart, Stamped
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from api.log import scan_filtered
-from mq.filters import parse_filter
-from tables.log import Batch, PartitionLog
-from tables.row_filter import MessageFilter
-from tables.schema import HEADERS
+from deltamq.api.log import scan_filtered
+from deltamq.mq.filters import parse_filter
+from deltamq.tables.log import Batch, PartitionLog
+from deltamq.tables.row_filter import MessageFilter
+from deltamq.tables.schema import HEADERS
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.log.append import open_logs, upkeep

@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import Flush, LogSettings
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush, LogSettings
 from tests.bench.figure import Figure
 from tests.bench.log.append import open_logs, upkeep
 from tests.bench.payloads import record_batch

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from mq.meta.brokers import Host, HostRenewed, decide_register
-from mq.meta.fold import AnyEvent, Meta
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import META_PARTITION, SNAPSHOT_EVENTS, MetaLog
+from deltamq.mq.meta.brokers import Host, HostRenewed, decide_register
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import META_PARTITION, SNAPSHOT_EVENTS, MetaLog
 from tests.bench.figure import Figure
 from tests.bench.registry import bench
 from tests.bench.session import Session

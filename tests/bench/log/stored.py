@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.flights.data.events import events_of
-from jobs.flights.data.source import read_airports, read_flights
-from mq.partitioners import logical_partitions
-from mq.routing import new_route
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
+from deltamq.jobs.flights.data.events import events_of
+from deltamq.jobs.flights.data.source import read_airports, read_flights
+from deltamq.mq.partitioners import logical_partitions
+from deltamq.mq.routing import new_route
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
 from tests.bench.figure import Figure
 from tests.bench.kafka.format import log_bytes
 from tests.bench.log.append import open_logs

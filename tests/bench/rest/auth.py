@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from api.auth import Gate
-from mq.auth import (
+from deltamq.api.auth import Gate
+from deltamq.mq.auth import (
     AccessRule,
     AuthEvent,
     Key,
@@ -33,12 +33,12 @@ from mq.auth import (
     new_key,
     rule_of,
 )
-from mq.auth.rule import VERBS
-from mq.auth.state import AclPut, AuthState, KeyPut, PrincipalPut
-from mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
-from mq.meta import Meta
-from tables.log import Warehouse
-from tables.queue import MetaLog
+from deltamq.mq.auth.rule import VERBS
+from deltamq.mq.auth.state import AclPut, AuthState, KeyPut, PrincipalPut
+from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
+from deltamq.mq.meta import Meta
+from deltamq.tables.log import Warehouse
+from deltamq.tables.queue import MetaLog
 from tests.bench.figure import Figure
 from tests.bench.load import Answer, Connection, checked, request, together
 from tests.bench.payloads import arrow_stream, json_request, record_batch

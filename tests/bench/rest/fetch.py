@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
 from tests.bench.figure import Figure
 from tests.bench.load import Connection, LoadError, checked, in_parallel, request
 from tests.bench.log.append import open_logs, upkeep

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from mq import OrderlyConsumer, Producer
-from mq.client.messages.received import OrderedMessage
-from mq.order.orderly import Verdict
+from deltamq import OrderlyConsumer, Producer
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.order.orderly import Verdict
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench

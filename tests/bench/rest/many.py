@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from mq.meta.fold import AnyEvent, Meta
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_put_topic
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.settings import Flush
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.settings import Flush
 from tests.bench.figure import Figure
 from tests.bench.load import Connection, LoadError, request
 from tests.bench.payloads import record_batch

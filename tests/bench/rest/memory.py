@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from tables.settings import LogSettings
+from deltamq.tables.settings import LogSettings
 from tests.bench.figure import Figure, at_most
 from tests.bench.load import Connection, checked, in_parallel, request
 from tests.bench.payloads import arrow_stream, json_request, record_batch

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from mq import OrderlyConsumer, Verdict
-from mq.client import OrderedMessage, Patience, Suspend
+from deltamq import OrderlyConsumer, Verdict
+from deltamq.mq.client import OrderedMessage, Patience, Suspend
 from tests.consumer_process import READY, ConsumerProcess
 from tests.history.checker.record import Recorder
 

@@ -70,6 +70,6 @@ class _Clocks:
 
 if __name__ == "__main__":
     _Clocks(Path(sys.argv.pop(1))).install()
-    from mq.client.cli.root import main
+    from deltamq.mq.client.cli.root import main
 
     main()

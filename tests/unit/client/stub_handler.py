@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 
-from mq.errors import DeltaMQError, NotFound
-from mq.filters import Fields, evaluate, parse_filter
-from mq.routing import default_route
+from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.routing import default_route
 from tests.unit.client.stub_queue import QueueFault, decoded, pop_stream
 from tests.unit.client.stub_static import StubStatic
 from tests.unit.client.stub_topics import AFTER, BEFORE, BROKERS, Fault, Post, Topic, stream_of

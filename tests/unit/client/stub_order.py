@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mq.errors import NotFound
-from mq.meta.allocation import Strategy
-from mq.meta.leases import OwnLease
-from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from mq.meta.online_events import Subscription
-from mq.order.authorization import Authorizations
-from mq.order.pull_lock import PullLocks
-from mq.queue.checkpoint import LaneKey
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta.allocation import Strategy
+from deltamq.mq.meta.leases import OwnLease
+from deltamq.mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
+from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.order.authorization import Authorizations
+from deltamq.mq.order.pull_lock import PullLocks
+from deltamq.mq.queue.checkpoint import LaneKey
 
 __all__ = ["StubOrder"]
 

@@ -21,14 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.errors import DeltaMQError, NotFound
-from mq.meta.group_settings import InvisibleBounds
-from mq.queue.dead_mark import Deleted, LetterMarks, SentBack
-from mq.queue.progress import Start
-from mq.queue.retry import DEAD_REASON_HEADER, without_reason
-from mq.testing.broker import Popped
-from mq.testing.log import Row
-from mq.testing.queue import MemoryQueue
+from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.queue.dead_mark import Deleted, LetterMarks, SentBack
+from deltamq.mq.queue.progress import Start
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER, without_reason
+from deltamq.mq.testing.broker import Popped
+from deltamq.mq.testing.log import Row
+from deltamq.mq.testing.queue import MemoryQueue
 from tests.unit.client.stub_topics import ROWS
 
 ORIGIN = pa.struct([("topic", pa.string()), ("partition", pa.string()), ("offset", pa.int64())])

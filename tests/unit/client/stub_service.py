@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from http.server import ThreadingHTTPServer
 from typing import Any
 
-from mq.routing import expand, new_route
+from deltamq.mq.routing import expand, new_route
 from tests.unit.client.stub_handler import handler_of
 from tests.unit.client.stub_order import StubOrder
 from tests.unit.client.stub_queue import StubQueue

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from mq.errors import NotFound
-from mq.meta import static_topics
-from mq.meta.static_events import MappingRemoved
-from mq.routing import Route
-from mq.static import LogicalQueue, Segment
-from mq.static.logical_queue import queue_index, queue_name
-from mq.static.reading import next_after, place_of
+from deltamq.mq.errors import NotFound
+from deltamq.mq.meta import static_topics
+from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.routing import Route
+from deltamq.mq.static import LogicalQueue, Segment
+from deltamq.mq.static.logical_queue import queue_index, queue_name
+from deltamq.mq.static.reading import next_after, place_of
 from tests.static_topics import TOPIC, StaticWorld
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.routing import Route
+from deltamq.mq.routing import Route
 from tests.unit.client.stub_static import StubStatic
 
 BROKERS = ("broker-a", "broker-b")

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from mq.client import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
-from mq.client.http import forks
-from mq.client.http.credentials import Credentials
-from mq.client.produce import exit_flush
-from mq.client.produce.buffer import Buffer
-from mq.errors import DeltaMQError
+from deltamq.mq.client import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
+from deltamq.mq.client.http import forks
+from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.produce import exit_flush
+from deltamq.mq.client.produce.buffer import Buffer
+from deltamq.mq.errors import DeltaMQError
 from tests.unit.client.stub_service import StubService
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -159,7 +159,7 @@ def test_send_08_clients_that_are_gone_are_forgotten(stub: StubService) -> None:
 
 _PROGRAM = """
 import sys
-from mq import Producer
+from deltamq import Producer
 
 def main():
     producer = Producer(sys.argv[1], linger_ms=50)

@@ -8,12 +8,12 @@ from types import ModuleType
 
 import pytest
 
-import mq
-import mq.client
+import deltamq
+import deltamq.mq.client
 
 
 def test_the_public_names_of_mq_are_pinned() -> None:
-    assert mq.__all__ == [
+    assert deltamq.__all__ == [
         "Admin",
         "Message",
         "OrderlyConsumer",
@@ -29,7 +29,7 @@ def test_the_public_names_of_mq_are_pinned() -> None:
 
 
 def test_the_public_names_of_the_client_are_pinned() -> None:
-    assert mq.client.__all__ == [
+    assert deltamq.mq.client.__all__ == [
         "AclInfo",
         "ActInfo",
         "Admin",
@@ -107,7 +107,7 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
     ]
 
 
-@pytest.mark.parametrize("package", [mq, mq.client])
+@pytest.mark.parametrize("package", [deltamq, deltamq.mq.client])
 def test_every_public_name_can_be_imported(package: ModuleType) -> None:
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
@@ -116,13 +116,17 @@ def test_every_public_name_can_be_imported(package: ModuleType) -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Consumer"):
-        _ = mq.Consumer
+        _ = deltamq.Consumer
     with pytest.raises(AttributeError, match="Consumer"):
-        _ = mq.client.Consumer
+        _ = deltamq.mq.client.Consumer
 
 
 @pytest.mark.parametrize(
-    "statement", ["import mq, mq.routing, mq.errors", "import mq.client.cli, mq.client.cli.doctor"]
+    "statement",
+    [
+        "import deltamq, deltamq.mq.routing, deltamq.mq.errors",
+        "import deltamq.mq.client.cli, deltamq.mq.client.cli.doctor",
+    ],
 )
 def test_the_core_and_the_command_line_load_neither_arrow_nor_http(statement: str) -> None:
     code = f"import sys; {statement}; print(sorted({{'pyarrow', 'urllib3', 'rich', 'fastapi'}} & set(sys.modules)))"

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from databricks.bundles.jobs import Job
 
-from jobs.cli.jobs_group import jobs_command
-from jobs.run.registry import all_jobs
-from jobs.setup.jars import PROJECT_FOLDER
-from jobs.submit.task import main
+from deltamq.jobs.cli.jobs_group import jobs_command
+from deltamq.jobs.run.registry import all_jobs
+from deltamq.jobs.setup.jars import PROJECT_FOLDER
+from deltamq.jobs.submit.task import main
 
 FOLDER = PROJECT_FOLDER / "conf" / "databricks"
 TARGETS = ("cluster", "serverless")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.settings import LogSettings
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import LogSettings
 
 HEADERS = pa.map_(pa.string(), pa.string())
 

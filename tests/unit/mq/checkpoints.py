@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Replaced, Span, spans_of
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Replaced, Span, spans_of
 
 NAMES = st.sampled_from(["t", "t1", "a_b", "b", "a"])
 PARTITIONS = st.sampled_from(["2@b", "12@b", "2@c", "orders#1@broker-a"])

@@ -8,8 +8,8 @@ from http import HTTPStatus
 
 import pytest
 
-from mq import errors
-from mq.errors import DeltaMQError, Overloaded, Unknown
+from deltamq.mq import errors
+from deltamq.mq.errors import DeltaMQError, Overloaded, Unknown
 
 # The contract with clients (API.md, RFC 9457): a change here is a change of the API.
 EXPECTED = {

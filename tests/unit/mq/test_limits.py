@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from mq import limits
+from deltamq.mq import limits
 
 
 def test_model_5_and_route_4_and_send_6_figures() -> None:

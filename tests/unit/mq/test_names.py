@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mq.errors import Refused
-from mq.limits import FOLDER_LENGTH_MAX
-from mq.names import (
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import FOLDER_LENGTH_MAX
+from deltamq.mq.names import (
     PartitionName,
     check_broker,
     check_client_topic,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.offset_ranges import OffsetRanges
+from deltamq.mq.offset_ranges import OffsetRanges
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 

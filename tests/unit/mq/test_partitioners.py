@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.murmur2 import hash_bytes
-from mq.partitioners import (
+from deltamq.mq.murmur2 import hash_bytes
+from deltamq.mq.partitioners import (
     Partitioner,
     kafka_hash,
     kafka_table,
@@ -17,7 +17,7 @@ from mq.partitioners import (
     slot_of,
     slots_of,
 )
-from mq.testing.queue import MemoryQueue
+from deltamq.mq.testing.queue import MemoryQueue
 from tests.unit.mq.test_murmur2 import buffers
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.producer import Part, ProducerWindow, part_from_json, part_to_json
+from deltamq.mq.producer import Part, ProducerWindow, part_from_json, part_to_json
 
 REQUESTS, PRODUCERS, WINDOW_MS = 3, 4, 100
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from mq import queue_limits as limits
+from deltamq.mq import queue_limits as limits
 
 HOUR_MS = 3_600_000
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
-from mq.partitioners import logical_partition, logical_partitions
-from mq.routing import (
+from deltamq.mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
+from deltamq.mq.partitioners import logical_partition, logical_partitions
+from deltamq.mq.routing import (
     Route,
     default_route,
     expand,

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mq.audit.records import ActBegun, ActEnded, RefusalCount
-from mq.audit.records import record_from_json as audit_from_json
-from mq.audit.records import record_to_json as audit_to_json
-from mq.auth.key import Key
-from mq.auth.principal import Principal
-from mq.auth.quota import Quota
-from mq.auth.rule import rule_of
-from mq.auth.scram import Scram
-from mq.auth.state import (
+from deltamq.mq.audit.records import ActBegun, ActEnded, RefusalCount
+from deltamq.mq.audit.records import record_from_json as audit_from_json
+from deltamq.mq.audit.records import record_to_json as audit_to_json
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.quota import Quota
+from deltamq.mq.auth.rule import rule_of
+from deltamq.mq.auth.scram import Scram
+from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
     KeyPut,
@@ -33,29 +33,29 @@ from mq.auth.state import (
     PrincipalRemoved,
     QuotaPut,
 )
-from mq.errors import Corrupt, Unavailable
-from mq.jobs.stream_offset import StreamOffset, TopicOffset
-from mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
-from mq.meta.fold import Meta, event_from_json, event_to_json
-from mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
-from mq.meta.group_settings import GroupSettings
-from mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
-from mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
-from mq.meta.snapshot import MetaSnapshot
-from mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
-from mq.meta.topic_settings import TopicSettings
-from mq.meta.topics import StaticQueues, Topic, TopicDeleted, TopicPut
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Replaced, Span
-from mq.queue.delay_mark import Cancelled, Ended, mark_from_json, mark_to_json
-from mq.queue.lost import LostRecord
-from mq.queue.progress import Committed, Delivered, OffsetRecord, Start, StartKind
-from mq.queue.retry import Exponential, Fixed
-from mq.queue.revive import LostReason
-from mq.queue.revive_record import Ack, Done, record_from_json, record_to_json
-from mq.routing import Route, expand, new_route
-from mq.static.global_queues import GlobalQueues, Stay
-from mq.static.queue_mapping import QueueMapping
-from mq.static.segment import Segment
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
+from deltamq.mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
+from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
+from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
+from deltamq.mq.meta.group_settings import GroupSettings
+from deltamq.mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
+from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
+from deltamq.mq.meta.topic_settings import TopicSettings
+from deltamq.mq.meta.topics import StaticQueues, Topic, TopicDeleted, TopicPut
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Replaced, Span
+from deltamq.mq.queue.delay_mark import Cancelled, Ended, mark_from_json, mark_to_json
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord, Start, StartKind
+from deltamq.mq.queue.retry import Exponential, Fixed
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive_record import Ack, Done, record_from_json, record_to_json
+from deltamq.mq.routing import Route, expand, new_route
+from deltamq.mq.static.global_queues import GlobalQueues, Stay
+from deltamq.mq.static.queue_mapping import QueueMapping
+from deltamq.mq.static.segment import Segment
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
 
 Read = Callable[[str, bytes], object]

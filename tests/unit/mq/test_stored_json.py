@@ -9,8 +9,8 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from mq.errors import Corrupt, Refused
-from mq.stored_json import corrupt_when_damaged, form, forms_of, integer, mapping, reader
+from deltamq.mq.errors import Corrupt, Refused
+from deltamq.mq.stored_json import corrupt_when_damaged, form, forms_of, integer, mapping, reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

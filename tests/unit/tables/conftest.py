@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tables.log.bounds import BOUNDS, LogBounds
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore, Store
+from deltamq.tables.log.bounds import BOUNDS, LogBounds
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
 from tests.rows import REF
 from tests.set_clock import SetClock

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mq.limits import RETENTION_MS_MAX
-from tables.config import Config, ConfigInvalid, conf_folder, describe, load
-from tables.config_sections import Secret
-from tables.settings import Flush, LogSettings
+from deltamq.mq.limits import RETENTION_MS_MAX
+from deltamq.tables.config import Config, ConfigInvalid, conf_folder, describe, load
+from deltamq.tables.config_sections import Secret
+from deltamq.tables.settings import Flush, LogSettings
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tables.few_rows import (
+from deltamq.tables.few_rows import (
     FEW_ROWS_MAX,
     binary_column,
     repeated_int64s,
@@ -15,7 +15,7 @@ from tables.few_rows import (
     text_column,
     zeros,
 )
-from tables.schema import TIME
+from deltamq.tables.schema import TIME
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

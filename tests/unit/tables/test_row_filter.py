@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.filters import Fields, evaluate, parse_filter
-from tables.row_filter import MessageFilter
-from tables.schema import MESSAGE_SCHEMA
+from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.tables.row_filter import MessageFilter
+from deltamq.tables.schema import MESSAGE_SCHEMA
 from tests.filters import conditions, messages, texts
 
 #: Texts that Arrow takes for numbers, or for other numbers or letters than SQL does.

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mq.errors import Unavailable
-from tables.turn import Turn
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.turn import Turn
 
 
 def test_a_thread_may_take_its_turn_again_within_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -53,23 +53,29 @@ from api.kafka.messages import (
     SyncGroupRequest,
     WantedEpoch,
 )
-from api.kafka.messages.cluster_messages import (
+from deltamq.api.kafka.messages.cluster_messages import (
     AlteringConfigs,
     ConfigResource,
     IncrementallyAltering,
     MetadataRequestTopic,
     WantedTopic,
 )
-from api.kafka.messages.group_messages import (
+from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
     CommitTopic,
     GroupProtocol,
     OffsetDeleteTopic,
     OffsetFetchTopic,
 )
-from api.kafka.messages.log_messages import DeleteRecordsTopic, FetchTopic, ListOffsetsTopic, ProduceTopic, WantedEpochs
-from api.kafka.messages.replica_messages import MovingLogDir, NamedPartitions, ReassigningTopic
-from api.kafka.messages.user_messages import AlteringQuota, CredentialDeletion, QuotaEntity, UserName
+from deltamq.api.kafka.messages.log_messages import (
+    DeleteRecordsTopic,
+    FetchTopic,
+    ListOffsetsTopic,
+    ProduceTopic,
+    WantedEpochs,
+)
+from deltamq.api.kafka.messages.replica_messages import MovingLogDir, NamedPartitions, ReassigningTopic
+from deltamq.api.kafka.messages.user_messages import AlteringQuota, CredentialDeletion, QuotaEntity, UserName
 
 ANYTHING: dict[type[Message], Callable[[str], Message]] = {
     ProduceRequest: lambda name: ProduceRequest(

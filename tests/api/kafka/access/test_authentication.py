@@ -15,9 +15,9 @@ from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from api.auth import Gate
-from api.kafka.access import Session
-from api.kafka.messages import (
+from deltamq.api.auth import Gate
+from deltamq.api.kafka.access import Session
+from deltamq.api.kafka.messages import (
     ApiVersionsRequest,
     ErrorCode,
     InitProducerIdRequest,
@@ -27,7 +27,7 @@ from api.kafka.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from mq.auth.state import AuthState, KeyPut
+from deltamq.mq.auth.state import AuthState, KeyPut
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, consume, everything, send
 from tests.api.kafka.access.calls import ANYTHING

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     ApiVersionsRequest,
     ErrorCode,
     JoinGroupRequest,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     FetchPartition,
     FetchRequest,
 )
-from api.kafka.messages.log_messages import FetchTopic
+from deltamq.api.kafka.messages.log_messages import FetchTopic
 from tests.api.kafka.access.callers import send
 from tests.api.kafka.access.calls import ANYTHING
 

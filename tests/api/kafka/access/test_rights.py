@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from api.kafka.access.needs import NEEDS
-from api.kafka.messages import (
+from deltamq.api.kafka.access.needs import NEEDS
+from deltamq.api.kafka.messages import (
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
     ErrorCode,
@@ -16,9 +16,9 @@ from api.kafka.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from api.kafka.messages.apis import APIS
-from api.kafka.messages.group_messages import CommitPartition, CommitTopic
-from mq.auth import CLUSTER
+from deltamq.api.kafka.messages.apis import APIS
+from deltamq.api.kafka.messages.group_messages import CommitPartition, CommitTopic
+from deltamq.mq.auth import CLUSTER
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, everything, send
 from tests.api.kafka.access.calls import ANYTHING, REFUSED, errors_in
 from tests.api.running import until

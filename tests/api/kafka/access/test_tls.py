@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
 
-from api.kafka.messages import ApiVersionsRequest, ProducePartition, ProduceRequest
-from api.kafka.messages.log_messages import ProduceTopic
-from api.kafka.records import Records, encode_records
-from tables.config_sections import Secret, TlsClientAuth
+from deltamq.api.kafka.messages import ApiVersionsRequest, ProducePartition, ProduceRequest
+from deltamq.api.kafka.messages.log_messages import ProduceTopic
+from deltamq.api.kafka.records import Records, encode_records
+from deltamq.tables.config_sections import Secret, TlsClientAuth
 from tests.api.guarded import SECRET, guarded
 from tests.api.kafka.access.callers import Door, consume, everything, send
 from tests.api.kafka.raw_client import RawClient, framed

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
     ErrorCode,
 )
-from api.kafka.messages.user_messages import (
+from deltamq.api.kafka.messages.user_messages import (
     AlteringQuota,
     CredentialDeletion,
     CredentialUpsertion,
@@ -18,7 +18,7 @@ from api.kafka.messages.user_messages import (
     QuotaFilter,
     UserName,
 )
-from mq.auth import CLUSTER, SCRAM_ITERATIONS
+from deltamq.mq.auth import CLUSTER, SCRAM_ITERATIONS
 
 BOTH = [(1, SCRAM_ITERATIONS), (2, SCRAM_ITERATIONS)]
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     NO_TOPIC_ID,
     CreatePartitionsRequest,
     CreateTopic,
@@ -25,8 +25,8 @@ from api.kafka.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from api.kafka.messages import NewPartitions as NewPartitionsOf
-from api.kafka.messages.cluster_messages import Assignment, DescribableLogs, NewAssignment
+from deltamq.api.kafka.messages import NewPartitions as NewPartitionsOf
+from deltamq.api.kafka.messages.cluster_messages import Assignment, DescribableLogs, NewAssignment
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     ErrorCode,
     FetchPartition,
     FetchRequest,
@@ -18,7 +18,7 @@ from api.kafka.messages import (
     OffsetForLeaderEpochRequest,
     WantedEpoch,
 )
-from api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, WantedEpochs
+from deltamq.api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, WantedEpochs
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 

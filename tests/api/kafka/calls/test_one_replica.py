@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     DescribeLogDirsRequest,
@@ -20,8 +20,8 @@ from api.kafka.messages import (
     PartitionCursor,
     ReassigningPartition,
 )
-from api.kafka.messages.cluster_messages import DescribeTopicPartitionsResponse, WantedTopic
-from api.kafka.messages.replica_messages import MovingLogDir, NamedPartitions, ReassigningTopic
+from deltamq.api.kafka.messages.cluster_messages import DescribeTopicPartitionsResponse, WantedTopic
+from deltamq.api.kafka.messages.replica_messages import MovingLogDir, NamedPartitions, ReassigningTopic
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     NO_TOPIC_ID,
     CreateTopic,
     CreateTopicsRequest,
@@ -25,8 +25,8 @@ from api.kafka.messages import (
     ProduceRequest,
     ProduceTopic,
 )
-from api.kafka.messages.log_messages import FetchTopic
-from api.kafka.records import batches_of, decode_batches, encode_records
+from deltamq.api.kafka.messages.log_messages import FetchTopic
+from deltamq.api.kafka.records import batches_of, decode_batches, encode_records
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.kafka.test_door import _records

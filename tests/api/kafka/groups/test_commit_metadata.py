@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from api.kafka.messages import ErrorCode, OffsetCommitRequest, OffsetFetchRequest
-from api.kafka.messages.group_messages import CommitPartition, CommitTopic, OffsetFetchTopic
-from mq import Admin
-from mq.errors import Unprocessable
-from tables.log.warehouse import Warehouse
-from tables.queue.recovery import recover
+from deltamq import Admin
+from deltamq.api.kafka.messages import ErrorCode, OffsetCommitRequest, OffsetFetchRequest
+from deltamq.api.kafka.messages.group_messages import CommitPartition, CommitTopic, OffsetFetchTopic
+from deltamq.mq.errors import Unprocessable
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.recovery import recover
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import PROBLEM

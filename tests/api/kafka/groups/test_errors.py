@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from api.host import Groups
-from api.kafka.messages import (
+from deltamq.api.host import Groups
+from deltamq.api.kafka.messages import (
     CommitPartition,
     CommitTopic,
     ErrorCode,
@@ -20,10 +20,10 @@ from api.kafka.messages import (
     group_code_of,
     offset_code_of,
 )
-from api.kafka.messages.group_messages import GroupProtocol, OffsetFetchTopic
-from api.progress import GroupCommits
-from api.queue import MovedProgress
-from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, StorageFull, Unavailable, Unknown
+from deltamq.api.kafka.messages.group_messages import GroupProtocol, OffsetFetchTopic
+from deltamq.api.progress import GroupCommits
+from deltamq.api.queue import MovedProgress
+from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, StorageFull, Unavailable, Unknown
 from tests.api.kafka.raw_client import RawClient
 
 AWAY = Unavailable("broker-b is not served at the moment", code="broker_unavailable")

@@ -20,7 +20,7 @@ from confluent_kafka import ConsumerGroupState as State
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from api.kafka.messages import (
+from deltamq.api.kafka.messages import (
     DescribeGroupsRequest,
     ErrorCode,
     HeartbeatRequest,
@@ -30,7 +30,7 @@ from api.kafka.messages import (
     SyncGroupRequest,
     subscription_of,
 )
-from api.kafka.messages.group_messages import GroupProtocol, LeavingMember, OffsetDeleteTopic, PlannedAssignment
+from deltamq.api.kafka.messages.group_messages import GroupProtocol, LeavingMember, OffsetDeleteTopic, PlannedAssignment
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

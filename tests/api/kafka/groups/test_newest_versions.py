@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.kafka.messages import (
+from deltamq import Admin
+from deltamq.api.kafka.messages import (
     CommitPartition,
     CommitTopic,
     DeleteGroupsRequest,
@@ -27,9 +28,8 @@ from api.kafka.messages import (
     OffsetFetchTopic,
     SyncGroupRequest,
 )
-from api.kafka.messages.apis import APIS
-from api.kafka.messages.group_messages import GroupProtocol, PlannedAssignment
-from mq import Admin
+from deltamq.api.kafka.messages.apis import APIS
+from deltamq.api.kafka.messages.group_messages import GroupProtocol, PlannedAssignment
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mq.client import Admin, Patience, Producer
-from mq.client.admin.admin import topic_info
-from mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown
+from deltamq.mq.client import Admin, Patience, Producer
+from deltamq.mq.client.admin.admin import topic_info
+from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mq.client import Admin, Patience, PopClient, Producer
-from mq.errors import Conflict, NotFound, Refused, Unprocessable
+from deltamq.mq.client import Admin, Patience, PopClient, Producer
+from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mq.client import Admin, Patience
-from mq.client.admin import fetch_view
-from mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
+from deltamq.mq.client import Admin, Patience
+from deltamq.mq.client.admin import fetch_view
+from deltamq.mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mq.client.cli.consume import polls
-from mq.client.messages import ReceivedMessage
+from deltamq.mq.client.cli.consume import polls
+from deltamq.mq.client.messages import ReceivedMessage
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
 
@@ -88,7 +88,7 @@ def test_a_full_disk_is_one_line(stub: StubService) -> None:
     for command in (["consume", "orders"], ["topic", "list"], ["topic", "list", "--json"]):
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(
-                [sys.executable, "-m", "mq.client.cli", *command, "--url", stub.url],
+                [sys.executable, "-m", "deltamq.mq.client.cli", *command, "--url", stub.url],
                 stdout=full,
                 stderr=subprocess.PIPE,
                 text=True,

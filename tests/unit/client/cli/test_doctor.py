@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from mq.client.cli.doctor import Check, Checker, CheckOutcome, Subject, check_service, examine, installed_checkers
+from deltamq.mq.client.cli.doctor import (
+    Check,
+    Checker,
+    CheckOutcome,
+    Subject,
+    check_service,
+    examine,
+    installed_checkers,
+)
 from tests.unit.client.stub_service import StubService
 
 

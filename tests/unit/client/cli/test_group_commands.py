@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mq.client.cli.group_consume import GroupOptions, consume_for_group
-from mq.client.cli.groups import parse_policy
-from mq.client.messages import ReceivedMessage
-from mq.testing.queue import MemoryQueue
+from deltamq.mq.client.cli.group_consume import GroupOptions, consume_for_group
+from deltamq.mq.client.cli.groups import parse_policy
+from deltamq.mq.client.messages import ReceivedMessage
+from deltamq.mq.testing.queue import MemoryQueue
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -11,13 +11,13 @@ from typing import Any
 import click
 import pytest
 
-from mq.client.cli import console
-from mq.client.cli import root as cli
-from mq.client.cli.consume import parse_start
-from mq.client.cli.produce import _send_all, _Tally, decode_line
-from mq.client.messages import Message, Sent
-from mq.client.produce import SendFuture
-from mq.errors import DeltaMQError, Overloaded, Refused, Unauthenticated, Unavailable, Unknown
+from deltamq.mq.client.cli import console
+from deltamq.mq.client.cli import root as cli
+from deltamq.mq.client.cli.consume import parse_start
+from deltamq.mq.client.cli.produce import _send_all, _Tally, decode_line
+from deltamq.mq.client.messages import Message, Sent
+from deltamq.mq.client.produce import SendFuture
+from deltamq.mq.errors import DeltaMQError, Overloaded, Refused, Unauthenticated, Unavailable, Unknown
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
-from mq.errors import (
+from deltamq.mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
+from deltamq.mq.errors import (
     Conflict,
     Corrupt,
     DeltaMQError,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.client import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
-from mq.client.http import Endpoint, Hosts
-from mq.client.http.bearer_token import check_token
-from mq.client.http.credentials import Credentials
-from mq.errors import DeltaMQError, Refused, Unauthenticated, Unavailable
+from deltamq.mq.client import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
+from deltamq.mq.client.http import Endpoint, Hosts
+from deltamq.mq.client.http.bearer_token import check_token
+from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.errors import DeltaMQError, Refused, Unauthenticated, Unavailable
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import BROKERS
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mq.client import Admin, PopConsumer, PoppedMessage, Producer, PullConsumer
-from mq.client.http.hosts import META, Hosts
-from mq.errors import Refused, Unavailable, Unknown
+from deltamq.mq.client import Admin, PopConsumer, PoppedMessage, Producer, PullConsumer
+from deltamq.mq.client.http.hosts import META, Hosts
+from deltamq.mq.errors import Refused, Unavailable, Unknown
 from tests.unit.client.pop.pop_consumers import QUICK, wait_done
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -10,10 +10,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from mq.client import Admin, OidcClientCredentials
-from mq.client.http.credentials import Credentials
-from mq.errors import Refused, Unauthenticated, Unavailable
-from tables.config import load
+from deltamq.mq.client import Admin, OidcClientCredentials
+from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.errors import Refused, Unauthenticated, Unavailable
+from deltamq.tables.config import load
 from tests.identity_provider import DISCOVERY, IdentityProvider
 from tests.identity_provider import provider as running_provider
 from tests.unit.client.stub_service import StubService

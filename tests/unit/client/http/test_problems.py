@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from mq import errors
-from mq.client.http.problems import error_of
-from mq.errors import Conflict, DeltaMQError, NotFound, Overloaded, Refused, Unavailable, Unknown
+from deltamq.mq import errors
+from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Overloaded, Refused, Unavailable, Unknown
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DeltaMQError)]
 

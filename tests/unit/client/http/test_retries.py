@@ -7,9 +7,19 @@ import time
 
 import pytest
 
-from mq.client.http import error_of
-from mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
-from mq.errors import Corrupt, DeltaMQError, Fenced, NotFound, OffsetMismatch, Overloaded, Refused, Unavailable, Unknown
+from deltamq.mq.client.http import error_of
+from deltamq.mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
+from deltamq.mq.errors import (
+    Corrupt,
+    DeltaMQError,
+    Fenced,
+    NotFound,
+    OffsetMismatch,
+    Overloaded,
+    Refused,
+    Unavailable,
+    Unknown,
+)
 
 
 def attempts(patience: Patience, *, deadline_s: float = 10.0, retries: int | None = 3, failures: int = 0) -> Attempts:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mq.client.messages.message import Message, as_bytes, as_messages, check_message
-from mq.errors import Refused, TooLarge, Unprocessable
-from mq.limits import (
+from deltamq.mq.client.messages.message import Message, as_bytes, as_messages, check_message
+from deltamq.mq.errors import Refused, TooLarge, Unprocessable
+from deltamq.mq.limits import (
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mq.client import OrderlyConsumer
-from mq.client.messages.received import OrderedMessage
-from mq.order.orderly import Verdict
+from deltamq.mq.client import OrderlyConsumer
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 

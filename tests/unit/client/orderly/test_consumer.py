@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mq.client import Admin, Ending, OrderlyConsumer, Suspend, Verdict
-from mq.client.messages.received import OrderedMessage
-from mq.errors import Conflict, Forbidden, Refused
+from deltamq.mq.client import Admin, Ending, OrderlyConsumer, Suspend, Verdict
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.errors import Conflict, Forbidden, Refused
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_queue import QueueFault

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from mq.client import Verdict
-from mq.client.messages.received import OrderedMessage
+from deltamq.mq.client import Verdict
+from deltamq.mq.client.messages.received import OrderedMessage
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

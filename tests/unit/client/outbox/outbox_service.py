@@ -6,10 +6,10 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from mq.client import Message, SentRange
-from mq.client.produce import SendFuture
-from mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unavailable, Unknown
-from mq.limits import PRODUCER_REQUESTS_KEPT
+from deltamq.mq.client import Message, SentRange
+from deltamq.mq.client.produce import SendFuture
+from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unavailable, Unknown
+from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
 
 __all__ = ["Crash", "Fault", "OutboxService"]
 

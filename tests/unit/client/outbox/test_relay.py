@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mq.client import Message, OutboxRelay
-from mq.client.http import error_of
-from mq.client.outbox import SetAside
-from mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX
-from mq.client.outbox.rows import lane_of
-from mq.client.outbox.verdicts import REPEATABLE_MS
-from mq.errors import NotFound, Refused, TooLarge, Unauthenticated, Unavailable
+from deltamq.mq.client import Message, OutboxRelay
+from deltamq.mq.client.http import error_of
+from deltamq.mq.client.outbox import SetAside
+from deltamq.mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX
+from deltamq.mq.client.outbox.rows import lane_of
+from deltamq.mq.client.outbox.verdicts import REPEATABLE_MS
+from deltamq.mq.errors import NotFound, Refused, TooLarge, Unauthenticated, Unavailable
 from tests.outbox_database import OutboxDatabase
 from tests.unit.client.outbox.conftest import Clock
 from tests.unit.client.outbox.outbox_service import Crash, Fault, OutboxService

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.client import Message, OutboxDialect
-from mq.client.outbox import connector_of
-from mq.client.outbox.dialect import POSTGRESQL, SQLITE, dialect_of
-from mq.client.outbox.ledger import fitting
-from mq.client.outbox.rows import lane_of, message_of, row_of, topic_of
-from mq.client.outbox.statements import Tables
-from mq.client.outbox.verdicts import REPEATABLE_MS, NextStep, step_after, too_late
-from mq.errors import (
+from deltamq.mq.client import Message, OutboxDialect
+from deltamq.mq.client.outbox import connector_of
+from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE, dialect_of
+from deltamq.mq.client.outbox.ledger import fitting
+from deltamq.mq.client.outbox.rows import lane_of, message_of, row_of, topic_of
+from deltamq.mq.client.outbox.statements import Tables
+from deltamq.mq.client.outbox.verdicts import REPEATABLE_MS, NextStep, step_after, too_late
+from deltamq.mq.errors import (
     Conflict,
     DeltaMQError,
     Forbidden,
@@ -30,7 +30,7 @@ from mq.errors import (
     Unavailable,
     Unknown,
 )
-from mq.limits import PRODUCER_WINDOW_MS
+from deltamq.mq.limits import PRODUCER_WINDOW_MS
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
 moments = st.datetimes(

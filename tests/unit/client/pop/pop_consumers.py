@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mq.client import Patience, PopConsumer, PoppedMessage
+from deltamq.mq.client import Patience, PopConsumer, PoppedMessage
 from tests.unit.client.stub_service import StubService
 
 __all__ = ["QUICK", "Consume", "Seen", "wait_done"]

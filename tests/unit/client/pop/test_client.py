@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mq.client import Patience, PopClient
-from mq.client.pop.wire import parse_batch
-from mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown, Unprocessable
+from deltamq.mq.client import Patience, PopClient
+from deltamq.mq.client.pop.wire import parse_batch
+from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown, Unprocessable
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService
 

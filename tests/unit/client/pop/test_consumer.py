@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from mq.client import Ending, PoppedMessage, Result
+from deltamq.mq.client import Ending, PoppedMessage, Result
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_service import StubService
 

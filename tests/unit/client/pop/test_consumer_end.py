@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mq.client import Patience, PopConsumer, PoppedMessage
-from mq.errors import DeltaMQError, Forbidden, Refused
+from deltamq.mq.client import Patience, PopConsumer, PoppedMessage
+from deltamq.mq.errors import DeltaMQError, Forbidden, Refused
 from tests.unit.client.pop.pop_consumers import QUICK, Consume, Seen, wait_done
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from mq.client import PoppedMessage, Result
-from mq.errors import Forbidden, Refused
+from deltamq.mq.client import PoppedMessage, Result
+from deltamq.mq.errors import Forbidden, Refused
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.client import OrderlyConsumer, PopConsumer, PoppedMessage, Verdict
-from mq.client.messages.received import OrderedMessage
+from deltamq.mq.client import OrderlyConsumer, PopConsumer, PoppedMessage, Verdict
+from deltamq.mq.client.messages.received import OrderedMessage
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Listen, fill, listen
 from tests.unit.client.pop.pop_consumers import Consume, Seen
 from tests.unit.client.stub_service import StubService

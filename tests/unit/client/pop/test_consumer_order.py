@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mq.client import PoppedMessage, Result
-from mq.errors import Forbidden
+from deltamq.mq.client import PoppedMessage, Result
+from deltamq.mq.errors import Forbidden
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

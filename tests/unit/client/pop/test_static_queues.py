@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mq.client.pop.lease import Lease
+from deltamq.mq.client.pop.lease import Lease
 from tests.unit.client.pop.pop_consumers import Consume
 from tests.unit.client.stub_service import StubService
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from mq.client.produce.buffer import Buffer
-from mq.errors import Overloaded
+from deltamq.mq.client.produce.buffer import Buffer
+from deltamq.mq.errors import Overloaded
 
 
 def soon(seconds: float = 5.0) -> float:

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from mq.client import Producer
-from mq.client.admin import TopicView, fetch_view
-from mq.errors import Unavailable
-from mq.routing import new_route
+from deltamq.mq.client import Producer
+from deltamq.mq.client.admin import TopicView, fetch_view
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.routing import new_route
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

@@ -9,14 +9,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from mq.client.admin.admin import Admin
-from mq.client.admin.topic_view import TopicView, fetch_view
-from mq.client.messages.message import Message
-from mq.client.produce.slices import Slice, split_messages, split_rows
-from mq.client.produce.table_send import TableSendState
-from mq.errors import Unknown
-from mq.partitioners import kafka_hash
-from mq.routing import new_route
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
+from deltamq.mq.client.produce.table_send import TableSendState
+from deltamq.mq.errors import Unknown
+from deltamq.mq.partitioners import kafka_hash
+from deltamq.mq.routing import new_route
 from tests.unit.client.stub_service import StubService
 
 VIEW = TopicView(new_route("t", 5, ["a", "b"]), strict=False, partitioner="kafka")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from mq.client import Message, PartlySent, Producer
-from mq.errors import (
+from deltamq.mq.client import Message, PartlySent, Producer
+from deltamq.mq.errors import (
     NotFound,
     OffsetMismatch,
     Overloaded,

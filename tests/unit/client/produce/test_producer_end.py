@@ -9,8 +9,8 @@ from concurrent.futures import as_completed
 
 import pytest
 
-from mq.client import Closed, Producer
-from mq.errors import Refused, Unavailable, Unknown
+from deltamq.mq.client import Closed, Producer
+from deltamq.mq.errors import Refused, Unavailable, Unknown
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from mq.client import Producer
-from mq.errors import Conflict, Overloaded, Refused, Unavailable, Unknown
+from deltamq.mq.client import Producer
+from deltamq.mq.errors import Conflict, Overloaded, Refused, Unavailable, Unknown
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from mq.client import Message, Producer
+from deltamq.mq.client import Message, Producer
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from mq.client import Producer
-from mq.errors import NotFound
-from mq.routing import expand
+from deltamq.mq.client import Producer
+from deltamq.mq.errors import NotFound
+from deltamq.mq.routing import expand
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import BROKERS, Post
 

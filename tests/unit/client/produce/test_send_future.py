@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from mq.client.produce.send_future import SendFuture
-from mq.errors import Refused
+from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.errors import Refused
 
 
 def test_a_settled_future_answers_without_waiting() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mq.client.admin.topic_view import TopicView
-from mq.client.messages.message import Message
-from mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts, split_messages, split_rows
-from mq.errors import Refused, TooLarge
-from mq.limits import KEY_BYTES_MAX
-from mq.routing import new_route
+from deltamq.mq.client.admin.topic_view import TopicView
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts, split_messages, split_rows
+from deltamq.mq.errors import Refused, TooLarge
+from deltamq.mq.limits import KEY_BYTES_MAX
+from deltamq.mq.routing import new_route
 
 VIEW = TopicView(new_route("t", 4, ["a", "b"]), strict=False)
 KEYS = [f"key-{n % 37}" for n in range(1_000)]

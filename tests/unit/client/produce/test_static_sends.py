@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mq.client import Message, Producer
-from mq.errors import NotFound, Unknown
-from mq.partitioners import logical_partition
+from deltamq.mq.client import Message, Producer
+from deltamq.mq.errors import NotFound, Unknown
+from deltamq.mq.partitioners import logical_partition
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic
 

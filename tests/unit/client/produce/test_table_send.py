@@ -9,9 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from mq.client import Producer, TableProgress, TableSendInterrupted, TableSendState
-from mq.client.produce import table_send
-from mq.errors import NotFound, Refused, TooLarge
+from deltamq.mq.client import Producer, TableProgress, TableSendInterrupted, TableSendState
+from deltamq.mq.client.produce import table_send
+from deltamq.mq.errors import NotFound, Refused, TooLarge
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

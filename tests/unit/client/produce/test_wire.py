@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mq.client.messages.message import Message
-from mq.client.messages.sent import SentRange
-from mq.client.produce.entry import Entry
-from mq.client.produce.wire import encode_request, read_ranges, shares
-from mq.errors import Unknown
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.messages.sent import SentRange
+from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.wire import encode_request, read_ranges, shares
+from deltamq.mq.errors import Unknown
 
 BORN_US = 1_700_000_000_123_456
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mq.client import Message, Patience, Producer, PullConsumer
-from mq.client.pull.fetch import FetchConnection
-from mq.client.pull.out_of_range import OffsetOutOfRange
-from mq.errors import NotFound, Refused, Unavailable
-from mq.limits import FETCH_MESSAGES_MAX
+from deltamq.mq.client import Message, Patience, Producer, PullConsumer
+from deltamq.mq.client.pull.fetch import FetchConnection
+from deltamq.mq.client.pull.out_of_range import OffsetOutOfRange
+from deltamq.mq.errors import NotFound, Refused, Unavailable
+from deltamq.mq.limits import FETCH_MESSAGES_MAX
 from tests.unit.client.stub_service import StubService
 
 MakeConsumer = Callable[..., PullConsumer]

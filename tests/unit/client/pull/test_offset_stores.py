@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mq.client import FileOffsets, GroupOffsets, PullConsumer
-from mq.errors import Refused
+from deltamq.mq.client import FileOffsets, GroupOffsets, PullConsumer
+from deltamq.mq.errors import Refused
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 

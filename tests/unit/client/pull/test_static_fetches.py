@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mq.client import FileOffsets, PullConsumer
-from mq.errors import Corrupt, NotFound, Unavailable
+from deltamq.mq.client import FileOffsets, PullConsumer
+from deltamq.mq.errors import Corrupt, NotFound, Unavailable
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic

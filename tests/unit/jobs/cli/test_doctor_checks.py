@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.doctor_checks import spark_checks, warehouse_checks
-from mq.client.cli.doctor import CheckOutcome, Subject
+from deltamq.jobs.cli.doctor_checks import spark_checks, warehouse_checks
+from deltamq.mq.client.cli.doctor import CheckOutcome, Subject
 from tests.unit.client.stub_service import StubService
 
 

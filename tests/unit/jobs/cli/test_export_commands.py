@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.jobs_group import jobs_command
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.refs import dead_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.jobs.cli.jobs_group import jobs_command
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.refs import dead_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 
 _ID = "7b0a4c1e-90f5-4a39-8a7e-0d6f5a0f6a11"
 

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.jobs_group import jobs_command
-from jobs.cli.place import conf_of
-from jobs.run.application import Holder
-from jobs.run.last_run import Recorder, write_last_run
-from jobs.run.locks import shard_lock
-from jobs.run.run_once import HELD_BY_OTHERS, run_jobs
-from jobs.tasks.warehouse_files import storage
-from jobs.tasks.warehouses import close_warehouses
-from tables.config import load
-from tables.config_sections import Engine
-from tables.ops import LastRun
+from deltamq.jobs.cli.jobs_group import jobs_command
+from deltamq.jobs.cli.place import conf_of
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.last_run import Recorder, write_last_run
+from deltamq.jobs.run.locks import shard_lock
+from deltamq.jobs.run.run_once import HELD_BY_OTHERS, run_jobs
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.tables.config import load
+from deltamq.tables.config_sections import Engine
+from deltamq.tables.ops import LastRun
 from tests.unit.client.stub_service import StubService
 
 

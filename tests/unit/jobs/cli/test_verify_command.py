@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.doctor_checks import table_checks
-from jobs.cli.verify_command import verify_command
-from mq.client.cli.doctor import CheckOutcome, Subject
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import Flush
-from tables.store.native import native_library
+from deltamq.jobs.cli.doctor_checks import table_checks
+from deltamq.jobs.cli.verify_command import verify_command
+from deltamq.mq.client.cli.doctor import CheckOutcome, Subject
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.native import native_library
 from tests.rows import REF, all_bodies, batch
 
 
@@ -150,7 +150,7 @@ def test_the_doctor_makes_no_warehouse(tmp_path: Path) -> None:
 
 
 def test_the_doctor_shows_a_bounded_number_of_findings(tmp_path: Path) -> None:
-    from tables.paths import PartitionRef, Space
+    from deltamq.tables.paths import PartitionRef, Space
 
     warehouse = Warehouse.open(str(tmp_path))
     for i in range(30):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.export.definition import definition_of, definitions, read_definition, remove_definition, save, sharing
-from jobs.export.json_schema import struct_of_json_schema
-from jobs.export.plan import ExportPlan, ExportState, Plans, next_ranges
-from mq.errors import Conflict, NotFound, Refused
-from mq.static import StoredOffsets, Stretch
-from tables.failpoints import FailpointHit, arm
-from tables.store.store import MemoryStore
+from deltamq.jobs.export.definition import definition_of, definitions, read_definition, remove_definition, save, sharing
+from deltamq.jobs.export.json_schema import struct_of_json_schema
+from deltamq.jobs.export.plan import ExportPlan, ExportState, Plans, next_ranges
+from deltamq.mq.errors import Conflict, NotFound, Refused
+from deltamq.mq.static import StoredOffsets, Stretch
+from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.store.store import MemoryStore
 
 
 def test_spark_09_a_json_schema_is_the_ddl_of_a_table() -> None:

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from jobs.export.exact_value import Misfit, parsed, shape_of
-from mq.errors import Refused
+from deltamq.jobs.export.exact_value import Misfit, parsed, shape_of
+from deltamq.mq.errors import Refused
 
 
 def _field(kind: T.DataType, *, nullable: bool = True) -> T.StructType:

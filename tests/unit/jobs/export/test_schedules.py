@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.export.scheduled_jobs import replay, reset
-from jobs.export.schedules import (
+from deltamq.jobs.export.scheduled_jobs import replay, reset
+from deltamq.jobs.export.schedules import (
     ScheduledReplay,
     ScheduledReset,
     next_due_ms,
@@ -20,20 +20,20 @@ from jobs.export.schedules import (
     save_scheduled,
     scheduled,
 )
-from jobs.tasks.warehouse_files import storage
-from mq.errors import NotFound, Refused, Unavailable
-from mq.meta.group import decide_delete_group, decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.config import Config, load
-from tables.failpoints import FailpointHit, arm
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
-from tables.queue.refs import dead_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.errors import NotFound, Refused, Unavailable
+from deltamq.mq.meta.group import decide_delete_group, decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.config import Config, load
+from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.refs import dead_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 
 _ID = "7b0a4c1e-90f5-4a39-8a7e-0d6f5a0f6a11"
 _NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.export.replay import Chosen, Replayed, replay_dead_letters
-from jobs.sink.place import SinkSettings
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.static_topics import RemapMode
-from tables.config import load
-from tables.log.batch import Batch
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.queue.refs import dead_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
+from deltamq.jobs.sink.place import SinkSettings
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.static_topics import RemapMode
+from deltamq.tables.config import load
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.refs import dead_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.static_tables import StaticTables
 
 MODES: tuple[RemapMode, ...] = ("strict", "available")

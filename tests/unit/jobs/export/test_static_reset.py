@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.export.reset import reset_offsets, target_of
-from mq.errors import Unprocessable
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.queue.checkpoint import LaneKey
-from mq.static import queue_name
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.export.reset import reset_offsets, target_of
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.static import queue_name
+from deltamq.tables.log.warehouse import Warehouse
 from tests.static_tables import StaticTables
 
 Q0, Q1 = queue_name(0), queue_name(1)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from jobs.flights.account import ROWS_SCHEMA, Account, account_of
-from jobs.flights.agreement import Agreement, compare
+from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
+from deltamq.jobs.flights.agreement import Agreement, compare
 
 Row = dict[str, object]
 Rows = list[Row]

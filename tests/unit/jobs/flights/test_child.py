@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from jobs.flights import child as child_module
-from jobs.flights.child import Child
-from jobs.flights.failure import JobFailed
-from jobs.flights.watch import await_all, in_thread
+from deltamq.jobs.flights import child as child_module
+from deltamq.jobs.flights.child import Child
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.watch import await_all, in_thread
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip(), flush=True)"
 FOREVER = "import sys, time\nprint('alarm', file=sys.stderr, flush=True)\nprint('up', flush=True)\ntime.sleep(600)"

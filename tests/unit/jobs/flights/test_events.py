@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from jobs.flights.data.events import (
+from deltamq.jobs.flights.data.events import (
     ARRIVAL,
     BODY_FIELDS,
     CANCELLATION,
@@ -22,9 +22,9 @@ from jobs.flights.data.events import (
     scheduled_arrivals,
     scheduled_departures,
 )
-from jobs.flights.data.instants import Times, clock_minutes, to_wall
-from jobs.flights.data.source import FLIGHTS_COUNT, read_airlines, read_airports, read_flights
-from jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.data.instants import Times, clock_minutes, to_wall
+from deltamq.jobs.flights.data.source import FLIGHTS_COUNT, read_airlines, read_airports, read_flights
+from deltamq.jobs.flights.failure import JobFailed
 
 ZONES = {"JFK": "America/New_York", "DEN": "America/Denver", "LAX": "America/Los_Angeles"}
 

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from jobs.flights.agreement import Agreement, compare_groups
-from jobs.flights.data.tails import ONE_IN, REMAINDER, fails
-from jobs.flights.deliveries import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
-from jobs.flights.failure import JobFailed
-from jobs.flights.group_account import GroupAccount, expected_account, handled_account
-from jobs.flights.group_left import GroupsLeft
-from jobs.flights.groups import GROUPS, fresh_groups, left_of
-from jobs.flights.replay import Ledger
-from mq.client import GroupInfo, GroupPartition, GroupTopic, SentBatch
-from mq.client.messages.sent import SentRange
+from deltamq.jobs.flights.agreement import Agreement, compare_groups
+from deltamq.jobs.flights.data.tails import ONE_IN, REMAINDER, fails
+from deltamq.jobs.flights.deliveries import DELIVERIES_SCHEMA, Deliveries, deliveries_of, read_deliveries
+from deltamq.jobs.flights.failure import JobFailed
+from deltamq.jobs.flights.group_account import GroupAccount, expected_account, handled_account
+from deltamq.jobs.flights.group_left import GroupsLeft
+from deltamq.jobs.flights.groups import GROUPS, fresh_groups, left_of
+from deltamq.jobs.flights.replay import Ledger
+from deltamq.mq.client import GroupInfo, GroupPartition, GroupTopic, SentBatch
+from deltamq.mq.client.messages.sent import SentRange
 
 BAD = next(f"N{n}" for n in range(100_000) if zlib.crc32(f"N{n}".encode()) % ONE_IN == REMAINDER)
 GOOD = "N1"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import asdict, replace
 
-from jobs.flights.agreement import compare_streams
-from jobs.flights.data.events import events_of
-from jobs.flights.data.source import read_airports, read_flights
-from jobs.flights.stream_account import expected_stream
+from deltamq.jobs.flights.agreement import compare_streams
+from deltamq.jobs.flights.data.events import events_of
+from deltamq.jobs.flights.data.source import read_airports, read_flights
+from deltamq.jobs.flights.stream_account import expected_stream
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
-from mq.errors import Corrupt
-from mq.queue.checkpoint import Checkpoint, CheckpointKey
-from mq.queue.checkpoint_state import CheckpointState
-from mq.queue.checkpoint_state import fold as core_fold
-from mq.queue.revive_record import Ack, Done, Record, record_to_json
-from tables.queue.records import rows_of_records
-from tables.state.rows import states_of_rows
+from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.checkpoint_state import fold as core_fold
+from deltamq.mq.queue.revive_record import Ack, Done, Record, record_to_json
+from deltamq.tables.queue.records import rows_of_records
+from deltamq.tables.state.rows import states_of_rows
 from tests.unit.mq.checkpoints import checkpoints, keys
 from tests.unit.mq.queue.test_checkpoint import FILTERED, POP
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.merge.checkpoint_batch import decode, fold
-from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
-from mq.meta import Meta
-from mq.meta.group import OffsetsReset, decide_delete_group, decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_delete_topic, decide_put_topic
-from mq.queue.checkpoint import Checkpoint, LaneKey, Span
-from mq.queue.checkpoint_state import fold as core_fold
-from mq.queue.progress import Committed
-from mq.queue.revive_record import Ack, Done, Record
-from mq.queue_limits import STAY_BUFFER_MS
+from deltamq.jobs.merge.checkpoint_batch import decode, fold
+from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
+from deltamq.mq.meta import Meta
+from deltamq.mq.meta.group import OffsetsReset, decide_delete_group, decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_delete_topic, decide_put_topic
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Span
+from deltamq.mq.queue.checkpoint_state import fold as core_fold
+from deltamq.mq.queue.progress import Committed
+from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue_limits import STAY_BUFFER_MS
 from tests.unit.jobs.merge.test_checkpoint_batch import stored_rows
 from tests.unit.mq.checkpoints import spans
 from tests.unit.mq.queue.test_checkpoint import POP

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.merge.checkpoint_batch import decode
-from jobs.merge.log_spans import LogSpan, decoded, log_rows, shares, spans_of
-from jobs.tasks.warehouse_files import storage
-from mq.errors import Corrupt
-from mq.queue.revive_record import Ack
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.merge_plan import MergePlan, PlannedRange
-from tables.queue.refs import revive_ref
-from tables.settings import LogSettings
-from tables.store.store import Store
+from deltamq.jobs.merge.checkpoint_batch import decode
+from deltamq.jobs.merge.log_spans import LogSpan, decoded, log_rows, shares, spans_of
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.revive_record import Ack
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.merge_plan import MergePlan, PlannedRange
+from deltamq.tables.queue.refs import revive_ref
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import Store
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 sizes = st.lists(st.integers(1, 500), max_size=12)

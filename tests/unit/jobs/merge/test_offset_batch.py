@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.merge import lost_batch
-from jobs.merge.offset_batch import decode, fold, joined
-from mq.errors import Corrupt
-from mq.queue.checkpoint import LaneKey
-from mq.queue.lost import LostRecord
-from mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
-from mq.queue.revive import LostReason
-from tables.queue.records import rows_of_lost_records, rows_of_offset_records
+from deltamq.jobs.merge import lost_batch
+from deltamq.jobs.merge.offset_batch import decode, fold, joined
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
+from deltamq.mq.queue.revive import LostReason
+from deltamq.tables.queue.records import rows_of_lost_records, rows_of_offset_records
 
 LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) for retry in (False, True)]
 small = st.integers(0, 30)

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from jobs.queue.delay_queue import ranges_of
-from jobs.queue.waiting_offsets import WaitingOffsets
-from mq.meta.topics import Topic
-from mq.queue.delay_mark import Ended
-from tables import failpoints
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.log.batch import Batch
-from tables.log.warehouse import Warehouse
-from tables.queue.delay_marks import DelayMarks, ended_below, void_marks_below
-from tables.queue.records import rows_of_delay_marks
-from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
-from tables.store.store import MemoryStore
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.jobs.queue.delay_queue import ranges_of
+from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.delay_mark import Ended
+from deltamq.tables import failpoints
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.delay_marks import DelayMarks, ended_below, void_marks_below
+from deltamq.tables.queue.records import rows_of_delay_marks
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+from deltamq.tables.store.store import MemoryStore
 from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch

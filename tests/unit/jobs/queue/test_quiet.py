@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from jobs.queue.revive_task import COUNTS
-from jobs.queue.task_driver import Looked
+from deltamq.jobs.queue.revive_task import COUNTS
+from deltamq.jobs.queue.task_driver import Looked
 
 pytestmark = pytest.mark.promise("JOB-18")
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from jobs.queue.batch_bounds import BOUNDS, BatchBounds
-from mq.errors import Corrupt
-from mq.meta.group import Group
-from mq.meta.topics import Topic
-from mq.queue.checkpoint import Checkpoint
-from mq.queue.retry import DEAD_REASON_HEADER
-from mq.queue.revive import LostReason
-from mq.queue_limits import ACK_SETTLE_MS
-from tables import failpoints
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.failpoints import FailpointHit
-from tables.log.warehouse import Warehouse
-from tables.paths import Space
-from tables.queue.refs import retry_ref, revive_ref
+from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import Checkpoint
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.tables import failpoints
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.refs import retry_ref, revive_ref
 from tests.queue_engines import ENGINES, QueueJob, revive_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch

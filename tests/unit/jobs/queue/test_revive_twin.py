@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.meta.group import Group
-from mq.meta.topics import Topic
-from mq.queue.checkpoint import Checkpoint
-from mq.queue.retry import DEAD_REASON_HEADER
-from mq.queue.retry_topic import retry_lane
-from mq.queue_limits import ACK_SETTLE_MS, BUCKET_MS
-from mq.testing.jobs import revive_steps
-from mq.testing.log import MemoryTopic, Row, StoredState
-from tables import failpoints
-from tables.failpoints import FailpointHit
-from tables.log.warehouse import Warehouse
-from tables.store.store import MemoryStore
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import Checkpoint
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue_limits import ACK_SETTLE_MS, BUCKET_MS
+from deltamq.mq.testing.jobs import revive_steps
+from deltamq.mq.testing.log import MemoryTopic, Row, StoredState
+from deltamq.tables import failpoints
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.store.store import MemoryStore
 from tests.queue_engines import COLD, ENGINES, QueueJob, revive_job
 from tests.queue_tables import QueueTables
 

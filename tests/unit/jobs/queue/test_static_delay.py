@@ -11,16 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.meta.static_events import MappingPut, MappingRemoved
-from mq.meta.static_topics import RemapMode
-from mq.static import queue_name
-from tables import failpoints
-from tables.failpoints import FailpointHit
-from tables.log.batch import Batch
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.queue.refs import DELAY, system_ref
-from tables.schema import INTERNAL_SCHEMA
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
+from deltamq.mq.meta.static_topics import RemapMode
+from deltamq.mq.static import queue_name
+from deltamq.tables import failpoints
+from deltamq.tables.failpoints import FailpointHit
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.refs import DELAY, system_ref
+from deltamq.tables.schema import INTERNAL_SCHEMA
 from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import CLUSTER, QueueTables
 from tests.static_tables import StaticTables

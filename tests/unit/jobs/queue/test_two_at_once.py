@@ -11,17 +11,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.queue.revive_batch import ReviveBatch
-from mq.queue.checkpoint import Checkpoint
-from mq.queue.revive import DueCheckpoint
-from mq.queue_limits import ACK_SETTLE_MS
-from tables import failpoints
-from tables.delta.stamped import ProducerStamp, RowsPart
-from tables.log.bounds import LogBounds
-from tables.log.warehouse import Warehouse
-from tables.queue.metadata import MetaLog
-from tables.queue.refs import retry_ref
-from tables.schema import INGEST_SCHEMA
+from deltamq.jobs.queue.revive_batch import ReviveBatch
+from deltamq.mq.queue.checkpoint import Checkpoint
+from deltamq.mq.queue.revive import DueCheckpoint
+from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.tables import failpoints
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
+from deltamq.tables.log.bounds import LogBounds
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.refs import retry_ref
+from deltamq.tables.schema import INGEST_SCHEMA
 from tests.queue_engines import COLD, ENGINES, QueueJob, delay_job, revive_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.read import parse_options, schema_of
-from jobs.spark.datasource import MessageReader
-from mq.errors import Unavailable
-from mq.meta.access import OPEN, Access
-from mq.meta.access_changes import decide_broker_access
-from mq.static.logical_queue import queue_name
-from tables.log.warehouse import Warehouse
+from deltamq.jobs.read import parse_options, schema_of
+from deltamq.jobs.spark.datasource import MessageReader
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta.access import OPEN, Access
+from deltamq.mq.meta.access_changes import decide_broker_access
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.tables.log.warehouse import Warehouse
 from tests.static_tables import TOPIC, StaticTables
 
 CLOSED = Access(readable=False, reason="its disk is replaced")

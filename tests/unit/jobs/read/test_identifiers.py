@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.read.identifiers import dead_letters_name, partition_name, quoted, topic_name
+from deltamq.jobs.read.identifiers import dead_letters_name, partition_name, quoted, topic_name
 
 _NAME = st.from_regex(r"[A-Za-z0-9._%|\-]{1,127}", fullmatch=True)
 _BROKER = st.from_regex(r"[A-Za-z0-9._\-]{1,20}", fullmatch=True)

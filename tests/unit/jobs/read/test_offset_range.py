@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.read.offset_range import resolve, split
-from jobs.read.options import parse_options
-from jobs.read.stored_partition import OffsetRange
-from jobs.read.topics import Catalog
-from jobs.tasks.warehouse_files import storage
-from mq.errors import NotFound, Refused
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.queue.metadata import MetaLog
+from deltamq.jobs.read.offset_range import resolve, split
+from deltamq.jobs.read.options import parse_options
+from deltamq.jobs.read.stored_partition import OffsetRange
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.errors import NotFound, Refused
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.queue.metadata import MetaLog
 from tests.rows import next_millisecond
 from tests.unit.jobs.warehouses import Filled
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, RowFormat, Strategy, parse_options
-from mq.errors import Refused
-from mq.jobs.admission import TriggerLimits
+from deltamq.jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, RowFormat, Strategy, parse_options
+from deltamq.mq.errors import Refused
+from deltamq.mq.jobs.admission import TriggerLimits
 
 
 def _parse(**options: str) -> object:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.read import SharePartition, parse_options, plan_shares, ranges_of_share, read_range
-from mq.errors import Corrupt, Refused
+from deltamq.jobs.read import SharePartition, parse_options, plan_shares, ranges_of_share, read_range
+from deltamq.mq.errors import Corrupt, Refused
 from tests.unit.jobs.warehouses import Filled
 
 A, B, C = "orders@broker-a", "orders@broker-b", "orders@broker-c"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from jobs.read.options import parse_options
-from jobs.read.range_reader import RangeRows
-from jobs.read.row_format import schema_of
-from mq.errors import Refused
+from deltamq.jobs.read.options import parse_options
+from deltamq.jobs.read.range_reader import RangeRows
+from deltamq.jobs.read.row_format import schema_of
+from deltamq.mq.errors import Refused
 
 
 def test_spark_01_the_option_columns_names_what_is_read_in_its_order() -> None:

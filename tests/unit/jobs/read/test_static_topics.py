@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.read import (
+from deltamq.jobs.read import (
     Catalog,
     OffsetRange,
     RangePartition,
@@ -19,12 +19,12 @@ from jobs.read import (
     schema_of,
     split,
 )
-from jobs.tasks import storage
-from mq.errors import DeltaMQError, Refused, Unavailable, Unprocessable
-from mq.meta.static_events import MappingRemoved
-from mq.static.logical_queue import queue_name
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
+from deltamq.jobs.tasks import storage
+from deltamq.mq.errors import DeltaMQError, Refused, Unavailable, Unprocessable
+from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
 from tests.static_tables import TOPIC, StaticTables
 
 Q0, Q1 = queue_name(0), queue_name(1)

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs.run.application import Holder
-from jobs.run.locks import DriverBusy, shard_lock
-from tables.store.local import LocalStore
-from tables.store.store import MemoryStore, Store
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.locks import DriverBusy, shard_lock
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
 
 DEAD = Holder(application="a", host="dead", pid=1, since_ms=0)
@@ -64,8 +64,8 @@ def test_rely_3_of_many_drivers_one_wins(store: Store) -> None:
 def test_rely_3_a_killed_driver_on_this_machine_leaves_no_lock(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from jobs.run.locks import shard_lock\n"
-        "from tables.store.local import LocalStore\n"
+        "from deltamq.jobs.run.locks import shard_lock\n"
+        "from deltamq.tables.store.local import LocalStore\n"
         "with shard_lock(LocalStore(sys.argv[1]), 'merge'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.run.registry import Facts, all_jobs, job, jobs_named
-from mq.errors import Conflict, NotFound
+from deltamq.jobs.run.registry import Facts, all_jobs, job, jobs_named
+from deltamq.mq.errors import Conflict, NotFound
 
 
 def test_a_function_without_a_docstring_does_not_register() -> None:
@@ -47,14 +47,14 @@ def test_a_summary_is_one_sentence() -> None:
 
 
 def test_time_is_given_with_its_zone() -> None:
-    from jobs.run.last_run import utc_now
+    from deltamq.jobs.run.last_run import utc_now
 
     assert utc_now().tzinfo is UTC
 
 
 def test_f8_jobs_have_the_time_that_their_process_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """The history of clocks that jump sets `time.time`: names of jobs that were bound before must follow it, too."""
-    from jobs.run.last_run import utc_now
+    from deltamq.jobs.run.last_run import utc_now
 
     monkeypatch.setattr(time, "time", lambda: 86_400.0)
     assert utc_now() == datetime(1970, 1, 2, tzinfo=UTC)

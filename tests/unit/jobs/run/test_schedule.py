@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.last_run import Recorder, read_last_run, seconds_until_due, write_last_run
-from jobs.run.locks import DriverBusy, shard_lock
-from jobs.run.registry import Facts, Job
-from jobs.run.schedule import Scheduler
-from jobs.run.telling import error_text
-from tables.config import Config, load
-from tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
-from tables.store.local import LocalStore
-from tables.store.store import MemoryStore, Store
+from deltamq.jobs.run.last_run import Recorder, read_last_run, seconds_until_due, write_last_run
+from deltamq.jobs.run.locks import DriverBusy, shard_lock
+from deltamq.jobs.run.registry import Facts, Job
+from deltamq.jobs.run.schedule import Scheduler
+from deltamq.jobs.run.telling import error_text
+from deltamq.tables.config import Config, load
+from deltamq.tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import MemoryStore, Store
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

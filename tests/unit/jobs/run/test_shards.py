@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs.run.application import Application, Applications, Holder
-from jobs.run.locks import DriverBusy, holder_of, known_shards, shard_lock
-from jobs.run.registry import Facts, Job
-from jobs.run.shards import JobShards
-from mq.errors import Fenced, Unavailable
-from tables.config import Config
-from tables.store.local import LocalStore
-from tables.store.store import MemoryStore, Store
+from deltamq.jobs.run.application import Application, Applications, Holder
+from deltamq.jobs.run.locks import DriverBusy, holder_of, known_shards, shard_lock
+from deltamq.jobs.run.registry import Facts, Job
+from deltamq.jobs.run.shards import JobShards
+from deltamq.mq.errors import Fenced, Unavailable
+from deltamq.tables.config import Config
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore, failing
 
 CONF = Config()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from jobs.setup import jars
-from jobs.setup.jars import DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup import jars
+from deltamq.jobs.setup.jars import DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
 
 
 def test_only_what_spark_does_not_ship_is_pinned() -> None:

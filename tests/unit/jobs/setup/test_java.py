@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup.java import JavaMissing, find_java
+from deltamq.jobs.setup.java import JavaMissing, find_java
 
 MODULES = "java.base@17\njdk.incubator.vector@17\n"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup import __main__ as setup
-from jobs.setup.native import SOURCES, build_library, find_compiler, is_built, library_path
+from deltamq.jobs.setup import __main__ as setup
+from deltamq.jobs.setup.native import SOURCES, build_library, find_compiler, is_built, library_path
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobs.setup import AVRO, DELTA, PROJECT_FOLDER, S3A
-from jobs.setup.sbom import _required_by, document, locked, shipped
+from deltamq.jobs.setup import AVRO, DELTA, PROJECT_FOLDER, S3A
+from deltamq.jobs.setup.sbom import _required_by, document, locked, shipped
 
 PROJECT = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LOCK = (PROJECT_FOLDER / "requirements.lock").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup import __main__ as setup
-from jobs.setup.jars import AVRO, DELTA, pinned_jars
+from deltamq.jobs.setup import __main__ as setup
+from deltamq.jobs.setup.jars import AVRO, DELTA, pinned_jars
 
 
 def test_a_project_that_is_set_up_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:

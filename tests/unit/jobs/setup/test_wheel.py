@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs.setup.jars import PROJECT_FOLDER
-from jobs.setup.wheel import BROUGHT, build
+from deltamq.jobs.setup.jars import PROJECT_FOLDER
+from deltamq.jobs.setup.wheel import BROUGHT, build
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
@@ -58,7 +58,7 @@ def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(target))
     subprocess.run([sys.executable, "-m", "pip", "install", *options, str(built[2])], check=True)
     code = (
-        "from importlib.metadata import distribution; from tables.config import load; import tables;"
+        "from importlib.metadata import distribution; from deltamq.tables.config import load; import tables;"
         "print(tables.__file__, load('databricks', environ={}).jobs.engine.value);"
         "print(distribution('deltamq').version, "
         "[one.value for one in distribution('deltamq').entry_points if one.name == 'deltamq-jobs'])"
@@ -69,5 +69,5 @@ def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert told.stdout.splitlines() == [
         f"{target}/tables/__init__.py spark",
-        "0.1.0+databricks ['jobs.submit.task:main']",
+        "0.1.0+databricks ['deltamq.jobs.submit.task:main']",
     ], told.stderr

@@ -8,20 +8,20 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
-from jobs.sink.columns import SinkColumns, check_schema
-from jobs.sink.manifest import Manifests, name_in_life
-from jobs.sink.place import SinkPlace, SinkSettings
-from jobs.sink.staging import StagedMessage
-from mq.meta import AnyEvent, Meta
-from mq.meta.moved_keys import moves_of
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.clock import SYSTEM_CLOCK, Clock
-from tables.log.paging import pages
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore, Store
+from deltamq.jobs.sink.batch import commit_staged, decoded, name_of, stage_rows
+from deltamq.jobs.sink.columns import SinkColumns, check_schema
+from deltamq.jobs.sink.manifest import Manifests, name_in_life
+from deltamq.jobs.sink.place import SinkPlace, SinkSettings
+from deltamq.jobs.sink.staging import StagedMessage
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.moved_keys import moves_of
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.clock import SYSTEM_CLOCK, Clock
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore, Store
 
 BROKERS = ("broker-a", "broker-b")
 KEYED = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from jobs.sink.columns import check_schema, pieces
-from jobs.sink.options import parse_sink_options
-from mq.errors import Refused
-from mq.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from tables.schema import HEADERS, INGEST_SCHEMA, TIME
-from tables.settings import Flush
+from deltamq.jobs.sink.columns import check_schema, pieces
+from deltamq.jobs.sink.options import parse_sink_options
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, TIME
+from deltamq.tables.settings import Flush
 
 _VALUE = T.StructField("value", T.BinaryType())
 

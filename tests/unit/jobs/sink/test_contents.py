@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sink.batch import decoded, stage_rows
-from jobs.sink.contents import content_sum
+from deltamq.jobs.sink.batch import decoded, stage_rows
+from deltamq.jobs.sink.contents import content_sum
 from tests.unit.jobs.sink.sinks import Sink, keyed
 
 ROWS = st.lists(

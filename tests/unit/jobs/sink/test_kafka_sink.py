@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from jobs.sink.routing import token_of
-from mq.partitioners import kafka_hash
-from tables.failpoints import FailpointHit, arm
+from deltamq.jobs.sink.routing import token_of
+from deltamq.mq.partitioners import kafka_hash
+from deltamq.tables.failpoints import FailpointHit, arm
 from tests.unit.jobs.sink.sinks import Sink
 
 KEYS = ["", "é", "订单-42", "🚚", *(f"key-{number}" for number in range(300))]

@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from api.wire.route_batch import route_messages
-from api.wire.rows import ArrowRows
-from jobs.sink.batch import stage_rows
-from jobs.sink.manifest import Manifests, planned, sweep_writes
-from jobs.sink.staging import INLINE_BYTES_MAX
-from mq.errors import Conflict, Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
-from mq.meta.brokers import Host, HostRegistered, RoleTaken
-from mq.meta.topics import decide_delete_topic
-from tables.failpoints import FailpointHit, arm
-from tables.log.fences import BROKER_FENCE
-from tables.log.paging import pages
-from tables.store.local import LocalStore
-from tables.store.store import MemoryStore
+from deltamq.api.wire.route_batch import route_messages
+from deltamq.api.wire.rows import ArrowRows
+from deltamq.jobs.sink.batch import stage_rows
+from deltamq.jobs.sink.manifest import Manifests, planned, sweep_writes
+from deltamq.jobs.sink.staging import INLINE_BYTES_MAX
+from deltamq.mq.errors import Conflict, Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
+from deltamq.mq.meta.brokers import Host, HostRegistered, RoleTaken
+from deltamq.mq.meta.topics import decide_delete_topic
+from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.log.fences import BROKER_FENCE
+from deltamq.tables.log.paging import pages
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import MemoryStore
 from tests.faults.crash_disk import CrashDisk, DiskStore, outcomes
 from tests.faulty_store import FaultyStore, failing
 from tests.set_clock import SetClock

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from jobs.sink.routing import token_of
-from mq.errors import NotFound, Unavailable, Unprocessable
-from mq.meta.static_events import MappingRemoved
-from mq.meta.static_topics import RemapMode
-from mq.partitioners import logical_partition
-from mq.static import queue_name
-from tables.failpoints import FailpointHit, arm
-from tables.log.paging import pages
-from tables.queue import Placement
+from deltamq.jobs.sink.routing import token_of
+from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
+from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.meta.static_topics import RemapMode
+from deltamq.mq.partitioners import logical_partition
+from deltamq.mq.static import queue_name
+from deltamq.tables.failpoints import FailpointHit, arm
+from deltamq.tables.log.paging import pages
+from deltamq.tables.queue import Placement
 from tests.set_clock import SetClock
 from tests.static_tables import StaticTables
 from tests.unit.jobs.sink.sinks import Sink, keyed

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobs.spark.application import WAITS_S, SparkApplication, SparkGone
-from jobs.spark.runner import SparkRunner
-from tables.config import Config
+from deltamq.jobs.spark.application import WAITS_S, SparkApplication, SparkGone
+from deltamq.jobs.spark.runner import SparkRunner
+from deltamq.tables.config import Config
 from tests.unit.jobs.run.test_schedule import NOW, _job
 
 

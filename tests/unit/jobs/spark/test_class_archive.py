@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup import java_path
-from jobs.spark.class_archive import archive_options, archive_path, remove_others
-from jobs.spark.jvm_options import jvm_options
+from deltamq.jobs.setup import java_path
+from deltamq.jobs.spark.class_archive import archive_options, archive_path, remove_others
+from deltamq.jobs.spark.jvm_options import jvm_options
 
 
 @pytest.fixture

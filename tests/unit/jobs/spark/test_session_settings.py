@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.setup.jars import DELTA, S3A, JarsUnusable, jars_folder, pinned_jars, wrong_jars
-from jobs.spark.masters import check_master, check_remote, is_local
-from jobs.spark.s3a import s3a_settings, task_environment
-from jobs.spark.session_settings import session_settings
-from mq.errors import Refused, Unavailable
-from tables.config import Config, load
+from deltamq.jobs.setup.jars import DELTA, S3A, JarsUnusable, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.spark.masters import check_master, check_remote, is_local
+from deltamq.jobs.spark.s3a import s3a_settings, task_environment
+from deltamq.jobs.spark.session_settings import session_settings
+from deltamq.mq.errors import Refused, Unavailable
+from deltamq.tables.config import Config, load
 from tests.free_ports import free_port
 
 

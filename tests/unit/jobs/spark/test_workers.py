@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.spark import workers
+from deltamq.jobs.spark import workers
 
 _RUNNER = """
 import os, socket, sys

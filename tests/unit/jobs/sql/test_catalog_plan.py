@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
+from deltamq.jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
 
 WAREHOUSE = "/data/it's; definition of a warehouse"
 NAMES = st.sampled_from("abcdef")

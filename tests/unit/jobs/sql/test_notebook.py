@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.sql.notebook import notebook_conf
+from deltamq.jobs.sql.notebook import notebook_conf
 
 
 class Widgets:

@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from jobs.spark.datasource import MessageSource
-from jobs.stream.reader import MessageStreamReader
+from deltamq.jobs.spark.datasource import MessageSource
+from deltamq.jobs.stream.reader import MessageStreamReader
 
 
 class Stream:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from jobs.sink.stream_run import StreamRun, check_claim
-from jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant, forget_claims
-from mq.errors import Unavailable
-from mq.jobs import CLAIMS_KEPT, StreamOffset, TopicOffset
-from mq.meta import Topic
-from tables.store.store import ListedFile, MemoryStore
+from deltamq.jobs.sink.stream_run import StreamRun, check_claim
+from deltamq.jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant, forget_claims
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.jobs import CLAIMS_KEPT, StreamOffset, TopicOffset
+from deltamq.mq.meta import Topic
+from deltamq.tables.store.store import ListedFile, MemoryStore
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.stream.driven import Stream
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobs.read.options import Mode, parse_options
-from jobs.stream.followed import FollowedTopics
-from tables.store.store import MemoryStore
+from deltamq.jobs.read.options import Mode, parse_options
+from deltamq.jobs.stream.followed import FollowedTopics
+from deltamq.tables.store.store import MemoryStore
 from tests.queue_tables import QueueTables
 from tests.set_clock import SetClock
 

@@ -7,14 +7,14 @@ import logging
 
 import pytest
 
-from mq.errors import Conflict, Refused
-from mq.meta.group import decide_delete_group, decide_reset_offsets
-from mq.meta.topics import Topic
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed
-from tables.paths import PartitionRef
-from tables.queue.recovery import recover_progress
-from tables.queue.refs import OFFSETS, system_ref
+from deltamq.mq.errors import Conflict, Refused
+from deltamq.mq.meta.group import decide_delete_group, decide_reset_offsets
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.recovery import recover_progress
+from deltamq.tables.queue.refs import OFFSETS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.stream.driven import Stream
 from tests.unit.jobs.warehouses import Filled

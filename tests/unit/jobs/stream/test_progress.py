@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jobs.stream.progress import BatchProgress, OffsetsBehind, ProgressListener, behind
-from mq.jobs.stream_offset import StreamOffset, TopicOffset
+from deltamq.jobs.stream.progress import BatchProgress, OffsetsBehind, ProgressListener, behind
+from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
 
 
 def _position(**offsets: int) -> dict[str, Any]:

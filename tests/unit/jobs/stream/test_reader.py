@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from jobs.stream.planner import StreamDataLost
-from mq.errors import Corrupt, NotFound, Refused
-from mq.meta.topics import Topic
+from deltamq.jobs.stream.planner import StreamDataLost
+from deltamq.mq.errors import Corrupt, NotFound, Refused
+from deltamq.mq.meta.topics import Topic
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.stream.driven import Stream
 

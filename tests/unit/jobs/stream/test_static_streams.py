@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from jobs.stream.planner import StreamDataLost
-from jobs.stream.progress import behind
-from mq.meta.access import OPEN, Access
-from mq.meta.access_changes import decide_broker_access
-from mq.meta.static_topics import RemapMode
-from mq.queue.checkpoint import LaneKey
-from mq.static.logical_queue import queue_name
-from tables.log.warehouse import Warehouse
-from tables.queue.recovery import recover_progress
+from deltamq.jobs.stream.planner import StreamDataLost
+from deltamq.jobs.stream.progress import behind
+from deltamq.mq.meta.access import OPEN, Access
+from deltamq.mq.meta.access_changes import decide_broker_access
+from deltamq.mq.meta.static_topics import RemapMode
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.recovery import recover_progress
 from tests.static_tables import TOPIC, StaticTables
 from tests.unit.jobs.stream.driven import Stream
 

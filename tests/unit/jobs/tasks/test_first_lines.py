@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.util import handle_worker_exception
 
-from jobs.tasks import errors_in_one_line, in_one_line, sentence_of
-from mq.errors import NotFound
+from deltamq.jobs.tasks import errors_in_one_line, in_one_line, sentence_of
+from deltamq.mq.errors import NotFound
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def _handed_on(error: Exception, *, lazily: bool) -> str:
 @pytest.mark.usefixtures("hidden")
 def test_spark_23_an_error_of_ours_is_handed_on_in_one_line(lazily: bool) -> None:
     said = _handed_on(NotFound("there is no topic 'a': create it"), lazily=lazily)
-    assert said == "mq.errors.NotFound: there is no topic 'a': create it\n"
+    assert said == "deltamq.mq.errors.NotFound: there is no topic 'a': create it\n"
 
 
 @pytest.mark.parametrize("lazily", [False, True])

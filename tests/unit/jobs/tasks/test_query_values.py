@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from jobs.tasks import query_values
-from jobs.tasks.query_values import READS, QueryId, agreed, agreed_rows, current_query, forget_queries
-from mq.errors import Refused, Unavailable, Unknown
-from tables.store.store import ListedFile, MemoryStore
+from deltamq.jobs.tasks import query_values
+from deltamq.jobs.tasks.query_values import READS, QueryId, agreed, agreed_rows, current_query, forget_queries
+from deltamq.mq.errors import Refused, Unavailable, Unknown
+from deltamq.tables.store.store import ListedFile, MemoryStore
 
 
 @pytest.fixture(autouse=True)

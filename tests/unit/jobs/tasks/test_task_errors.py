@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.tasks.task_errors import TaskError, as_text, error_in, errors_of_tasks
-from mq.errors import Corrupt, DeltaMQError, NotFound, Overloaded, Refused, Unknown
-from tables.log.paging import NotStored
+from deltamq.jobs.tasks.task_errors import TaskError, as_text, error_in, errors_of_tasks
+from deltamq.mq.errors import Corrupt, DeltaMQError, NotFound, Overloaded, Refused, Unknown
+from deltamq.tables.log.paging import NotStored
 
 AROUND = (
     'Job aborted: Task 3 failed 4 times\nTraceback (most recent call last):\n  File "worker.py"\n{}\n\n\tat org.Scala'
@@ -17,7 +17,7 @@ def told(error: Exception) -> str:
     """What a task says about it."""
     with pytest.raises(TaskError) as raised, as_text():
         raise error
-    return AROUND.format(f"jobs.tasks.task_errors.TaskError: {raised.value}")
+    return AROUND.format(f"deltamq.jobs.tasks.task_errors.TaskError: {raised.value}")
 
 
 @pytest.mark.parametrize(

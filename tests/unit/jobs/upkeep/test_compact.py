@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.tasks.warehouses import close_warehouses, warehouse_of
-from jobs.upkeep.chunks import chunks_of
-from jobs.upkeep.compact import CompactItem, PlanItem, compact, compact_ranges, plan_partitions
-from mq.errors import Corrupt
-from mq.limits import KIB
-from tables.config import Config, load
-from tables.ops.verification import Gravity, verify
-from tables.paths import PartitionRef, Space
+from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
+from deltamq.jobs.upkeep.chunks import chunks_of
+from deltamq.jobs.upkeep.compact import CompactItem, PlanItem, compact, compact_ranges, plan_partitions
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import KIB
+from deltamq.tables.config import Config, load
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.paths import PartitionRef, Space
 from tests.rows import all_bodies, batch, next_millisecond
 from tests.unit.jobs.warehouses import Filled
 

@@ -13,31 +13,40 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from jobs.run.registry import Facts
-from jobs.tasks.warehouses import close_warehouses
-from jobs.upkeep.retain import retain, retain_in_tasks
-from jobs.upkeep.runner import in_this_process
-from mq.errors import Corrupt
-from mq.limits import RETENTION_MS_DEFAULT
-from mq.meta.group import Group, decide_begin, decide_delete_group, decide_reset_offsets
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import Topic, decide_put_topic
-from mq.queue.checkpoint import LaneKey
-from mq.queue.dead_mark import Deleted, SentBack
-from mq.queue.delay_mark import Ended
-from mq.queue.progress import Committed, OffsetRecord, Start, StartKind
-from tables import failpoints
-from tables.log.batch import Batch
-from tables.log.fetch import FetchStatus
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.dead_marks import void_dead_marks_below
-from tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
-from tables.queue.metadata import META_PARTITION
-from tables.queue.records import rows_of_dead_marks, rows_of_offset_records
-from tables.queue.refs import DELAY, DELAY_MARKS, OFFSETS, dead_marks_ref, dead_ref, retry_ref, revive_ref, system_ref
-from tables.state.schema import POP_CHECKPOINTS
+from deltamq.jobs.run.registry import Facts
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.jobs.upkeep.retain import retain, retain_in_tasks
+from deltamq.jobs.upkeep.runner import in_this_process
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import RETENTION_MS_DEFAULT
+from deltamq.mq.meta.group import Group, decide_begin, decide_delete_group, decide_reset_offsets
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.dead_mark import Deleted, SentBack
+from deltamq.mq.queue.delay_mark import Ended
+from deltamq.mq.queue.progress import Committed, OffsetRecord, Start, StartKind
+from deltamq.tables import failpoints
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.dead_marks import void_dead_marks_below
+from deltamq.tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
+from deltamq.tables.queue.metadata import META_PARTITION
+from deltamq.tables.queue.records import rows_of_dead_marks, rows_of_offset_records
+from deltamq.tables.queue.refs import (
+    DELAY,
+    DELAY_MARKS,
+    OFFSETS,
+    dead_marks_ref,
+    dead_ref,
+    retry_ref,
+    revive_ref,
+    system_ref,
+)
+from deltamq.tables.state.schema import POP_CHECKPOINTS
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.registry import Facts
-from jobs.tasks.warehouses import close_warehouses
-from jobs.upkeep.retain import retain, retain_in_tasks
-from jobs.upkeep.runner import in_this_process
-from mq.errors import DeltaMQError
-from mq.limits import RETENTION_MS_DEFAULT
-from mq.meta.group import decide_delete_group
-from mq.meta.static_events import MappingRemoved
-from mq.meta.static_topics import static_faults
-from mq.queue import Start
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, OffsetRecord
-from tables import failpoints
-from tables.log.batch import Batch
-from tables.paths import Space
-from tables.queue.records import rows_of_offset_records
-from tables.queue.refs import OFFSETS, retry_ref, system_ref
+from deltamq.jobs.run.registry import Facts
+from deltamq.jobs.tasks.warehouses import close_warehouses
+from deltamq.jobs.upkeep.retain import retain, retain_in_tasks
+from deltamq.jobs.upkeep.runner import in_this_process
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.limits import RETENTION_MS_DEFAULT
+from deltamq.mq.meta.group import decide_delete_group
+from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.meta.static_topics import static_faults
+from deltamq.mq.queue import Start
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, OffsetRecord
+from deltamq.tables import failpoints
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.refs import OFFSETS, retry_ref, system_ref
 from tests.queue_tables import CLUSTER, QueueTables
 from tests.rows import batch
 from tests.static_tables import TOPIC, StaticTables

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobs.upkeep.verify import VerifyItem, verify_partitions
-from tables.paths import PartitionRef, Space
+from deltamq.jobs.upkeep.verify import VerifyItem, verify_partitions
+from deltamq.tables.paths import PartitionRef, Space
 from tests.unit.jobs.warehouses import Filled
 
 A, B = "orders@broker-a", "orders@broker-b"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.auth import AuthState, Credential, credential_of
-from mq.auth.changes import decide_put_principal, decide_remove_principal
-from mq.auth_limits import TOKEN_GROUPS_MAX
-from mq.errors import Refused
+from deltamq.mq.auth import AuthState, Credential, credential_of
+from deltamq.mq.auth.changes import decide_put_principal, decide_remove_principal
+from deltamq.mq.auth_limits import TOKEN_GROUPS_MAX
+from deltamq.mq.errors import Refused
 
 GOOD = {"sub": "reports", "exp": 1_000}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.auth.quota import Bucket, quota_of
-from mq.errors import Unprocessable
+from deltamq.mq.auth.quota import Bucket, quota_of
+from deltamq.mq.errors import Unprocessable
 
 
 @given(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.auth.rule import IMPLIED, VERBS, rule_of
-from mq.errors import Refused
+from deltamq.mq.auth.rule import IMPLIED, VERBS, rule_of
+from deltamq.mq.errors import Refused
 
 GOOD = {"principal": "reports", "effect": "allow", "resource": "topic", "pattern": "orders", "verbs": ["publish"]}
 

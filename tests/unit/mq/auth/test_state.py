@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from mq.auth.changes import (
+from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_enable_principal,
     decide_first_administrator,
@@ -23,12 +23,12 @@ from mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
-from mq.auth.decisions import Decisions
-from mq.auth.key import Key
-from mq.auth.principal import Principal
-from mq.auth.quota import Quota, quota_of
-from mq.auth.rule import VERBS, AccessRule, rule_of
-from mq.auth.state import (
+from deltamq.mq.auth.decisions import Decisions
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.quota import Quota, quota_of
+from deltamq.mq.auth.rule import VERBS, AccessRule, rule_of
+from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
     AuthEvent,
@@ -41,10 +41,10 @@ from mq.auth.state import (
     PrincipalRemoved,
     QuotaPut,
 )
-from mq.auth_limits import RULES_OF_PRINCIPAL_MAX
-from mq.errors import Conflict, NotFound, Refused
-from mq.meta.fold import Meta, event_from_json, event_to_json
-from mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.auth_limits import RULES_OF_PRINCIPAL_MAX
+from deltamq.mq.errors import Conflict, NotFound, Refused
+from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
+from deltamq.mq.meta.snapshot import MetaSnapshot
 
 
 def applied(state: AuthState, events: Sequence[AuthEvent]) -> AuthState:

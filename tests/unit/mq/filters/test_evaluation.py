@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.filters import Fields, evaluate, parse_filter
 from tests.filters import Witness, conditions, messages
 
 MESSAGE = Fields(

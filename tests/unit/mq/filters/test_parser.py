@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from mq.errors import Unprocessable
-from mq.filters import parse_filter
-from mq.filters.condition import (
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.filters import parse_filter
+from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
     Column,
@@ -24,8 +24,8 @@ from mq.filters.condition import (
     Text,
     Truth,
 )
-from mq.filters.like import Wildcard
-from mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
+from deltamq.mq.filters.like import Wildcard
+from deltamq.mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 from tests.filters import conditions, filter_text
 
 A, B = Header("a"), Header("b")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from mq.errors import NotFound, Unavailable, Unprocessable
-from mq.meta.access import OPEN, Access, AccessState, BrokerAccessPut, PartitionAccessPut
-from mq.meta.access_changes import (
+from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
+from deltamq.mq.meta.access import OPEN, Access, AccessState, BrokerAccessPut, PartitionAccessPut
+from deltamq.mq.meta.access_changes import (
     brokers_for_new,
     check_targets,
     decide_broker_access,
     decide_partition_access,
 )
-from mq.meta.brokers import Host, decide_register
-from mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
-from mq.meta.snapshot import MetaSnapshot
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_delete_topic, decide_put_topic
+from deltamq.mq.meta.brokers import Host, decide_register
+from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_delete_topic, decide_put_topic
 from tests.static_topics import StaticWorld
 
 CLOSED = Access(writable=False, reason="disk")

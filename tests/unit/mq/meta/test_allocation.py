@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.meta.allocation import STRATEGIES, Allocation, Strategy, allocate, moves, ring_load_max
+from deltamq.mq.meta.allocation import STRATEGIES, Allocation, Strategy, allocate, moves, ring_load_max
 
 EVEN: tuple[Strategy, ...] = ("sticky", "average", "circle")
 ALL: tuple[Strategy, ...] = (*EVEN, "consistent_hash")

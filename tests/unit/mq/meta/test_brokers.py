@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mq.errors import Corrupt, Fenced
-from mq.meta.brokers import (
+from deltamq.mq.errors import Corrupt, Fenced
+from deltamq.mq.meta.brokers import (
     META_ROLE,
     BrokerEvent,
     BrokersState,
@@ -22,8 +22,8 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.meta.fold import event_from_json, event_to_json
-from mq.meta.leases import LeaseWatch, OwnLease
+from deltamq.mq.meta.fold import event_from_json, event_to_json
+from deltamq.mq.meta.leases import LeaseWatch, OwnLease
 
 ONE = Host(id="one", address="http://a:1", brokers=("A",), renewal=0, load=0)
 TWO = Host(id="two", address="http://b:1", brokers=("B",), renewal=0, load=0)

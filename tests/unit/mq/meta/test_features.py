@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mq.errors import Unavailable
-from mq.meta import Meta, decide_upgrade, event_from_json, event_to_json, upgrade_of
-from mq.meta.features import KNOWN_FEATURES, FeatureOn, FeaturesState
-from mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.meta import Meta, decide_upgrade, event_from_json, event_to_json, upgrade_of
+from deltamq.mq.meta.features import KNOWN_FEATURES, FeatureOn, FeaturesState
+from deltamq.mq.meta.snapshot import MetaSnapshot
 
 ON = FeatureOn(name="signed-names", says="names are signed")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mq.errors import Conflict
-from mq.meta import (
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta import (
     GlobalCopy,
     StaticRequest,
     Topic,
@@ -18,7 +18,7 @@ from mq.meta import (
     decide_move,
     decide_settle,
 )
-from mq.static import GlobalQueues
+from deltamq.mq.static import GlobalQueues
 from tests.static_topics import TOPIC, StaticWorld
 
 CLUSTERS = ("east", "west")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mq.errors import Conflict, Corrupt, NotFound, Refused
-from mq.meta.fold import event_from_json, event_to_json
-from mq.meta.group import (
+from deltamq.mq.errors import Conflict, Corrupt, NotFound, Refused
+from deltamq.mq.meta.fold import event_from_json, event_to_json
+from deltamq.mq.meta.group import (
     NO_OFFSET,
     GroupBegan,
     GroupEvent,
@@ -17,9 +17,9 @@ from mq.meta.group import (
     decide_put_group,
     decide_reset_offsets,
 )
-from mq.meta.group_settings import GroupRequest, GroupSettings
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import Committed, Start, StartKind
+from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, Start, StartKind
 
 ORDERS_A = LaneKey("id-1", "billing", False, "orders@A")
 ORDERS_B = LaneKey("id-1", "billing", False, "orders@B")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Refused, Unprocessable
-from mq.meta.group_settings import GroupRequest, GroupSettings, InvisibleBounds
-from mq.queue.progress import Start, StartKind
-from mq.queue.retry import Fixed, Waits
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings, InvisibleBounds
+from deltamq.mq.queue.progress import Start, StartKind
+from deltamq.mq.queue.retry import Fixed, Waits
 from tests.unit.mq.queue.test_retry import policies
 
 settings_of_users = st.builds(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt
-from mq.meta.fold import event_from_json, event_to_json
-from mq.meta.moved_keys import (
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.fold import event_from_json, event_to_json
+from deltamq.mq.meta.moved_keys import (
     KeysMoved,
     Move,
     MovedKeys,
@@ -22,9 +22,9 @@ from mq.meta.moved_keys import (
     moves_between,
     moves_of,
 )
-from mq.meta.topic_settings import OrderStrategy, TopicRequest
-from mq.meta.topics import Event, MetaState, decide_put_topic
-from mq.routing import Route, expand, new_route
+from deltamq.mq.meta.topic_settings import OrderStrategy, TopicRequest
+from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
+from deltamq.mq.routing import Route, expand, new_route
 
 AB = ("A", "B")
 TWO = new_route("orders", 2, AB)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mq.errors import Conflict
-from mq.limits import LOGICAL_PARTITIONS
-from mq.meta.moved_keys import Blocked, Move, MovedKeys, first_blocked
+from deltamq.mq.errors import Conflict
+from deltamq.mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.meta.moved_keys import Blocked, Move, MovedKeys, first_blocked
 from tests.static_topics import StaticWorld
 
 LPS: Final = (0, 300, 511, 512, 700, 1_023)

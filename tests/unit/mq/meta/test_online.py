@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt
-from mq.meta.fold import event_from_json, event_to_json
-from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineEvent, Subscription
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.fold import event_from_json, event_to_json
+from deltamq.mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
+from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineEvent, Subscription
 
 ORDERS = TopicPartitions("id-1", ("orders@A", "orders@B"))
 EXPANDED = TopicPartitions("id-1", ("orders@A", "orders@B", "orders#1@A", "orders#2@B"))

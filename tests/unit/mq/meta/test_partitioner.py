@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mq.errors import Conflict, DeltaMQError, Unprocessable
-from mq.meta import Meta
-from mq.meta.global_topics import decide_create_global
-from mq.meta.moved_keys import moves_of
-from mq.meta.static_topics import StaticRequest, decide_put_static
-from mq.meta.topic_settings import TopicRequest, TopicSettings
-from mq.meta.topics import MetaState, decide_put_topic
+from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
+from deltamq.mq.meta import Meta
+from deltamq.mq.meta.global_topics import decide_create_global
+from deltamq.mq.meta.moved_keys import moves_of
+from deltamq.mq.meta.static_topics import StaticRequest, decide_put_static
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topics import MetaState, decide_put_topic
 from tests.static_topics import StaticWorld
 
 AB = ("A", "B")

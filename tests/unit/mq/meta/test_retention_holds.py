@@ -7,9 +7,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.meta.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
-from mq.meta.group_settings import GroupSettings
-from mq.meta.retention_holds import (
+from deltamq.mq.meta.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
+from deltamq.mq.meta.group_settings import GroupSettings
+from deltamq.mq.meta.retention_holds import (
     Dated,
     Hold,
     Lag,
@@ -21,9 +21,9 @@ from mq.meta.retention_holds import (
     progress_of,
     readers_of,
 )
-from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
-from mq.queue.checkpoint_state import CheckpointState
-from mq.queue.progress import Bounds, Committed, Delivered, Start, StartKind
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.progress import Bounds, Committed, Delivered, Start, StartKind
 
 DAY_US = 24 * 3600 * 1_000_000
 DAY_MS = DAY_US // 1_000

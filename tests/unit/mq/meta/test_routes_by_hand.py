@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Conflict, DeltaMQError
-from mq.limits import LOGICAL_PARTITIONS
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import MetaState, decide_put_topic
-from mq.routing import expand, expand_by_hand, new_route, route_by_hand
+from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.limits import LOGICAL_PARTITIONS
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import MetaState, decide_put_topic
+from deltamq.mq.routing import expand, expand_by_hand, new_route, route_by_hand
 
 BY_HAND = ("orders@A", "9f2c-uuid@B", "orders#x@A")
 

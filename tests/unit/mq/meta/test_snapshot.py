@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.auth.state import AuthState
-from mq.errors import Corrupt
-from mq.meta.access import Access, AccessState
-from mq.meta.brokers import (
+from deltamq.mq.auth.state import AuthState
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.meta.access import Access, AccessState
+from deltamq.mq.meta.brokers import (
     BrokersState,
     Host,
     Ownership,
@@ -24,17 +24,31 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.meta.fold import AnyEvent, Meta, event_from_json
-from mq.meta.group import Group, GroupsState, decide_begin, decide_delete_group, decide_put_group, decide_reset_offsets
-from mq.meta.group_settings import GroupRequest
-from mq.meta.moved_keys import Move, MovedKeys, decide_seal, moves_of
-from mq.meta.online import GroupOnline, OnlineState, TopicAllocation, TopicPartitions, decide_heartbeat, decide_scan
-from mq.meta.online_events import OnlineClient, Subscription
-from mq.meta.snapshot import MetaSnapshot
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import MetaState, StaticQueues, Topic, decide_delete_topic, decide_put_topic
-from mq.names import member_name
-from mq.queue.checkpoint import LaneKey
+from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json
+from deltamq.mq.meta.group import (
+    Group,
+    GroupsState,
+    decide_begin,
+    decide_delete_group,
+    decide_put_group,
+    decide_reset_offsets,
+)
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.moved_keys import Move, MovedKeys, decide_seal, moves_of
+from deltamq.mq.meta.online import (
+    GroupOnline,
+    OnlineState,
+    TopicAllocation,
+    TopicPartitions,
+    decide_heartbeat,
+    decide_scan,
+)
+from deltamq.mq.meta.online_events import OnlineClient, Subscription
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import MetaState, StaticQueues, Topic, decide_delete_topic, decide_put_topic
+from deltamq.mq.names import member_name
+from deltamq.mq.queue.checkpoint import LaneKey
 
 AB = ("A", "B")
 TOPICS, GROUPS, CLIENTS, HOSTS = ("orders", "refunds"), ("billing", "audit"), ("c1", "c2", "c3"), ("h1", "h2")

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mq.errors import Conflict, DeltaMQError, Refused, Unavailable, Unprocessable
-from mq.meta.brokers import decide_leave
-from mq.meta.moved_keys import KeysMoved
-from mq.meta.static_events import MappingPut, MappingRemoved
-from mq.meta.static_topics import static_faults
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
-from mq.static import UNDECIDED, Segment, TopicMappings
+from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unavailable, Unprocessable
+from deltamq.mq.meta.brokers import decide_leave
+from deltamq.mq.meta.moved_keys import KeysMoved
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
+from deltamq.mq.meta.static_topics import static_faults
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
+from deltamq.mq.static import UNDECIDED, Segment, TopicMappings
 from tests.static_topics import StaticWorld
 
 AB = ("A", "B")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
-from mq.meta.fold import event_from_json, event_to_json
-from mq.meta.topic_settings import TopicRequest, TopicSettings
-from mq.meta.topics import (
+from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
+from deltamq.mq.meta.fold import event_from_json, event_to_json
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topics import (
     Event,
     MetaState,
     Topic,
@@ -20,7 +20,7 @@ from mq.meta.topics import (
     decide_delete_topic,
     decide_put_topic,
 )
-from mq.routing import default_route, new_route
+from deltamq.mq.routing import default_route, new_route
 
 AB = ("A", "B")
 

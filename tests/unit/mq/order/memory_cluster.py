@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from mq.errors import Conflict, Fenced, Unavailable
-from mq.meta.brokers import (
+from deltamq.mq.errors import Conflict, Fenced, Unavailable
+from deltamq.mq.meta.brokers import (
     META_ROLE,
     BrokersState,
     Host,
@@ -30,15 +30,15 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.meta.leases import LeaseWatch, OwnLease
-from mq.meta.moved_keys import KeysMoved, MovedKeys, MoveSealed, decide_seal, first_blocked, moves_between
-from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from mq.meta.online_events import Allocated, ClientGone, ClientPut, Subscription
-from mq.names import broker_of
-from mq.order.authorization import Authorizations
-from mq.order.pull_lock import PullLocks
-from mq.queue.checkpoint import LaneKey
-from mq.routing import Route, expand, new_route
+from deltamq.mq.meta.leases import LeaseWatch, OwnLease
+from deltamq.mq.meta.moved_keys import KeysMoved, MovedKeys, MoveSealed, decide_seal, first_blocked, moves_between
+from deltamq.mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
+from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, Subscription
+from deltamq.mq.names import broker_of
+from deltamq.mq.order.authorization import Authorizations
+from deltamq.mq.order.pull_lock import PullLocks
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.routing import Route, expand, new_route
 
 __all__ = [
     "GROUP",

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mq.errors import Conflict, Unavailable
-from mq.meta.brokers import META_ROLE
-from mq.names import broker_of
-from mq.order.authorization import Authorization
-from mq.order.orderly import (
+from deltamq.mq.errors import Conflict, Unavailable
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.names import broker_of
+from deltamq.mq.order.authorization import Authorization
+from deltamq.mq.order.orderly import (
     Fetch,
     OnFailure,
     OrderlyRun,
@@ -25,8 +25,8 @@ from mq.order.orderly import (
     Verdict,
     Yield,
 )
-from mq.order.pull_lock import ClientLock
-from mq.order_limits import HEARTBEAT_MS
+from deltamq.mq.order.pull_lock import ClientLock
+from deltamq.mq.order_limits import HEARTBEAT_MS
 from tests.unit.mq.order.memory_cluster import Answer, Clock, KeyedMessage, MemoryCluster, MemoryHost
 
 __all__ = ["MemoryClient", "Work"]

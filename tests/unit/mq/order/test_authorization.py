@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.meta.leases import OwnLease
-from mq.meta.online import Member
-from mq.order.authorization import Authorization, Authorizations
+from deltamq.mq.meta.leases import OwnLease
+from deltamq.mq.meta.online import Member
+from deltamq.mq.order.authorization import Authorization, Authorizations
 
 A, B = Member("billing", "a", 1), Member("billing", "b", 2)
 LEASE = OwnLease(1_000_000)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.order import (
+from deltamq.mq.order import (
     Authorization,
     Busy,
     ClientLock,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.order.authorization import Authorization
-from mq.order.orderly import (
+from deltamq.mq.order.authorization import Authorization
+from deltamq.mq.order.orderly import (
     Fetch,
     MoveAway,
     OnFailure,
@@ -24,7 +24,7 @@ from mq.order.orderly import (
     Yield,
     suspend_ms,
 )
-from mq.order.pull_lock import ClientLock
+from deltamq.mq.order.pull_lock import ClientLock
 
 FOREVER = 10**9
 SUCCESS, SUSPEND = Verdict.SUCCESS, Verdict.SUSPEND

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from mq.errors import Conflict
-from mq.meta.online import Seat
-from mq.meta.online_events import OnlineClient
-from mq.order.pull_lock import ClientLock, PullLocks
-from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
-from mq.queue.checkpoint import LaneKey
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta.online import Seat
+from deltamq.mq.meta.online_events import OnlineClient
+from deltamq.mq.order.pull_lock import ClientLock, PullLocks
+from deltamq.mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
+from deltamq.mq.queue.checkpoint import LaneKey
 
 LANE = LaneKey("id-1", "billing", False, "orders@A")
 OTHER = LaneKey("id-1", "billing", False, "orders@B")

@@ -10,14 +10,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Conflict
-from mq.queue.buffer import Buffer
-from mq.queue.buffer_decisions import BufferSettings, StoreCheckpoint
-from mq.queue.checkpoint import CheckpointKey, Pop, Span, indexes, spans_of
-from mq.queue.checkpoint_state import CheckpointState, fold
-from mq.queue.lane import HeldState
-from mq.queue.progress import Committed
-from mq.queue.revive_record import Ack, Record
+from deltamq.mq.errors import Conflict
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.buffer_decisions import BufferSettings, StoreCheckpoint
+from deltamq.mq.queue.checkpoint import CheckpointKey, Pop, Span, indexes, spans_of
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.lane import HeldState
+from deltamq.mq.queue.progress import Committed
+from deltamq.mq.queue.revive_record import Ack, Record
 from tests.unit.mq.queue.test_buffer import KEY, pop_of
 
 LIMITS = BufferSettings(checkpoints_max=6, partition_checkpoints_max=4)

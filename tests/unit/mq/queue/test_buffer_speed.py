@@ -10,11 +10,11 @@ import tracemalloc
 
 import pytest
 
-from mq.queue.buffer import Buffer
-from mq.queue.buffer_decisions import BufferSettings
-from mq.queue.checkpoint import LaneKey, Pop, spans_of
-from mq.queue.handle import HandleKeys, mint, open_handles
-from mq.queue.progress import Committed
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.buffer_decisions import BufferSettings
+from deltamq.mq.queue.checkpoint import LaneKey, Pop, spans_of
+from deltamq.mq.queue.handle import HandleKeys, mint, open_handles
+from deltamq.mq.queue.progress import Committed
 
 KEY = LaneKey("topic-1", "billing", False, "orders@broker-a")
 KEYS = HandleKeys(current=1, secrets={1: b"s" * 32})

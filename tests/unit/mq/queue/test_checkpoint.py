@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span, indexes, spans_of
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span, indexes, spans_of
 
 POP = Pop(
     topic="orders",

@@ -8,9 +8,9 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.queue.checkpoint import Checkpoint, Span
-from mq.queue.checkpoint_state import CheckpointState, fold
-from mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue.checkpoint import Checkpoint, Span
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.revive_record import Ack, Done, Record
 from tests.unit.mq.queue.test_checkpoint import POP
 
 CHECKPOINT = Checkpoint(pop=POP, span=Span(7, 4))

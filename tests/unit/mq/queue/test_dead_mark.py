@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt
-from mq.queue.dead_mark import DeadMark, Deleted, LetterMarks, SentBack, dead_mark_from_json, dead_mark_to_json
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.dead_mark import DeadMark, Deleted, LetterMarks, SentBack, dead_mark_from_json, dead_mark_to_json
 
 END = 30
 ranges = st.lists(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Conflict, Unknown, Unprocessable
-from mq.limits import DELAY_MS_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT
-from mq.producer import Part, ProducerWindow
-from mq.queue.delay import (
+from deltamq.mq.errors import Conflict, Unknown, Unprocessable
+from deltamq.mq.limits import DELAY_MS_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT
+from deltamq.mq.producer import Part, ProducerWindow
+from deltamq.mq.queue.delay import (
     Delayed,
     Drop,
     DropReason,

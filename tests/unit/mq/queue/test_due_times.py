@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.queue.due_times import DueTimes
+from deltamq.mq.queue.due_times import DueTimes
 
 times = st.lists(st.integers(0, 5_000), max_size=40)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Conflict, Refused
-from mq.queue.checkpoint import Checkpoint, Pop, Span, spans_of
-from mq.queue.handle import (
+from deltamq.mq.errors import Conflict, Refused
+from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Span, spans_of
+from deltamq.mq.queue.handle import (
     Handle,
     HandleKeys,
     check_live,

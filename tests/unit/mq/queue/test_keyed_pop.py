@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Conflict
-from mq.queue.keyed_pop import KeyedPop
-from mq.queue.ordered_pop import Delivery, OrderedPop
-from mq.queue.progress import Committed, Delivered
+from deltamq.mq.errors import Conflict
+from deltamq.mq.queue.keyed_pop import KeyedPop
+from deltamq.mq.queue.ordered_pop import Delivery, OrderedPop
+from deltamq.mq.queue.progress import Committed, Delivered
 
 MINUTE = 60_000
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Conflict
-from mq.queue.checkpoint import LaneKey
-from mq.queue.keyed_pop import KeyedPop
-from mq.queue.ordered_pop import Delivery, OrderedLane, OrderedPop, PopTurn, dead_producer_id
-from mq.queue.progress import Committed, Delivered
+from deltamq.mq.errors import Conflict
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.keyed_pop import KeyedPop
+from deltamq.mq.queue.ordered_pop import Delivery, OrderedLane, OrderedPop, PopTurn, dead_producer_id
+from deltamq.mq.queue.progress import Committed, Delivered
 
 MINUTE = 60_000
 

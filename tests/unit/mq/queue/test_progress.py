@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt, Refused, Unprocessable
-from mq.offset_ranges import OffsetRanges
-from mq.queue.checkpoint import LaneKey
-from mq.queue.progress import (
+from deltamq.mq.errors import Corrupt, Refused, Unprocessable
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import (
     Bounds,
     CommitNote,
     Committed,

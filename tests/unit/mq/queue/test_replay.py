@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT
-from mq.queue.replay import Replay
+from deltamq.mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT
+from deltamq.mq.queue.replay import Replay
 
 replays = st.builds(
     Replay,

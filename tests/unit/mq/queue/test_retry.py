@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Refused, Unprocessable
-from mq.queue.retry import (
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.queue.retry import (
     DEFAULT_WAITS_MS,
     Again,
     Dead,
@@ -25,7 +25,7 @@ from mq.queue.retry import (
     with_reason,
     without_reason,
 )
-from mq.queue.retry_topic import DeadLetterTopic, RetryTopic
+from deltamq.mq.queue.retry_topic import DeadLetterTopic, RetryTopic
 
 HOUR = 3_600_000
 waits = st.integers(0, 12 * HOUR)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
-from mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes
-from mq.queue.checkpoint_state import CheckpointState, fold
-from mq.queue.revive import (
+from deltamq.mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.revive import (
     Copy,
     DeadLetter,
     Decision,
@@ -33,7 +33,7 @@ from mq.queue.revive import (
     settle,
     stored_bits,
 )
-from mq.queue.revive_record import Ack, Done
+from deltamq.mq.queue.revive_record import Ack, Done
 from tests.unit.mq.checkpoints import checkpoints, keys
 from tests.unit.mq.queue.test_checkpoint import POP
 

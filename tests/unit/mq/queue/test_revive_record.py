@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt
-from mq.queue.checkpoint import Checkpoint, Pop, Replaced, Span
-from mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Replaced, Span
+from deltamq.mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
 from tests.unit.mq.checkpoints import checkpoints, keys
 from tests.unit.mq.queue.test_checkpoint import FILTERED, POP
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.static import (
+from deltamq.mq.static import (
     UNDECIDED,
     GlobalQueues,
     LogicalQueue,
@@ -19,7 +19,7 @@ from mq.static import (
     is_queue_name,
     queue_name,
 )
-from mq.static.global_queues import GlobalPlace
+from deltamq.mq.static.global_queues import GlobalPlace
 
 CLUSTERS = ("east", "west", "north")
 

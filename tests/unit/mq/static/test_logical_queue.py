@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Unavailable
-from mq.static import UNDECIDED, LogicalQueue, Segment
-from mq.static.jump import jump_above
-from mq.static.logical_queue import is_queue_name, queue_index, queue_name
-from mq.static.reading import next_after, place_of
+from deltamq.mq.errors import Unavailable
+from deltamq.mq.static import UNDECIDED, LogicalQueue, Segment
+from deltamq.mq.static.jump import jump_above
+from deltamq.mq.static.logical_queue import is_queue_name, queue_index, queue_name
+from deltamq.mq.static.reading import next_after, place_of
 
 
 def segment(gen: int, logic: int, end: int = UNDECIDED) -> Segment:

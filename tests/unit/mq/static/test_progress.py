@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.static.logical_queue import LogicalQueue
-from mq.static.progress import (
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.progress import (
     SegmentOffsets,
     commit_steps,
     committed_offset,
@@ -16,7 +16,7 @@ from mq.static.progress import (
     position_of,
     reset_steps,
 )
-from mq.static.segment import UNDECIDED, Segment
+from deltamq.mq.static.segment import UNDECIDED, Segment
 
 
 def segment(gen: int, logic_offset: int, end_offset: int = UNDECIDED) -> Segment:

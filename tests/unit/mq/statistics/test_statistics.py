@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt
-from mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord, sums_of
-from mq.statistics.minutes import KEPT_MINUTES, Minutes
-from mq.statistics.pulled import Pulled
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord, sums_of
+from deltamq.mq.statistics.minutes import KEPT_MINUTES, Minutes
+from deltamq.mq.statistics.pulled import Pulled
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000 - 1_700_000_000_000 % MINUTE

@@ -6,14 +6,14 @@ import textwrap
 
 import pytest
 
-from mq.errors import Conflict, NotFound, Refused, Unprocessable
-from mq.meta.group_settings import InvisibleBounds
-from mq.queue.progress import Start, StartKind
-from mq.queue.revive import LostReason
-from mq.testing import queue as memory
-from mq.testing.broker import Popped
-from mq.testing.log import Origin
-from mq.testing.queue import MemoryQueue
+from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
+from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.queue.progress import Start, StartKind
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.testing import queue as memory
+from deltamq.mq.testing.broker import Popped
+from deltamq.mq.testing.log import Origin
+from deltamq.mq.testing.queue import MemoryQueue
 
 SETTLED = 61_000
 

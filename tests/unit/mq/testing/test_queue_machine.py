@@ -14,17 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mq.errors import Conflict
-from mq.meta.group_settings import InvisibleBounds
-from mq.offset_ranges import OffsetRanges
-from mq.queue.buffer_decisions import BufferSettings
-from mq.queue.checkpoint_state import CheckpointState
-from mq.queue.handle import HandleKeys, open_handle
-from mq.queue.progress import Start
-from mq.queue.retry_topic import retry_lane
-from mq.queue.revive import stored_bits
-from mq.testing.broker import Popped
-from mq.testing.queue import MemoryQueue
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.offset_ranges import OffsetRanges
+from deltamq.mq.queue.buffer_decisions import BufferSettings
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.handle import HandleKeys, open_handle
+from deltamq.mq.queue.progress import Start
+from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.revive import stored_bits
+from deltamq.mq.testing.broker import Popped
+from deltamq.mq.testing.queue import MemoryQueue
 
 GROUPS = {"free": False, "line": True, "keys": "key"}
 TOPIC = "orders"

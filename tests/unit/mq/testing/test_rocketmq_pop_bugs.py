@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from mq.errors import Conflict
-from mq.meta.group_settings import InvisibleBounds
-from mq.queue.buffer import Buffer
-from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span, spans_of
-from mq.queue.checkpoint_state import fold
-from mq.queue.progress import Committed, Start
-from mq.queue.revive import due
-from mq.queue.revive_record import Ack, Done, Record
-from mq.testing.broker import Popped
-from mq.testing.queue import MemoryQueue
+from deltamq.mq.errors import Conflict
+from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span, spans_of
+from deltamq.mq.queue.checkpoint_state import fold
+from deltamq.mq.queue.progress import Committed, Start
+from deltamq.mq.queue.revive import due
+from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.testing.broker import Popped
+from deltamq.mq.testing.queue import MemoryQueue
 
 SETTLED = 61_000
 PARTITION = "orders@memory"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from mq.errors import Corrupt
-from mq.producer import Part
-from tables.delta.actions import (
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.producer import Part
+from deltamq.tables.delta.actions import (
     Commit,
     DataFile,
     NewCommit,
@@ -19,8 +19,8 @@ from tables.delta.actions import (
     encode_rewrite,
     parse_commit,
 )
-from tables.delta.foreign import ForeignCommit
-from tables.delta.protocol import MESSAGE_PROTOCOL
+from deltamq.tables.delta.foreign import ForeignCommit
+from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL
 
 TABLE = "2f1c0d5e-table"
 FILE = DataFile(
@@ -220,7 +220,7 @@ def test_a_checksum_that_stands_elsewhere_in_the_commit_confuses_nobody() -> Non
     ],
 )
 def test_rely_4_offsets_that_do_not_hold_the_records_are_corrupt(stats: str) -> None:
-    from tables.delta.actions import data_file
+    from deltamq.tables.delta.actions import data_file
 
     with pytest.raises(Corrupt):
         data_file("f.parquet", 1, 1, stats, {"mq.crc": "0", "mq.append_us": "1,2"})

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.errors import Corrupt, Unavailable, Unknown
-from tables.log.bounds import LogBounds
-from tables.log.log import PartitionLog
-from tables.settings import Flush
-from tables.store.store import MemoryStore, NotDurable
+from deltamq.mq.errors import Corrupt, Unavailable, Unknown
+from deltamq.tables.log.bounds import LogBounds
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import MemoryStore, NotDurable
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock
@@ -331,8 +331,8 @@ def test_rely_4_a_damaged_commit_of_another_writer_stops_the_partition(files: Me
 
 
 def test_rely_4_other_partitions_go_on_when_one_stops(files: MemoryStore) -> None:
-    from tables.log.warehouse import Warehouse
-    from tables.paths import PartitionRef, Space
+    from deltamq.tables.log.warehouse import Warehouse
+    from deltamq.tables.paths import PartitionRef, Space
 
     other = PartitionRef(Space.TOPICS, "orders", "orders@broker-b")
     writer, reader = Warehouse.open("", store=files), Warehouse.open("", store=files)

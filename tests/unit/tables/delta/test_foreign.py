@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mq.errors import Corrupt
-from tables.delta.actions import encode_fence, encode_guard, parse_commit
-from tables.delta.foreign import ForeignCommit, check_metadata
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.actions import encode_fence, encode_guard, parse_commit
+from deltamq.tables.delta.foreign import ForeignCommit, check_metadata
 
 TABLE = "an-id"
 INFO = {

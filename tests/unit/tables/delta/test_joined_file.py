@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt
-from mq.limits import MIB
-from mq.producer import Part
-from tables.delta.encode import Encoded, encode_file, footer_start
-from tables.delta.joined_file import join_files
-from tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
-from tables.delta.moved_groups import read_footer
-from tables.delta.reader import FileReader, RowCache
-from tables.delta.stamped import RowsPart, Stamped
-from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import MIB
+from deltamq.mq.producer import Part
+from deltamq.tables.delta.encode import Encoded, encode_file, footer_start
+from deltamq.tables.delta.joined_file import join_files
+from deltamq.tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
+from deltamq.tables.delta.moved_groups import read_footer
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.stamped import RowsPart, Stamped
+from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
+from deltamq.tables.store.store import MemoryStore
 
 GROUP = 16
 BORN = datetime.datetime(2024, 2, 29, 12, 34, 56, 789012, tzinfo=datetime.UTC)

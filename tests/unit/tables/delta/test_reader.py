@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mq.errors import Corrupt
-from mq.producer import Part
-from tables.delta.actions import DataFile
-from tables.delta.encode import Encoded, encode_file
-from tables.delta.reader import FileReader, RowCache
-from tables.delta.stamped import RowsPart, Stamped
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.producer import Part
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.encode import Encoded, encode_file
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.stamped import RowsPart, Stamped
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import numbered_bodies, rows
 

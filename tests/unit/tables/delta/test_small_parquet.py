@@ -12,13 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.setup.native import find_compiler
-from mq.producer import Part
-from tables.delta.encode import PARTS_KEY, encode_file, encode_stamped
-from tables.delta.native_parquet import Leaves, WrittenFile, native_writer
-from tables.delta.small_parquet import SMALL_FILE_ROWS_MAX, encode_few_rows, encode_in_pieces, leaves_of, native_shape
-from tables.delta.stamped import ProducerStamp, RowsPart, Stamped, table_of
-from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
+from deltamq.jobs.setup.native import find_compiler
+from deltamq.mq.producer import Part
+from deltamq.tables.delta.encode import PARTS_KEY, encode_file, encode_stamped
+from deltamq.tables.delta.native_parquet import Leaves, WrittenFile, native_writer
+from deltamq.tables.delta.small_parquet import (
+    SMALL_FILE_ROWS_MAX,
+    encode_few_rows,
+    encode_in_pieces,
+    leaves_of,
+    native_shape,
+)
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped, table_of
+from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 
 _APPEND_US = 1_700_000_000_123_000
 _BYTES_MAX = 1 << 20

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from mq.errors import Corrupt
-from tables.delta.checkpoint import read_checkpoint, write_checkpoint
-from tables.delta.snapshot import CommitLost, PartitionNotFound, load
-from tables.log.log import PartitionLog
-from tables.store.store import ListedFile, MemoryStore, Store
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.delta.checkpoint import read_checkpoint, write_checkpoint
+from deltamq.tables.delta.snapshot import CommitLost, PartitionNotFound, load
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.store.store import ListedFile, MemoryStore, Store
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock

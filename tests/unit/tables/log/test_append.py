@@ -7,15 +7,15 @@ import threading
 import pyarrow as pa
 import pytest
 
-from mq.errors import OffsetMismatch, StorageFull, Unavailable
-from mq.limits import OFFSET_MAX, PRODUCER_REQUESTS_KEPT
-from tables.delta.snapshot import PartitionNotFound
-from tables.delta.stamped import ProducerStamp
-from tables.log.batch import Appended, Batch
-from tables.log.bounds import LogBounds
-from tables.log.warehouse import Warehouse
-from tables.settings import Flush
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import OffsetMismatch, StorageFull, Unavailable
+from deltamq.mq.limits import OFFSET_MAX, PRODUCER_REQUESTS_KEPT
+from deltamq.tables.delta.snapshot import PartitionNotFound
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Appended, Batch
+from deltamq.tables.log.bounds import LogBounds
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, all_rows, batch, numbered_bodies, rows
 from tests.set_clock import SetClock
@@ -277,7 +277,7 @@ def test_a_partition_that_was_not_made_is_not_found(files: MemoryStore, clock: S
 
 def test_rely_4_a_table_whose_log_is_gone_is_not_made_anew(files: MemoryStore, open_log: OpenLog) -> None:
     """Made again, it would number from 0 again."""
-    from mq.errors import Corrupt
+    from deltamq.mq.errors import Corrupt
 
     open_log().append([batch(b"a")])
     files.delete_tree(f"{REF.folder}/_delta_log")
@@ -286,8 +286,8 @@ def test_rely_4_a_table_whose_log_is_gone_is_not_made_anew(files: MemoryStore, o
 
 
 def test_rely_4_a_log_of_another_partition_is_not_believed(files: MemoryStore, open_log: OpenLog) -> None:
-    from mq.errors import Corrupt
-    from tables.paths import PartitionRef, Space
+    from deltamq.mq.errors import Corrupt
+    from deltamq.tables.paths import PartitionRef, Space
 
     open_log().append([batch(b"a")])
     other = PartitionRef(Space.TOPICS, "orders", "orders#1@broker-a")

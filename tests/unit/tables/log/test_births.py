@@ -8,13 +8,13 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tables.log.batch import Batch
-from tables.log.log import PartitionLog
-from tables.log.reader import Born
-from tables.log.warehouse import Warehouse
-from tables.schema import TIME
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.reader import Born
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.schema import TIME
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF
 from tests.unit.tables.conftest import OpenLog

@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from mq.errors import Fenced, Unknown
-from tables.log.fences import ANY_EPOCH, RESET_FENCE
-from tables.log.log import PartitionLog
-from tables.settings import Flush
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Fenced, Unknown
+from deltamq.tables.log.fences import ANY_EPOCH, RESET_FENCE
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.clock import Clock
-from tables.delta.snapshot import PartitionNotFound, log_versions
-from tables.log.batch import Batch
-from tables.log.follow import LogFollower
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaFollower, MetaLog
-from tables.settings import LogSettings
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.clock import Clock
+from deltamq.tables.delta.snapshot import PartitionNotFound, log_versions
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.follow import LogFollower
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.metadata import MetaFollower, MetaLog
+from deltamq.tables.settings import LogSettings
 from tests.rows import rows
 from tests.set_clock import SetClock
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.verification import Gravity, verify
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock

@@ -22,13 +22,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mq.errors import Fenced, OffsetMismatch, Unknown
-from tables.delta.actions import DataFile
-from tables.log.fetch import FetchStatus
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import Flush, LogSettings
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Fenced, OffsetMismatch, Unknown
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import Flush, LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Unavailable
-from tables.log.log import PartitionLog
-from tables.log.point_reads import TooMuch, pick
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import TooMuch, pick
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, batch
 

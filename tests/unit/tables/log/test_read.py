@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from mq.errors import Corrupt, Unavailable
-from tables.delta.native_parquet import native_writer
-from tables.log.batch import Batch
-from tables.log.fetch import FetchStatus, weight_of, weights_of
-from tables.log.log import PartitionLog
-from tables.schema import HEADERS, MESSAGE_SCHEMA
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt, Unavailable
+from deltamq.tables.delta.native_parquet import native_writer
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fetch import FetchStatus, weight_of, weights_of
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tables.delta.actions import DataFile
-from tables.log.rollup import RUN_FACTOR, final_end, plan_rollup
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.log.rollup import RUN_FACTOR, final_end, plan_rollup
 
 
 def files_of(sizes: Sequence[tuple[int, int]]) -> list[DataFile]:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.errors import Unknown
-from tables.delta.snapshot import load
-from tables.log.log import PartitionLog
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Unknown
+from deltamq.tables.delta.snapshot import load
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock
@@ -157,8 +157,8 @@ def test_a_clock_that_is_read_late_makes_no_version_younger(
                 others()
             return clock.boot_ms()
 
-    from tables.log.warehouse import Warehouse
-    from tables.settings import LogSettings
+    from deltamq.tables.log.warehouse import Warehouse
+    from deltamq.tables.settings import LogSettings
 
     for wake_at in range(1, 12):
         sleepy = SleepyClock()

@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tables.delta.stamped import RowsPart, Stamped
-from tables.log.fetch import weight_of
-from tables.log.tail import Tail, TailBudget
+from deltamq.tables.delta.stamped import RowsPart, Stamped
+from deltamq.tables.log.fetch import weight_of
+from deltamq.tables.log.tail import Tail, TailBudget
 
 
 def rows(start: int, count: int, size: int = 8) -> Stamped:

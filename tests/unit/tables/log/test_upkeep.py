@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mq.errors import Corrupt, StorageFull, Unavailable
-from mq.limits import KIB, MIB
-from tables.delta.checkpoint import checkpoint_name, read_checkpoint
-from tables.delta.large_file import GROUP_BYTES_MAX
-from tables.delta.snapshot import load, log_versions
-from tables.log.bounds import LogBounds
-from tables.log.log import PartitionLog
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt, StorageFull, Unavailable
+from deltamq.mq.limits import KIB, MIB
+from deltamq.tables.delta.checkpoint import checkpoint_name, read_checkpoint
+from deltamq.tables.delta.large_file import GROUP_BYTES_MAX
+from deltamq.tables.delta.snapshot import load, log_versions
+from deltamq.tables.log.bounds import LogBounds
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.rows import REF, batch, numbered_bodies
 from tests.set_clock import SetClock
 from tests.unit.tables.ops.damage import OTHER, OpenWarehouse

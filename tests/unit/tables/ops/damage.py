@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tables.log.warehouse import Warehouse
-from tables.ops.verification import Finding, Gravity
-from tables.paths import PartitionRef, Space
-from tables.store.store import MemoryStore
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.verification import Finding, Gravity
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.store.store import MemoryStore
 from tests.rows import REF
 
 __all__ = ["LOG", "OTHER", "OpenWarehouse", "checkpoint_key", "commit_key", "flip", "own_checkpoint_key", "wrong"]

@@ -8,9 +8,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.limits import MIB
-from tables.delta.actions import DataFile
-from tables.ops.compaction_plan import TAIL_FILES_MAX, CompactionTargets, plan_compaction
+from deltamq.mq.limits import MIB
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.ops.compaction_plan import TAIL_FILES_MAX, CompactionTargets, plan_compaction
 from tests.unit.tables.log.test_rollup import files_of
 
 TARGET = CompactionTargets(bytes=1_000, tail_bytes=60)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.errors import Corrupt, Unknown
-from tables.delta.snapshot import load
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.compaction_plan import CompactionTargets, plan_compaction
-from tables.ops.compactor import Compacted, Compactor
-from tables.ops.verification import Gravity, verify
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt, Unknown
+from deltamq.tables.delta.snapshot import load
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.compaction_plan import CompactionTargets, plan_compaction
+from deltamq.tables.ops.compactor import Compacted, Compactor
+from deltamq.tables.ops.verification import Gravity, verify
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, all_rows, batch, numbered_bodies
 from tests.set_clock import SetClock

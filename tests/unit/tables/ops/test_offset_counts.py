@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mq.errors import Corrupt
-from tables.ops.offset_counts import Count, count_offsets, finding_of
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.ops.offset_counts import Count, count_offsets, finding_of
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, batch
 from tests.set_clock import SetClock

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mq.errors import Corrupt
-from tables.log.log import PartitionLog
-from tables.ops.repairs import RepairKind, find_repair, repair
-from tables.ops.verification import verify
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import verify
+from deltamq.tables.store.store import MemoryStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.unit.tables.ops.damage import OpenWarehouse, commit_key, flip, wrong
 

@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from mq.errors import Corrupt, Unavailable, Unprocessable
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.repairs import Repair, RepairKind, find_repair, repair
-from tables.ops.verification import verify
-from tables.paths import PartitionRef, Space
-from tables.settings import Flush
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Corrupt, Unavailable, Unprocessable
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.repairs import Repair, RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import verify
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock

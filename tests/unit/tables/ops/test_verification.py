@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.errors import Unavailable
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.ops.repairs import RepairKind, find_repair, repair
-from tables.ops.verification import Finding, Gravity, damaged, inspect, verify
-from tables.paths import PartitionRef, Space
-from tables.queue.refs import DELAY, dead_ref, retry_ref, revive_ref, system_ref
-from tables.settings import Flush
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import Finding, Gravity, damaged, inspect, verify
+from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.refs import DELAY, dead_ref, retry_ref, revive_ref, system_ref
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.set_clock import SetClock
@@ -186,7 +186,7 @@ def test_a_log_that_does_not_add_up_is_damage_though_each_file_is_whole(
     log: PartitionLog, warehouse: Warehouse, files: MemoryStore
 ) -> None:
     """A commit of this very table and version, but from another branch of its history: a copy put back carelessly."""
-    from tables.delta.actions import DataFile, encode_append
+    from deltamq.tables.delta.actions import DataFile, encode_append
 
     file = log.files[-1]
     stray = DataFile(

@@ -9,16 +9,16 @@ from contextlib import closing
 
 import pytest
 
-from mq.meta.topics import Topic
-from mq.queue.delay_mark import Ended
-from tables.delta.reader import RowCache
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.queue.delay_marks import DelayMarks
-from tables.queue.delay_times import DeliverTimes
-from tables.queue.refs import DELAY, system_ref
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.delay_mark import Ended
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.delay_marks import DelayMarks
+from deltamq.tables.queue.delay_times import DeliverTimes
+from deltamq.tables.queue.refs import DELAY, system_ref
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from mq.errors import Fenced
-from mq.meta import AnyEvent, Meta
-from mq.meta.brokers import Host, decide_register
-from mq.meta.group import decide_put_group
-from mq.meta.group_settings import GroupRequest
-from mq.meta.moved_keys import moves_of
-from mq.meta.topic_settings import TopicRequest
-from mq.meta.topics import decide_put_topic
-from tables.log.warehouse import Warehouse
-from tables.ops.repairs import RepairKind, find_repair, repair
-from tables.paths import LOG_FOLDER, PartitionRef, Space
-from tables.queue.lost_fences import put_up_fences
-from tables.queue.metadata import MetaLog
-from tables.queue.refs import dead_ref
-from tables.queue.sealing import seal_moves
-from tables.store.store import MemoryStore
+from deltamq.mq.errors import Fenced
+from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.brokers import Host, decide_register
+from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.moved_keys import moves_of
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import decide_put_topic
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space
+from deltamq.tables.queue.lost_fences import put_up_fences
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.refs import dead_ref
+from deltamq.tables.queue.sealing import seal_moves
+from deltamq.tables.store.store import MemoryStore
 from tests.rows import batch
 
 BROKERS = ("broker-a",)

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mq.errors import Corrupt
-from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
-from mq.queue.delay_mark import Cancelled, Ended
-from mq.queue.lost import LostRecord
-from mq.queue.progress import Committed, Delivered, OffsetRecord
-from mq.queue.revive import LostReason
-from mq.queue.revive_record import Ack, Done
-from tables.queue import records
+from deltamq.mq.errors import Corrupt
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
+from deltamq.mq.queue.delay_mark import Cancelled, Ended
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive_record import Ack, Done
+from deltamq.tables.queue import records
 
 LANE = LaneKey("id-1", "billing", False, "orders@a")
 ORDERED = Committed(3, 9, ((11, 12),), (Delivered(10, 2, 5, 7),))

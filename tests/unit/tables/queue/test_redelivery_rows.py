@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.queue.retry import DEAD_REASON_HEADER, with_reason
-from tables.queue import redelivery_rows as copies
-from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, ORIGIN
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER, with_reason
+from deltamq.tables.queue import redelivery_rows as copies
+from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, ORIGIN
 
 names = st.sampled_from(["a", "b", DEAD_REASON_HEADER])
 headers = st.none() | st.dictionaries(names, st.none() | st.text(max_size=3))

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from mq.names import is_system
-from tables.paths import Space
-from tables.queue.refs import (
+from deltamq.mq.names import is_system
+from deltamq.tables.paths import Space
+from deltamq.tables.queue.refs import (
     DELAY,
     DELAY_MARKS,
     LOST,

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mq.audit.records import ActEnded
-from mq.errors import DeltaMQError
-from mq.meta.retention_holds import Dated
-from mq.queue.delay_mark import Ended
-from tables.config_sections import RetentionSettings
-from tables.delta.actions import DataFile
-from tables.log.batch import Batch
-from tables.paths import PartitionRef
-from tables.queue.records import rows_of_audit
-from tables.queue.refs import AUDIT, DELAY, system_ref
-from tables.queue.retention import Retention
-from tables.queue.retention_rules import Rules
-from tables.store.store import FileMissing, MemoryStore
+from deltamq.mq.audit.records import ActEnded
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.meta.retention_holds import Dated
+from deltamq.mq.queue.delay_mark import Ended
+from deltamq.tables.config_sections import RetentionSettings
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.paths import PartitionRef
+from deltamq.tables.queue.records import rows_of_audit
+from deltamq.tables.queue.refs import AUDIT, DELAY, system_ref
+from deltamq.tables.queue.retention import Retention
+from deltamq.tables.queue.retention_rules import Rules
+from deltamq.tables.store.store import FileMissing, MemoryStore
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 REF = system_ref(DELAY, CLUSTER, BROKER)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tables.log.batch import Batch
-from tables.log.fetch import Fetched
-from tables.log.log import PartitionLog
-from tables.log.warehouse import Warehouse
-from tables.queue.refs import DELAY, system_ref
-from tables.queue.waiting import DUE_KEPT_MS, WaitingIndex
-from tables.schema import INTERNAL_SCHEMA
-from tables.settings import LogSettings
-from tables.store.store import MemoryStore
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fetch import Fetched
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.refs import DELAY, system_ref
+from deltamq.tables.queue.waiting import DUE_KEPT_MS, WaitingIndex
+from deltamq.tables.schema import INTERNAL_SCHEMA
+from deltamq.tables.settings import LogSettings
+from deltamq.tables.store.store import MemoryStore
 from tests.set_clock import SetClock
 
 HOUR_MS = 3_600_000

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tables.store import disk_sync
-from tables.store.local import OsFiles
+from deltamq.tables.store import disk_sync
+from deltamq.tables.store.local import OsFiles
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mq.errors import Corrupt, Refused, Unavailable, Unknown
-from mq.queue.handle import HandleKeys
-from tables.log.warehouse import open_store
-from tables.store.handle_secret import handle_keys
-from tables.store.store import MemoryStore, Store
+from deltamq.mq.errors import Corrupt, Refused, Unavailable, Unknown
+from deltamq.mq.queue.handle import HandleKeys
+from deltamq.tables.log.warehouse import open_store
+from deltamq.tables.store.handle_secret import handle_keys
+from deltamq.tables.store.store import MemoryStore, Store
 
 _FILE = "sys/handle_keys/0.json"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tables.store.host_lock import FOLDER, HostLocks, this_machine
+from deltamq.tables.store.host_lock import FOLDER, HostLocks, this_machine
 
 _HOLD = """
 import sys, time
 from pathlib import Path
-from tables.store.host_lock import HostLocks
+from deltamq.tables.store.host_lock import HostLocks
 locks = HostLocks(Path(sys.argv[1]))
 locks.hold("other")
 print("held", flush=True)

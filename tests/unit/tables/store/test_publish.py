@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.setup.native import SOURCES, find_compiler, is_built
-from jobs.setup.native import library_path as built_path
-from tables.compiled import library_path
-from tables.failpoints import arm
-from tables.store.file_pool import PoolingFiles
-from tables.store.file_system import CommitStep, Failed, Publication
-from tables.store.local import HEAD, OsFiles
-from tables.store.native import (
+from deltamq.jobs.setup.native import SOURCES, find_compiler, is_built
+from deltamq.jobs.setup.native import library_path as built_path
+from deltamq.tables.compiled import library_path
+from deltamq.tables.failpoints import arm
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.file_system import CommitStep, Failed, Publication
+from deltamq.tables.store.local import HEAD, OsFiles
+from deltamq.tables.store.native import (
     NativePool,
     NativePublication,
     OpenFile,
@@ -26,8 +26,8 @@ from tables.store.native import (
     native_library,
     open_dead_natively,
 )
-from tables.store.publish import publish_in_steps
-from tables.store.publishing import blocking
+from deltamq.tables.store.publish import publish_in_steps
+from deltamq.tables.store.publishing import blocking
 
 Publish = Callable[[Publication, bool], Failed | None]
 
@@ -317,7 +317,7 @@ def test_the_pool_makes_as_many_files_as_were_taken_and_opens_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     if not native:
-        monkeypatch.setattr("tables.store.file_pool.native_library", lambda: None)
+        monkeypatch.setattr("deltamq.tables.store.file_pool.native_library", lambda: None)
     (tmp_path / "table").mkdir()
     files = PoolingFiles(str(tmp_path))
     pool = next(path for path in tmp_path.iterdir() if path.name.startswith(".pool-"))
@@ -367,7 +367,7 @@ def test_the_pool_takes_the_native_way_where_there_is_one(
 ) -> None:
     ways = []
     monkeypatch.setattr(NativePublication, "here", lambda _: ways.append("native"))
-    monkeypatch.setattr("tables.store.local.publish_in_steps", lambda *_, **__: ways.append("steps"))
+    monkeypatch.setattr("deltamq.tables.store.local.publish_in_steps", lambda *_, **__: ways.append("steps"))
     files = PoolingFiles(str(tmp_path))
     assert blocking(files.publish(wanted, sync=True)) is None
     assert ways == (["steps"] if native_library() is None else ["native"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tables.store.local import LocalStore
-from tables.store.trash import Trash
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.trash import Trash
 from tests.api.running import until
 
 FILES = [f"t/old/{folder}/{name}" for folder in "ab" for name in "xyz"]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.errors import Unavailable
-from tables.settings import Flush
-from tables.store.store import MemoryStore
-from tables.store.unsynced import Unsynced
+from deltamq.mq.errors import Unavailable
+from deltamq.tables.settings import Flush
+from deltamq.tables.store.store import MemoryStore
+from deltamq.tables.store.unsynced import Unsynced
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch
 from tests.unit.tables.conftest import OpenLog
@@ -153,8 +153,8 @@ def test_the_flusher_makes_appends_durable_by_itself(store: FaultyStore, open_lo
 
 
 def test_closing_makes_appends_durable(files: MemoryStore, store: FaultyStore) -> None:
-    from tables.log.warehouse import Warehouse
-    from tables.settings import LogSettings
+    from deltamq.tables.log.warehouse import Warehouse
+    from deltamq.tables.settings import LogSettings
 
     warehouse = Warehouse.open("", store=store, settings=LogSettings(flush_interval_ms=3_600_000))
     warehouse.create(REF).append([batch(b"a")], flush=Flush.ASYNC)
