@@ -9,30 +9,30 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from deltamq.api.auth import Certificates, check_complete
+from deltamq.api.auth.calls import check_complete
+from deltamq.api.auth.certificates import Certificates
 from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
-from deltamq.api.host import ClusterHandles
-from deltamq.api.kafka.server import KafkaServer, bind_kafka
-from deltamq.api.openapi import describe
-from deltamq.api.order import Gates
+from deltamq.api.host.cluster_handles import ClusterHandles
+from deltamq.api.kafka.server.listener import bind_kafka
+from deltamq.api.kafka.server.server import KafkaServer
+from deltamq.api.openapi.document import describe
+from deltamq.api.order.pull_gate import Gates
 from deltamq.api.ports import REAL, Ports
 from deltamq.api.principals import AUTH_ROUTERS
-from deltamq.api.reading import GlobalReader
-from deltamq.api.routes import (
-    ROUTERS,
-    FetchEndpoint,
-    HandlesEndpoint,
-    PopEndpoint,
-    PopForwarder,
-    ProduceEndpoint,
-)
-from deltamq.api.sending import GlobalSender, RequestAppender
-from deltamq.api.service import Service
-from deltamq.api.wire import Receive, Scope, Send, install
+from deltamq.api.reading.global_reader import GlobalReader
+from deltamq.api.routes import ROUTERS
+from deltamq.api.routes.fetch import FetchEndpoint
+from deltamq.api.routes.handles import HandlesEndpoint
+from deltamq.api.routes.pop import PopEndpoint
+from deltamq.api.routes.pop_elsewhere import PopForwarder
+from deltamq.api.routes.produce import ProduceEndpoint
+from deltamq.api.sending.global_sender import GlobalSender
+from deltamq.api.sending.request_appender import RequestAppender
+from deltamq.api.service.service import Service
+from deltamq.api.wire.problem_documents import install
+from deltamq.api.wire.request import Receive, Scope, Send
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
-
-__all__ = ["App", "create_app"]
 
 log = logging.getLogger("deltamq.api")
 

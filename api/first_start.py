@@ -17,21 +17,26 @@ from typing import Final
 import click
 import msgspec
 
-from deltamq.api.audit import Act
-from deltamq.mq.audit import BY_FILES, ActBegun, AuditRecord, MetadataChange, bounded
+from deltamq.api.audit.acts import Act
+from deltamq.mq.audit.records import BY_FILES, ActBegun, AuditRecord
+from deltamq.mq.audit.shown import MetadataChange, bounded
 from deltamq.mq.audit_limits import ACT_ID_BYTES
-from deltamq.mq.auth import AuthEvent, Key, decide_first_administrator, new_key
+from deltamq.mq.auth.changes import decide_first_administrator
+from deltamq.mq.auth.key import Key, new_key
+from deltamq.mq.auth.state import AuthEvent
 from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
 from deltamq.mq.errors import DeltaMQError, Unknown
-from deltamq.mq.meta import Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config, load
 from deltamq.tables.config_sections import AuditWhen
-from deltamq.tables.log import Batch, PartitionLog, Warehouse
-from deltamq.tables.queue import AUDIT, MetaLog, rows_of_audit
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import rows_of_audit
+from deltamq.tables.queue.refs import AUDIT
 from deltamq.tables.settings import Flush
-
-__all__ = ["init_command", "make_administrator"]
 
 #: What the audit says was called.
 _CALL: Final = "deltamq auth init"

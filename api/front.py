@@ -21,54 +21,30 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from deltamq.api.audit import Audit
-from deltamq.api.auth import (
-    CALLED_BY,
-    CALLER,
-    EVERYBODY,
-    SHOWN,
-    Caller,
-    Certificates,
-    Gate,
-    Prover,
-    Quotas,
-    called_by,
-    caller_header,
-    guarded_warehouse,
-    is_guarded,
-)
-from deltamq.api.host import (
-    ClusterProofs,
-    HostedMeta,
-    from_cluster,
-    guarded,
-    is_forwarded,
-    is_passed_on,
-    is_proved,
-    meta_offset_of,
-    only_authorization,
-    principal_of,
-)
-from deltamq.api.log import Metrics
-from deltamq.api.routes import CALLS, FetchEndpoint, HandlesEndpoint, PopEndpoint, ProduceEndpoint, asking_console
-from deltamq.api.wire import (
-    REFUSAL,
-    Answer,
-    ClientDisconnected,
-    Receive,
-    Scope,
-    Send,
-    answer_of,
-    as_deltamq_error,
-    body_too_slow,
-    method_not_allowed,
-    send_answer,
-)
+from deltamq.api.audit.audit import Audit
+from deltamq.api.auth.caller import CALLER, EVERYBODY, Caller
+from deltamq.api.auth.certificates import Certificates
+from deltamq.api.auth.forwarded_caller import CALLED_BY, called_by, caller_header
+from deltamq.api.auth.gate import SHOWN, Gate
+from deltamq.api.auth.guarded_warehouse import guarded_warehouse, is_guarded
+from deltamq.api.auth.proof import Prover
+from deltamq.api.auth.quotas import Quotas
+from deltamq.api.host.cluster_proof import ClusterProofs, principal_of
+from deltamq.api.host.clusters import from_cluster, guarded
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.peers import is_forwarded, is_passed_on, is_proved, meta_offset_of, only_authorization
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.routes.cluster import asking_console
+from deltamq.api.routes.fetch import FetchEndpoint
+from deltamq.api.routes.handles import CALLS, HandlesEndpoint
+from deltamq.api.routes.pop import PopEndpoint
+from deltamq.api.routes.produce import ProduceEndpoint
+from deltamq.api.wire.answer import Answer, send_answer
+from deltamq.api.wire.problem_documents import answer_of, as_deltamq_error, method_not_allowed
+from deltamq.api.wire.request import REFUSAL, ClientDisconnected, Receive, Scope, Send, body_too_slow
 from deltamq.mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
 from deltamq.mq.limits import ADMIN_BYTES_MAX
 from deltamq.tables.failpoints import armed, failpoint
-
-__all__ = ["HOT_CALLS", "Front", "Guard", "HotCalls"]
 
 #: The calls that are answered here.
 HOT_CALLS: Final = (

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from deltamq.api.auth import KeyTimes
+from deltamq.api.auth.key_times import KeyTimes
 from deltamq.mq.limits import FETCH_BYTES_MAX
 from deltamq.mq.order_limits import CLIENTS_MAX
 from deltamq.mq.queue_limits import LANE_BUSY_MS
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-from deltamq.tables.store import Store
-
-__all__ = ["REAL", "Ports"]
+from deltamq.tables.store.store import Store
 
 #: Time within which a client must send a request's headers, in seconds; then the connection is closed.
 _HEADER_SECTION_S: Final = 20.0

@@ -13,8 +13,6 @@ from typing import Final
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["BadHead", "check_head", "without_offer"]
-
 #: Headers that say one thing: given twice, a proxy may believe the first and the service the last.
 _ONCE: Final = frozenset(
     (

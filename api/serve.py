@@ -31,15 +31,14 @@ import uvicorn
 from deltamq.api.app import App, create_app
 from deltamq.api.http_protocol import HttpProtocol
 from deltamq.api.sockets import BACKLOG, listening
-from deltamq.api.tls import TlsServer, server_context
-from deltamq.api.wire import SECURITY_HEADERS
+from deltamq.api.tls.contexts import server_context
+from deltamq.api.tls.handshakes import TlsServer
+from deltamq.api.wire.answer import SECURITY_HEADERS
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import MIB
 from deltamq.mq.loopback import is_loopback
 from deltamq.tables.config import Config, describe, load
 from deltamq.tables.config_sections import ServiceSettings
-
-__all__ = ["Server", "bind", "serve_command"]
 
 log = logging.getLogger("deltamq.api")
 

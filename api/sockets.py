@@ -8,8 +8,6 @@ from typing import Final
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["listening"]
-
 #: Connections that the kernel keeps until they are accepted.
 BACKLOG: Final = 2_048
 

@@ -1,7 +1,3 @@
 """The earlier place of `run_jobs`, which is in `jobs.run` now; this name goes with the next release."""
 
 from __future__ import annotations
-
-from deltamq.jobs.run import run_jobs
-
-__all__ = ["run_jobs"]

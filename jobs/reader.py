@@ -1,7 +1,3 @@
 """The earlier place of `read_topic`, which is in `jobs.sql` now; this name goes with the next release."""
 
 from __future__ import annotations
-
-from deltamq.jobs.sql import read_topic
-
-__all__ = ["read_topic"]

@@ -1,7 +1,3 @@
 """The earlier place of `spark_session`, which is in `jobs.sql` now; this name goes with the next release."""
 
 from __future__ import annotations
-
-from deltamq.jobs.sql import spark_session
-
-__all__ = ["spark_session"]

@@ -1,7 +1,3 @@
 """The earlier place of `register_views`, which is in `jobs.sql` now; this name goes with the next release."""
 
 from __future__ import annotations
-
-from deltamq.jobs.sql import register_views
-
-__all__ = ["register_views"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["NOT_READABLE", "NOT_WRITABLE"]
-
 NOT_READABLE: Final = "not_readable"
 #: Nothing of the request is stored.
 NOT_WRITABLE: Final = "not_writable"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Backoff"]
-
 #: Largest exponent, so that the power does not overflow; the wait has reached its maximum long before.
 _EXPONENT_MAX: Final = 60
 

@@ -25,25 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "Conflict",
-    "Corrupt",
-    "DeltaMQError",
-    "Fenced",
-    "Forbidden",
-    "NotFound",
-    "OffsetMismatch",
-    "Overloaded",
-    "Refused",
-    "StorageFull",
-    "TooLarge",
-    "Unauthenticated",
-    "Unavailable",
-    "Unknown",
-    "Unprocessable",
-    "UnsupportedMedia",
-]
-
 Extra = str | int | float | bool | None | list[str] | list[int]
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HashBlock", "TextColumn", "Words", "column_buffers", "hash_column", "words_of"]
-
 # Keys hashed together: the working arrays of one block stay in the second-level cache.
 _BLOCK_KEYS: Final = 16_384
 _UINT16_MAX: Final = 0xFFFF

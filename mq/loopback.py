@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["is_loopback"]
-
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is this machine's loopback."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from deltamq.mq.hashed_columns import Words, hash_column, words_of
 
-__all__ = ["hash_bytes", "hash_pieces"]
-
 # The seed in `org.apache.kafka.common.utils.Utils.murmur2`.
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from deltamq.mq.hashed_columns import Words, hash_column, words_of
 
-__all__ = ["hash_string", "hash_strings"]
-
 # Spark's seed for the first (here the only) column of `hash(...)`.
 _SEED: Final = 42
 _C1: Final = 0xCC9E2D51

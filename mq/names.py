@@ -17,27 +17,6 @@ from typing import Final, NamedTuple
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import FOLDER_LENGTH_MAX, GROUP_LENGTH_MAX, NAME_LENGTH_MAX, TOPIC_LENGTH_MAX
 
-__all__ = [
-    "TAG_NOT_IN",
-    "PartitionName",
-    "begins_group",
-    "broker_of",
-    "check_broker",
-    "check_client_topic",
-    "check_group",
-    "check_partition",
-    "check_reader",
-    "check_tag",
-    "check_topic",
-    "decode_path",
-    "encode_path",
-    "is_system",
-    "is_tag",
-    "member_name",
-    "partition_name",
-    "split_member",
-]
-
 _TOPIC: Final = re.compile(rf"[A-Za-z0-9._%|\-]{{1,{TOPIC_LENGTH_MAX}}}")
 #: A group is what Kafka's clients call it. A `/` would be two parts of a path, `@` marks a client of a group
 #: (`member_name`), and `*` the patterns of access rules.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-__all__ = ["OffsetRanges"]
-
 
 class OffsetRanges:
     """A set of offsets as ranges `[low, high)` that ascend and do not touch; memory grows with the number of gaps."""

@@ -18,20 +18,6 @@ from deltamq.mq.limits import LOGICAL_PARTITIONS
 from deltamq.mq.murmur2 import hash_bytes, hash_pieces
 from deltamq.mq.murmur3 import hash_string, hash_strings
 
-__all__ = [
-    "Offsets",
-    "Partitioner",
-    "Slots",
-    "Table",
-    "kafka_hash",
-    "kafka_hashes",
-    "kafka_table",
-    "logical_partition",
-    "logical_partitions",
-    "slot_of",
-    "slots_of",
-]
-
 #: By which hash the keys of a topic go to its partitions: Spark's, or that of Kafka's clients.
 Partitioner: TypeAlias = Literal["lp", "kafka"]
 #: For each slot the index of a partition.

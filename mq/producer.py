@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
 
-__all__ = ["Part", "ProducerSeen", "ProducerWindow", "overlap", "part_from_json", "part_to_json"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:

@@ -6,8 +6,6 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["ago_ms", "duration_s", "zoned_time"]
-
 _DURATION: Final = re.compile(r"([1-9]\d*)([smhd])", re.ASCII)
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 #: Digits of a time ago: longer ones are no dates.

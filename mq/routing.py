@@ -29,25 +29,6 @@ from deltamq.mq.names import PartitionName, check_partition, partition_name
 from deltamq.mq.partitioners import Partitioner, Table, logical_partition
 from deltamq.mq.stored_json import corrupt_when_damaged, reader, to_json
 
-__all__ = [
-    "DEFAULT_PARTITIONS",
-    "NamedPlaces",
-    "Places",
-    "Range",
-    "Route",
-    "check_by_hand",
-    "default_route",
-    "equal_ranges",
-    "expand",
-    "expand_by_hand",
-    "expanded_ranges",
-    "new_route",
-    "ranges_of",
-    "route_by_hand",
-    "spread",
-    "table_of",
-]
-
 # Number of partitions, each on another broker, of a topic whose request names no number (SPEC ROUTE-2).
 DEFAULT_PARTITIONS: Final = 2
 # Smallest slice of a request, in messages. A further slice costs a commit in one more table, 1 to 2 ms, and that is the

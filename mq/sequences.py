@@ -17,18 +17,6 @@ from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
 from deltamq.mq.producer import Part, ProducerSeen
 
-__all__ = [
-    "EPOCH_MAX",
-    "SEQUENCES",
-    "Earlier",
-    "OutOfSequence",
-    "Sequence",
-    "born_ms_of",
-    "new_producer_id",
-    "number_of",
-    "repeat_of",
-]
-
 #: Number of sequences, after which they begin at 0 again.
 SEQUENCES: Final = 1 << 31
 EPOCH_MAX: Final = (1 << 15) - 1

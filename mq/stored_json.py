@@ -19,18 +19,6 @@ import msgspec
 
 from deltamq.mq.errors import Corrupt, Unavailable
 
-__all__ = [
-    "Form",
-    "check_nothing_lost",
-    "corrupt_when_damaged",
-    "form",
-    "forms_of",
-    "integer",
-    "mapping",
-    "reader",
-    "to_json",
-]
-
 _SHOWN_MAX: Final = 5
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pyspark.sql import functions as F
 
 from deltamq import Admin, PopConsumer, Producer, PullConsumer
-from deltamq.jobs.run import run_jobs
+from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import read_topic, register_views, spark_session
 from deltamq.tables.config import load
 

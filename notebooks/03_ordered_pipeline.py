@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 
 from deltamq import Admin, OrderlyConsumer, Producer, Suspend, Verdict
-from deltamq.jobs.run import run_jobs
+from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import register_views, spark_session
 from deltamq.tables.config import load
 

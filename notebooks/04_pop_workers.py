@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from deltamq import Admin, PopConsumer, Producer
-from deltamq.jobs.run import run_jobs
+from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import register_views, spark_session
 from deltamq.tables.config import load
 
@@ -60,7 +60,7 @@ with Producer(conf.client.url) as producer:
 
 DOOMED = """
 import json, os, signal, sys
-from deltamq.mq.client import PopClient
+from deltamq import PopClient
 
 url, group, topic = sys.argv[1:]
 client, taken = PopClient(url, group, client_id="doomed"), []

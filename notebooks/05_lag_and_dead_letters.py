@@ -23,10 +23,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from deltamq import Admin, Producer
-from deltamq.jobs.run import run_jobs
+from deltamq import Admin, PopClient, Producer
+from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import register_views, spark_session
-from deltamq.mq.client import PopClient
 from deltamq.tables.config import load
 
 conf = load()

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from deltamq import Admin, PopConsumer, Producer, Result
-from deltamq.jobs.run import run_jobs
+from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import read_topic, register_views, spark_session
 from deltamq.tables.config import load
 

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltamq import Admin, Producer
-from deltamq.jobs.run import run_jobs
+from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sql import register_views, spark_session
 from deltamq.tables.config import load
 

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["ends_of", "text_bytes"]
-
 
 def ends_of(column: pa.Array) -> npt.NDArray[np.int32]:
     """Return where the elements of a column begin and end, one number more than it has rows.

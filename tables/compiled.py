@@ -6,8 +6,6 @@ import hashlib
 import sys
 from pathlib import Path
 
-__all__ = ["library_path"]
-
 
 def library_path(source: Path) -> Path:
     """Return where the compiled library of this very source lies, if `make setup` could make it."""

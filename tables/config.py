@@ -37,14 +37,6 @@ from deltamq.tables.config_sections import (
 from deltamq.tables.oidc_settings import OidcSettings
 from deltamq.tables.settings import LogSettings, SettingsDisagree
 
-__all__ = [
-    "Config",
-    "ConfigInvalid",
-    "conf_folder",
-    "describe",
-    "load",
-]
-
 Value: TypeAlias = str | int | float | bool | list[str] | tuple[str, ...] | enum.Enum | None
 
 ENV_PREFIX: Final = "DELTAMQ_"

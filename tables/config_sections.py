@@ -20,7 +20,7 @@ from deltamq.mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from deltamq.mq.members import SESSION_MS_MAX, SESSION_MS_MIN
+from deltamq.mq.members.classic_group import SESSION_MS_MAX, SESSION_MS_MIN
 from deltamq.mq.names import check_broker
 from deltamq.mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 from deltamq.mq.queue_limits import (
@@ -32,20 +32,6 @@ from deltamq.mq.queue_limits import (
     STAY_BUFFER_MS,
 )
 from deltamq.tables.settings import SettingsDisagree
-
-__all__ = [
-    "AuditWhen",
-    "ClientSettings",
-    "Engine",
-    "JobsSettings",
-    "QueueSettings",
-    "RetentionSettings",
-    "Secret",
-    "ServiceSettings",
-    "TlsClientAuth",
-    "TlsPrincipal",
-    "WarehouseSettings",
-]
 
 
 class Secret:

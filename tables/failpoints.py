@@ -19,8 +19,6 @@ import signal
 import threading
 from dataclasses import dataclass
 
-__all__ = ["FailpointHit", "any_armed", "arm", "armed", "failpoint"]
-
 
 class FailpointHit(OSError):
     """A failpoint told this operation to fail."""

@@ -16,15 +16,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-__all__ = [
-    "FEW_ROWS_MAX",
-    "binary_column",
-    "repeated_int64s",
-    "repeated_texts",
-    "text_column",
-    "zeros",
-]
-
 #: Most rows that count as few: with more, joining pieces row by row costs as much as Arrow's own ways.
 FEW_ROWS_MAX: Final = 400
 _INT32_MAX: Final = 2**31 - 1

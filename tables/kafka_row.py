@@ -21,21 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "ALL_HEADERS",
-    "BASE64",
-    "KEY_FORM",
-    "NULL_BODY",
-    "RESERVED",
-    "TRUE",
-    "header_list",
-    "kafka_headers",
-    "kafka_key",
-    "kafka_sql",
-    "kafka_time_ms",
-    "kafka_value",
-]
-
 NULL_BODY: Final = "mq-null-body"
 KEY_FORM: Final = "mq-key"
 ALL_HEADERS: Final = "mq-headers"

@@ -10,8 +10,6 @@ from deltamq.mq.hashed_columns import column_buffers
 from deltamq.mq.partitioners import Slots, kafka_hashes, logical_partitions, slots_of
 from deltamq.mq.routing import Places
 
-__all__ = ["kafka_hashes_of_keys", "lps_of_keys", "slots_of_keys"]
-
 
 def lps_of_keys(key: pa.StringArray) -> NDArray[np.int16]:
     """Return the logical partition of each key, -1 for null."""

@@ -26,8 +26,6 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.names import TAG_NOT_IN, check_tag
 
-__all__ = ["check_column"]
-
 #: A message with fewer headers has none twice.
 _SEVERAL: Final = 2
 

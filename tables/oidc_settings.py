@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 from deltamq.mq.loopback import is_loopback
 from deltamq.tables.settings import SettingsDisagree
 
-__all__ = ["OIDC_ALGORITHMS", "OidcSettings"]
-
 #: What a token may be signed with: a pair of keys, of which the service has the public one. With a shared secret, who
 #: can check a token could make one.
 OIDC_ALGORITHMS: Final = (

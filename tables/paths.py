@@ -11,17 +11,6 @@ from typing import Final
 
 from deltamq.mq.names import PartitionName, decode_path, encode_path
 
-__all__ = [
-    "LOG_FOLDER",
-    "PartitionRef",
-    "Space",
-    "data_file_name",
-    "generation_of",
-    "parse_ref",
-    "start_of_data_file",
-    "topic_folder",
-]
-
 LOG_FOLDER = "_delta_log"
 #: Prefix of the generation in a folder's name; no encoded name can contain it.
 _GENERATION: Final = "~g"

@@ -17,14 +17,12 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.filters import (
-    NUMBER_PATTERN,
+from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
     Comparison,
     Condition,
     Field,
-    Fields,
     Header,
     In,
     IsNull,
@@ -32,19 +30,15 @@ from deltamq.mq.filters import (
     Not,
     Operator,
     Or,
-    Pattern,
     Sign,
     Truth,
     Value,
     ValueKind,
-    Wildcard,
-    evaluate,
     fields_of,
     kind_of,
-    value_of,
 )
-
-__all__ = ["MessageFilter"]
+from deltamq.mq.filters.evaluation import NUMBER_PATTERN, Fields, evaluate, value_of
+from deltamq.mq.filters.like import Pattern, Wildcard
 
 #: A value for each row, or one for all of them.
 _Datum: TypeAlias = pa.ChunkedArray | pa.Array | pa.Scalar

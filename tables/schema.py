@@ -23,17 +23,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = [
-    "DELTA_SCHEMA",
-    "HEADERS",
-    "INGEST_SCHEMA",
-    "INTERNAL_SCHEMA",
-    "MESSAGE_SCHEMA",
-    "ORIGIN",
-    "TIME",
-    "delta_schema",
-]
-
 TIME: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())
 ORIGIN: Final = pa.struct([("topic", pa.string()), ("partition", pa.string()), ("offset", pa.int64())])

@@ -10,8 +10,6 @@ from msgspec import Meta
 
 from deltamq.mq.limits import KIB, MIB, RETENTION_MS_MAX
 
-__all__ = ["Flush", "LogSettings", "SettingsDisagree"]
-
 
 class SettingsDisagree(ValueError):
     """A setting breaks a rule about its text, or about other settings of its section."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from deltamq.mq.errors import Corrupt, DeltaMQError
 
-__all__ = ["StopOnCorrupt"]
-
 
 class StopOnCorrupt:
     """A context manager for work that may find damage. Any number of threads may be inside at once."""

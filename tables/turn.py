@@ -10,8 +10,6 @@ import threading
 
 from deltamq.mq.errors import Unavailable
 
-__all__ = ["Turn"]
-
 
 class Turn:
     """A lock that threads wait for, and coroutines ask for."""

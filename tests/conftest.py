@@ -102,7 +102,7 @@ def pytest_collection_finish() -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark as users get it. Its default warehouse is empty: a test names its own in the option `warehouse`."""
     # imported here, because starting Spark, even importing it, would delay tests that do not use it
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     session = spark_session("tests", warehouse=tmp_path_factory.mktemp("warehouse"))
     yield session

@@ -9,9 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from deltamq.mq.client import Message, Outbox, OutboxDialect
-from deltamq.mq.client.outbox import connector_of
-from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.outbox.databases import connector_of
+from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE, OutboxDialect
+from deltamq.mq.client.outbox.outbox import Outbox
 
 __all__ = ["OutboxDatabase", "WatchedConnections", "sqlite_database"]
 

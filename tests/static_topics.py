@@ -20,7 +20,7 @@ from deltamq.mq.meta.static_topics import (
 )
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.static import LogicalQueue
+from deltamq.mq.static.logical_queue import LogicalQueue
 
 __all__ = ["StaticWorld"]
 

@@ -8,8 +8,6 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-__all__ = ["SHOWN_FIELDS", "asked_of", "resource_of"]
-
 #: The fields of bodies and queries that are recorded. What no call knows may be anything, a password too.
 SHOWN_FIELDS: Final = frozenset(
     (

@@ -10,15 +10,18 @@ from typing import Any, Final
 from deltamq.api.audit.acts import Acts
 from deltamq.api.audit.calls import AuditedCalls, address_of, code_of
 from deltamq.api.audit.settling import Settling
-from deltamq.api.auth import CALLER, call_of
-from deltamq.api.log import Partition, Partitions, RecordLog
-from deltamq.api.wire import Scope, Send
-from deltamq.mq.audit import ANONYMOUS, AuditRecord, RefusalCount, Refusals
+from deltamq.api.auth.caller import CALLER
+from deltamq.api.auth.calls import call_of
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.record_log import RecordLog
+from deltamq.api.wire.request import Scope, Send
+from deltamq.mq.audit.records import ANONYMOUS, AuditRecord, RefusalCount
+from deltamq.mq.audit.refusals import Refusals
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Meta
-from deltamq.tables.queue import AUDIT, MetaLog, rows_of_audit
-
-__all__ = ["Audit"]
+from deltamq.mq.meta.fold import Meta
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import rows_of_audit
+from deltamq.tables.queue.refs import AUDIT
 
 log = logging.getLogger("deltamq.api")
 

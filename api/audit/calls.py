@@ -12,12 +12,13 @@ from starlette.types import ASGIApp
 
 from deltamq.api.audit.acts import Act, Acts, Asking
 from deltamq.api.audit.asked import asked_of, resource_of
-from deltamq.api.auth import FoundCall, call_of, caller_of
-from deltamq.api.wire import ClientDisconnected, Receive, Scope, Send, answer_of, send_answer
-from deltamq.mq.audit import ANONYMOUS
+from deltamq.api.auth.caller import caller_of
+from deltamq.api.auth.calls import FoundCall, call_of
+from deltamq.api.wire.answer import send_answer
+from deltamq.api.wire.problem_documents import answer_of
+from deltamq.api.wire.request import ClientDisconnected, Receive, Scope, Send
+from deltamq.mq.audit.records import ANONYMOUS
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["AuditedCalls", "address_of", "code_of"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from deltamq.api.log import Partition, Partitions
-from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, Outcome
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord, Outcome
 from deltamq.mq.errors import NotFound
-from deltamq.mq.meta import Meta
-from deltamq.tables.log import PartitionLog, pages
-from deltamq.tables.queue import MetaLog, audit_records_of
-
-__all__ = ["Settling"]
+from deltamq.mq.meta.fold import Meta
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import audit_records_of
 
 #: How far back a process looks when it starts.
 _BACK_MS: Final = 24 * 3_600_000

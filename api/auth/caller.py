@@ -6,21 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from deltamq.api.auth.calls import named_by
-from deltamq.api.wire import ALSO_NEEDS, Scope
-from deltamq.mq.auth import CLUSTER, Decisions, Resource, Verb
+from deltamq.api.wire.request import ALSO_NEEDS, Scope
+from deltamq.mq.auth.decisions import Decisions
+from deltamq.mq.auth.rule import CLUSTER, Resource, Verb
 from deltamq.mq.errors import Forbidden
-
-__all__ = [
-    "CALLER",
-    "EVERYBODY",
-    "OTHER_CLUSTER",
-    "Caller",
-    "KnownCaller",
-    "caller_of",
-    "permit_put",
-    "refused",
-    "require_also",
-]
 
 #: What it takes to change a topic, and to make one.
 _PUT_VERBS: Final[tuple[Verb, Verb]] = ("alter", "create")

@@ -21,26 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
-from deltamq.mq.auth import CLUSTER, Resource, Verb
+from deltamq.mq.auth.rule import CLUSTER, Resource, Verb
 from deltamq.mq.names import split_member
-
-__all__ = [
-    "BY_CLUSTERS",
-    "CALLS",
-    "OPEN",
-    "CallNeeds",
-    "CallsDisagree",
-    "FoundCall",
-    "Need",
-    "Required",
-    "access_of",
-    "call_of",
-    "check_complete",
-    "is_audited",
-    "named_by",
-    "needs_of",
-    "required_by",
-]
 
 #: What each call needs, by method and path template.
 CALLS: Final[Mapping[str, str]] = {

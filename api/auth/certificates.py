@@ -16,13 +16,12 @@ import logging
 import re
 from typing import Final
 
-from deltamq.api.tls import TLS
-from deltamq.api.wire import Scope
-from deltamq.mq.auth import Credential, check_caller
+from deltamq.api.tls.subject import EXTENSION as TLS
+from deltamq.api.wire.request import Scope
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.principal import check_caller
 from deltamq.mq.errors import Refused
 from deltamq.tables.config_sections import TlsPrincipal
-
-__all__ = ["Certificates"]
 
 log = logging.getLogger("deltamq.api")
 

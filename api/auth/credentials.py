@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from deltamq.mq.auth import AuthState, Credential, Key, is_right, key_id_of
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.key import Key, is_right, key_id_of
+from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Forbidden, Unauthenticated
-
-__all__ = ["Credentials", "SignerUnknown", "Tokens", "disabled", "not_valid"]
-
 
 _NOT_VALID: Final = "the key or token is not valid: unknown, revoked or over"
 

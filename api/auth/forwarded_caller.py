@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from deltamq.api.wire import Header
-from deltamq.mq.auth import Credential, check_caller, check_principal, is_group
+from deltamq.api.wire.answer import Header
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.principal import check_caller, check_principal, is_group
 from deltamq.mq.errors import Refused
-
-__all__ = ["CALLED_BY", "called_by", "caller_header"]
 
 #: The header with the principal, and the groups of its token.
 CALLED_BY: Final = b"mq-caller"

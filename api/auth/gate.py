@@ -18,8 +18,11 @@ from deltamq.api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCalle
 from deltamq.api.auth.calls import CallNeeds, Required, required_by
 from deltamq.api.auth.credentials import Credentials, SignerUnknown, disabled, not_valid
 from deltamq.api.auth.forwarded_caller import caller_header
-from deltamq.api.wire import WATCH, Client, Header, Scope
-from deltamq.mq.auth import AuthState, Credential, Decisions
+from deltamq.api.wire.answer import Header
+from deltamq.api.wire.request import WATCH, Client, Scope
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.decisions import Decisions
+from deltamq.mq.auth.state import AuthState
 from deltamq.mq.auth_limits import (
     AUTHORIZATION_BYTES_MAX,
     CREDENTIALS_BYTES_MAX,
@@ -27,9 +30,7 @@ from deltamq.mq.auth_limits import (
     REMEMBERED_BYTES_MAX,
 )
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
-from deltamq.mq.meta import Meta
-
-__all__ = ["SHOWN", "Admitted", "Gate"]
+from deltamq.mq.meta.fold import Meta
 
 #: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.
 SHOWN: Final = "deltamq.shown"

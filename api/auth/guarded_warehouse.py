@@ -7,9 +7,7 @@ nobody who they are would be a door beside all others.
 from __future__ import annotations
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import Meta
-
-__all__ = ["guarded_warehouse", "is_guarded"]
+from deltamq.mq.meta.fold import Meta
 
 
 def is_guarded(meta: Meta) -> bool:

@@ -18,8 +18,6 @@ import hmac
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["PROOF_MS_MAX", "Prover", "derived"]
-
 #: How far the clocks of two machines, and the time on the way, may be apart.
 PROOF_MS_MAX: Final = 60_000
 _DIGITS_MAX: Final = 15

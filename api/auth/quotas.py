@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deltamq.api.wire import WRITE_WHOLE, Header, Receive, Scope, Send
-from deltamq.mq.auth import Bucket, Quota
+from deltamq.api.wire.answer import WRITE_WHOLE, Header
+from deltamq.api.wire.request import Receive, Scope, Send
+from deltamq.mq.auth.quota import Bucket, Quota
 from deltamq.mq.errors import Overloaded
-
-__all__ = ["Meter", "Quotas"]
 
 #: How long an event stream waits at most before each piece: longer, and nobody would see that it has ended.
 _STREAM_WAIT_S: Final = 4.0

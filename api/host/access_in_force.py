@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deltamq.api.log import Partitions
-from deltamq.mq.meta import AccessState, Meta
-
-__all__ = ["AccessInForce", "wake_readers"]
+from deltamq.api.log.partition import Partitions
+from deltamq.mq.meta.access import AccessState
+from deltamq.mq.meta.fold import Meta
 
 
 class AccessInForce:

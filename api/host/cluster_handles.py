@@ -17,10 +17,8 @@ from deltamq.api.host.clusters import Clusters, from_cluster
 from deltamq.api.host.owners import failed_of, together
 from deltamq.api.host.peer_json import json_of
 from deltamq.api.host.peers import Call, is_forwarded
-from deltamq.mq.queue import cluster_of_handle
-from deltamq.mq.wire import FailedHandle
-
-__all__ = ["ClusterHandles"]
+from deltamq.mq.queue.handle import cluster_of_handle
+from deltamq.mq.wire.handles import FailedHandle
 
 
 class ClusterHandles:

@@ -19,12 +19,11 @@ import hmac
 from collections.abc import Callable, Collection, MutableMapping
 from typing import Any, Final
 
-from deltamq.api.auth import Prover
+from deltamq.api.auth.proof import Prover
 from deltamq.api.host.peers import CLUSTER, FORWARDED, META_OFFSET, PRINCIPAL, PROOF, Call
-from deltamq.api.wire import Header, Receive, Scope
+from deltamq.api.wire.answer import Header
+from deltamq.api.wire.request import Receive, Scope
 from deltamq.mq.errors import Forbidden
-
-__all__ = ["CLUSTER_PROOF", "GLOBAL_EPOCH", "OWN_HEADERS", "ClusterProofs", "cluster_unproved", "principal_of"]
 
 #: The epoch of the topic's copy by which a cluster forwarded a call.
 GLOBAL_EPOCH: Final = b"mq-global-epoch"

@@ -22,19 +22,9 @@ from deltamq.api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterPro
 from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peer_json import json_of
 from deltamq.api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
-from deltamq.api.wire import Answer, Client, Header
+from deltamq.api.wire.answer import Answer, Header
+from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Unavailable, Unprocessable
-
-__all__ = [
-    "Clusters",
-    "away",
-    "from_cluster",
-    "global_epoch_of",
-    "guarded",
-    "has_newer_copy",
-    "newer_copy",
-    "unknown_here",
-]
 
 _EPOCH_DIGITS: Final = 20
 _NEWER: Final = "global_epoch"

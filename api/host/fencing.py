@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from deltamq.api.log import fence_not_known
+from deltamq.api.log.fence_epochs import fence_not_known
 from deltamq.mq.errors import Fenced
 from deltamq.mq.names import broker_of
-from deltamq.tables.log import BROKER_FENCE
-from deltamq.tables.queue import FenceEpochs, fence_epochs_of
+from deltamq.tables.log.fences import BROKER_FENCE
+from deltamq.tables.queue.placement import FenceEpochs, fence_epochs_of
 
 if TYPE_CHECKING:
     from deltamq.api.host.hosted_meta import HostedMeta
-
-__all__ = ["Fencing", "passes"]
 
 
 class Fencing:

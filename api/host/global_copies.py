@@ -27,25 +27,24 @@ from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peer_json import json_of
 from deltamq.api.host.peers import Call
 from deltamq.api.host.sealing import Sealer
-from deltamq.api.wire import Answer, Client, Header
+from deltamq.api.wire.answer import Answer, Header
+from deltamq.api.wire.request import Client
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unprocessable
-from deltamq.mq.meta import (
-    AnyEvent,
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.global_topics import (
     GlobalCopy,
-    Meta,
-    Topic,
     closed_ends,
     decide_adopt,
     decide_drop_stays,
     decide_held,
     require_world,
 )
-from deltamq.mq.static import GlobalQueues, queue_name
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import REMEMBERED_MS
-
-__all__ = ["ClusterState", "GlobalCopies", "RememberedNumbers", "Told", "global_path"]
+from deltamq.tables.log.stored_requests import REMEMBERED_MS
 
 log = logging.getLogger("deltamq.api")
 

@@ -25,22 +25,13 @@ from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peer_json import json_of
 from deltamq.api.host.peers import Call
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
-from deltamq.mq.meta import (
-    AnyEvent,
-    Meta,
-    RemapMode,
-    StaticRequest,
-    Topic,
-    decide_create_global,
-    decide_move,
-    decide_settle,
-    plan_move,
-    require_world,
-)
-from deltamq.mq.static import GlobalQueues, MappingFault
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.global_topics import decide_create_global, decide_move, decide_settle, plan_move, require_world
+from deltamq.mq.meta.static_topics import RemapMode, StaticRequest
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.static.completeness import MappingFault
+from deltamq.mq.static.global_queues import GlobalQueues
 from deltamq.tables.failpoints import failpoint
-
-__all__ = ["GlobalTopics", "MovedTo", "refuse_global"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeAlias, TypeVar
 
-from deltamq.api.audit import noting
-from deltamq.api.log import Partitions
+from deltamq.api.audit.acts import noting
+from deltamq.api.log.partition import Partitions
 from deltamq.mq.errors import DeltaMQError, Unavailable
-from deltamq.mq.meta import AnyEvent, Event, GroupEvent, Meta, MetaState
-from deltamq.tables.queue import MetaLog
-
-__all__ = ["Follower", "HostedMeta"]
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.group import GroupEvent
+from deltamq.mq.meta.topics import Event, MetaState
+from deltamq.tables.queue.metadata import MetaLog
 
 log = logging.getLogger("deltamq.api")
 

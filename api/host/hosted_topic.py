@@ -17,34 +17,26 @@ from typing import Final, TypeVar
 from deltamq.api.host.access_in_force import AccessInForce, wake_readers
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.producers import ProducerGate
-from deltamq.api.log import Partition, Partitions
+from deltamq.api.log.partition import Partition, Partitions
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
-from deltamq.mq.meta import (
-    AccessState,
-    AnyEvent,
-    Meta,
-    MetaState,
-    MovedKeys,
-    Topic,
-    TopicPut,
-    TopicRequest,
-    TopicSettings,
-    brokers_for_new,
-    check_routes,
-    decide_delete_topic,
-    decide_put_topic,
-    moves_of,
-)
+from deltamq.mq.meta.access import AccessState
+from deltamq.mq.meta.access_changes import brokers_for_new, check_routes
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.moved_keys import MovedKeys, moves_of
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route
-from deltamq.mq.static import LogicalQueue, ShownPlace, TopicMappings, TopicQueues, shown_place
-from deltamq.tables.delta import PartitionNotFound
-from deltamq.tables.log import REMEMBERED_MS, PartitionLog
+from deltamq.mq.static.global_queues import shown_place
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.topic_mappings import TopicMappings
+from deltamq.mq.static.topic_queues import ShownPlace, TopicQueues
+from deltamq.tables.delta.snapshot import PartitionNotFound
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from deltamq.tables.paths import Space
-from deltamq.tables.queue import Placement
-from deltamq.tables.store import FileMissing
-
-__all__ = ["GONE", "HostedTopic", "Topics"]
+from deltamq.tables.queue.placement import Placement
+from deltamq.tables.store.store import FileMissing
 
 log = logging.getLogger("deltamq.api")
 

@@ -26,26 +26,22 @@ from typing import Final
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.roles import Hooks, Roles
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
-from deltamq.mq.meta import (
-    KNOWN_FEATURES,
+from deltamq.mq.meta.brokers import (
     META_ROLE,
-    AnyEvent,
     Host,
-    LeaseWatch,
-    Meta,
-    MetaState,
-    OwnLease,
     decide_give_back,
     decide_leave,
     decide_register,
     decide_renew,
     decide_takeover,
 )
+from deltamq.mq.meta.features import KNOWN_FEATURES
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.leases import LeaseWatch, OwnLease
+from deltamq.mq.meta.topics import MetaState
 from deltamq.mq.names import broker_of
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store import HostLocks
-
-__all__ = ["Hosting", "LeaseTimes"]
+from deltamq.tables.store.host_lock import HostLocks
 
 log = logging.getLogger("deltamq.api")
 

@@ -16,17 +16,15 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from deltamq.api.auth import EVERYBODY, Caller
+from deltamq.api.auth.caller import EVERYBODY, Caller
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.peer_json import json_of, unreadable
 from deltamq.api.host.peers import Call, Peer, Peers
-from deltamq.api.wire import Answer
+from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unavailable
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import HandleKeys, claimed_topics, open_handles
-from deltamq.mq.wire import FailedHandle
-
-__all__ = ["Owners", "Relayed", "Split", "failed_of"]
+from deltamq.mq.queue.handle import HandleKeys, claimed_topics, open_handles
+from deltamq.mq.wire.handles import FailedHandle
 
 _PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
 #: How long `tell` waits for a process, in seconds.

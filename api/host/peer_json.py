@@ -15,8 +15,6 @@ import msgspec
 
 from deltamq.mq.errors import Unavailable
 
-__all__ = ["json_of", "unreadable"]
-
 T = TypeVar("T")
 
 

@@ -25,24 +25,13 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deltamq.api.auth import CALLED_BY, CALLER, Caller, Prover
+from deltamq.api.auth.caller import CALLER, Caller
+from deltamq.api.auth.forwarded_caller import CALLED_BY
+from deltamq.api.auth.proof import Prover
 from deltamq.api.host.hosting import Hosting
-from deltamq.api.wire import SECURITY_HEADERS, Answer, Client, ClientDisconnected, Header, Scope
+from deltamq.api.wire.answer import SECURITY_HEADERS, Answer, Header
+from deltamq.api.wire.request import Client, ClientDisconnected, Scope
 from deltamq.mq.errors import Overloaded, Unavailable, Unknown
-
-__all__ = [
-    "FORWARDED",
-    "Call",
-    "Peer",
-    "Peers",
-    "answer_before",
-    "as_response",
-    "is_forwarded",
-    "is_passed_on",
-    "is_proved",
-    "meta_offset_of",
-    "only_authorization",
-]
 
 FORWARDED: Final = b"mq-forwarded"
 #: The metadata offset up to which the sender has read: the receiver reads at least as far, to agree with the sender.

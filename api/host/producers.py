@@ -18,10 +18,8 @@ from contextlib import contextmanager
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.producer import Part
-from deltamq.mq.wire import Producer
-from deltamq.tables.log import PartitionLog
-
-__all__ = ["ProducerGate", "draw_of"]
+from deltamq.mq.wire.produce import Producer
+from deltamq.tables.log.log import PartitionLog
 
 
 def draw_of(producer: Producer) -> int:

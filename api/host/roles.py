@@ -16,8 +16,6 @@ from typing import Final, TypeAlias
 
 from deltamq.mq.errors import DeltaMQError
 
-__all__ = ["Hooks", "Roles"]
-
 log = logging.getLogger("deltamq.api")
 
 #: Seconds after which a role that could not be begun is tried again.

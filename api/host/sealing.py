@@ -27,12 +27,12 @@ from typing import Final, NamedTuple
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Meta, MoveEvent, decide_seal
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.moved_keys import MoveEvent, decide_seal
 from deltamq.mq.names import broker_of
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import ROUTE_FENCE, PartitionLog
-
-__all__ = ["Sealer"]
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.log import PartitionLog
 
 log = logging.getLogger("deltamq.api")
 

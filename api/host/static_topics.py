@@ -16,26 +16,21 @@ from dataclasses import dataclass, replace
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.sealing import Sealer
-from deltamq.mq.meta import (
-    AnyEvent,
-    MappingPut,
-    MappingRemoved,
-    Meta,
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
+from deltamq.mq.meta.static_topics import (
     RemapMode,
-    StaticQueues,
     StaticRequest,
-    Topic,
-    TopicPut,
     decide_put_static,
     decide_remap,
     decide_repair,
     queues_of,
     static_faults,
 )
+from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut
 from deltamq.mq.names import broker_of
-from deltamq.mq.static import MappingFault, QueueMapping
-
-__all__ = ["StaticTopics"]
+from deltamq.mq.static.completeness import MappingFault
+from deltamq.mq.static.queue_mapping import QueueMapping
 
 log = logging.getLogger("deltamq.api")
 

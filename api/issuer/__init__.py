@@ -4,7 +4,3 @@ A process without an issuer in its settings does not import this room, which tak
 """
 
 from __future__ import annotations
-
-from deltamq.api.issuer.tokens import IssuerTokens
-
-__all__ = ["IssuerTokens"]

@@ -21,8 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from deltamq.mq.auth_limits import JWKS_KEYS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
 
-__all__ = ["JwksInvalid", "KeySet", "SigningKey", "signing_keys"]
-
 #: The algorithms of each kind of key, by its type and curve.
 _ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("RSA", ""): frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),

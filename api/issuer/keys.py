@@ -14,11 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
-from deltamq.api.auth import KeyTimes
+from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.jwks import JwksInvalid, SigningKey, signing_keys
 from deltamq.mq.auth_limits import KEY_WAITERS_MAX
-
-__all__ = ["IssuerKeys"]
 
 log = logging.getLogger("deltamq.api")
 

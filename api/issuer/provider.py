@@ -23,8 +23,6 @@ from deltamq.mq.loopback import is_loopback
 from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.oidc_settings import OidcSettings, is_private
 
-__all__ = ["Provider"]
-
 _OK: Final = 200
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 

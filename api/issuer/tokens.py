@@ -18,14 +18,14 @@ from typing import Any, Final
 import jwt
 import msgspec
 
-from deltamq.api.auth import KeyTimes, SignerUnknown, not_valid
+from deltamq.api.auth.credentials import SignerUnknown, not_valid
+from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.keys import IssuerKeys
 from deltamq.api.issuer.provider import Provider
-from deltamq.mq.auth import Credential, credential_of
+from deltamq.mq.auth.claims import credential_of
+from deltamq.mq.auth.credential import Credential
 from deltamq.mq.errors import Refused
 from deltamq.tables.oidc_settings import OidcSettings
-
-__all__ = ["IssuerTokens"]
 
 _FORM: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
 #: The times are looked at elsewhere, each time when a token is used, by the clock of the service.

@@ -23,7 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.kafka.records import DECODER_SOURCE, ENCODER_SOURCE, Int64s, NativeDecoder, NativeEncoder, Records
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.native import DECODER_SOURCE, ENCODER_SOURCE, NativeDecoder, NativeEncoder
+from deltamq.api.kafka.records.varints import Int64s
 from deltamq.mq.errors import Refused, TooLarge, Unprocessable
 from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX, TIME_US_MAX, TIME_US_MIN
 from deltamq.tables.column_ends import ends_of
@@ -43,8 +45,6 @@ from deltamq.tables.kafka_row import (
 )
 from deltamq.tables.message_limits import check_column
 from deltamq.tables.schema import HEADERS, TIME
-
-__all__ = ["RECORD_COLUMNS", "native_decoder", "native_encoder", "records_of", "rows_of"]
 
 #: The columns of MESSAGE_SCHEMA that records are made of, and their offset.
 RECORD_COLUMNS: Final = ("offset", "key", "headers", "body", "born_time")

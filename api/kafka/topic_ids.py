@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import uuid
 
-from deltamq.api.host import Topics
-from deltamq.api.kafka.messages import NO_TOPIC_ID
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
 from deltamq.mq.errors import NotFound
-from deltamq.mq.meta import MetaState, Topic
-
-__all__ = ["TopicIds", "topic_id_of"]
+from deltamq.mq.meta.topics import MetaState, Topic
 
 
 def topic_id_of(topic: Topic) -> bytes:

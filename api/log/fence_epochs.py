@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from deltamq.mq.errors import Fenced, Unavailable
-from deltamq.tables.queue import FenceEpochs
-
-__all__ = ["FenceEpochsOf", "fence_not_known"]
+from deltamq.tables.queue.placement import FenceEpochs
 
 
 class FenceEpochsOf(Protocol):

@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from deltamq.tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
+from deltamq.tables.log.fetch import Fetched, FetchStatus, cut_to_bytes
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
-
-__all__ = ["Scanned", "scan_filtered"]
 
 #: One step covers at least these bounds, so that rare messages are found in few steps ...
 _MESSAGES: Final = 20_000

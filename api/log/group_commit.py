@@ -31,11 +31,9 @@ from deltamq.api.log.loop_commits import LoopCommits
 from deltamq.api.log.parts import RequestPart
 from deltamq.api.log.workers import Workers
 from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
-from deltamq.tables.delta import SMALL_FILE_ROWS_MAX
-from deltamq.tables.log import PartitionLog
-from deltamq.tables.store import blocking
-
-__all__ = ["GATHER_S", "CommitQueue"]
+from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.store.publishing import blocking
 
 log = logging.getLogger("deltamq.api")
 

@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from deltamq.api.log.parts import RecordRows, RequestPart
-from deltamq.api.wire import ArrowRows, to_record_batch
+from deltamq.api.wire.rows import ArrowRows, to_record_batch
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
-from deltamq.tables.delta import RowsPart, one_batch
+from deltamq.tables.delta.stamped import RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import Appended, PartitionLog
+from deltamq.tables.log.batch import Appended
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
-
-__all__ = ["commit_all", "fail", "flush_of"]
 
 log = logging.getLogger("deltamq.api")
 

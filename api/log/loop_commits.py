@@ -16,9 +16,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from deltamq.tables.store import Failed, NativePool, Work
-
-__all__ = ["LoopCommits"]
+from deltamq.tables.store.file_system import Failed
+from deltamq.tables.store.native import NativePool
+from deltamq.tables.store.publishing import Work
 
 log = logging.getLogger("deltamq.api")
 

@@ -22,12 +22,12 @@ from deltamq.api.log.tending import Tending
 from deltamq.api.log.upkeep_pace import UpkeepPace
 from deltamq.api.log.workers import Threads
 from deltamq.mq.errors import DeltaMQError, NotFound
-from deltamq.mq.meta import Topic
-from deltamq.tables.delta import PartitionNotFound
-from deltamq.tables.log import BROKER_FENCE, PartitionLog, Warehouse
+from deltamq.mq.meta.topics import Topic
+from deltamq.tables.delta.snapshot import PartitionNotFound
+from deltamq.tables.log.fences import BROKER_FENCE
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
-
-__all__ = ["Partition", "Partitions"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -8,13 +8,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from deltamq.api.wire import ArrowRows, Indexes, Rows
+from deltamq.api.wire.rows import ArrowRows, Indexes, Rows
 from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.delta import ProducerStamp
-from deltamq.tables.log import Appended
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Appended
 from deltamq.tables.settings import Flush
-
-__all__ = ["PartWaiter", "PendingRequest", "RecordRows", "RequestPart"]
 
 Record = TypeVar("Record")
 #: Approximate bytes of a record, for the bounds of a commit.

@@ -20,10 +20,8 @@ from deltamq.api.log.partition import Partition
 from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Fenced, Unavailable, Unknown
-from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.settings import Flush
-
-__all__ = ["RecordLog"]
 
 Record = TypeVar("Record")
 

@@ -12,9 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
-from deltamq.mq.queue import DueTimes
-
-__all__ = ["Tending"]
+from deltamq.mq.queue.due_times import DueTimes
 
 #: Longest rest of a partition, in seconds: then it comes up to see the commits of other processes.
 _REST_S_MAX: Final = 3_600.0

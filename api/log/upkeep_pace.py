@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["UpkeepPace"]
-
 _AFTER_S: Final = 0.02
 _EVERY_S: Final = 1.0
 _COMMITS: Final = 128

@@ -17,9 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
 from deltamq.api.log.loop_commits import LoopCommits
-from deltamq.tables.store import waited_s
-
-__all__ = ["Threads", "Workers"]
+from deltamq.tables.store.waits import waited_s
 
 log = logging.getLogger("deltamq.api")
 

@@ -11,15 +11,15 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from deltamq.api.auth import CALLS, OPEN, access_of, is_audited
+from deltamq.api.auth.calls import CALLS, OPEN, access_of, is_audited
 from deltamq.api.openapi.examples import add_examples
 from deltamq.api.openapi.messages import message_paths
 from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
-from deltamq.api.wire import PROBLEM, REF, Json, problem
+from deltamq.api.wire.openapi_parts import PROBLEM, REF, Json, problem
 from deltamq.mq.limits import DELAY_MS_MAX
-from deltamq.mq.wire import DeadLetters, FetchAnswer, Message, ProduceAnswer, ProduceRequest
-
-__all__ = ["describe"]
+from deltamq.mq.wire.dead_letters import DeadLetters
+from deltamq.mq.wire.produce import Message, ProduceAnswer, ProduceRequest
+from deltamq.mq.wire.stored import FetchAnswer
 
 _SCHEME: Final = "key"
 _KEYS: Final[Json] = {

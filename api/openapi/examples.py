@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.wire import Json
-
-__all__ = ["add_examples"]
+from deltamq.api.wire.openapi_parts import Json
 
 _HOST: Final = "f3e0651d4eb84674b28923555c349ead"
 _ADDRESS: Final = "http://10.0.0.7:8080"

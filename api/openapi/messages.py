@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.reading import EVENTS_TYPE
-from deltamq.api.routes import ARROW_TYPE, JSON_TYPE, NDJSON_TYPE
-from deltamq.api.wire import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
+from deltamq.api.reading.sse import EVENTS_TYPE
+from deltamq.api.routes.fetch import ARROW_TYPE
+from deltamq.api.routes.produce import JSON_TYPE, NDJSON_TYPE
+from deltamq.api.wire.openapi_parts import GROUP_PATTERN, REF, Json, header, name_in_path, problem, query, whole
 from deltamq.mq.limits import (
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
@@ -18,10 +19,9 @@ from deltamq.mq.limits import (
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.wire import CLIENT_PATTERN, FILTER_DESCRIPTION
+from deltamq.mq.wire.filters import FILTER_DESCRIPTION
+from deltamq.mq.wire.order import CLIENT_PATTERN
 from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
-
-__all__ = ["message_paths"]
 
 _TAGS_PATTERN: Final = r"^(\*|[^|*&,\s]{1,31}(\|\|[^|*&,\s]{1,31}){0,8})$"
 #: The lines are a description, not a `value`: tools that probe calls by their examples cannot write this media type.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.queue import ARROW_TYPE
-from deltamq.api.wire import REF, Json, name_in_path, problem
+from deltamq.api.queue.popped import ARROW_TYPE
+from deltamq.api.wire.openapi_parts import REF, Json, name_in_path, problem
 from deltamq.mq.limits import WAIT_MS_MAX
-from deltamq.mq.wire import (
+from deltamq.mq.wire.handles import (
     AckAnswer,
     AckRequest,
     DeadAnswer,
@@ -16,11 +16,8 @@ from deltamq.mq.wire import (
     InvisibleRequest,
     NackAnswer,
     NackRequest,
-    PopAnswer,
-    PopRequest,
 )
-
-__all__ = ["POP_TYPES", "pop_paths", "tighten_pop"]
+from deltamq.mq.wire.pop import PopAnswer, PopRequest
 
 POP_TYPES: Final = [
     PopRequest,

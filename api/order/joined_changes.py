@@ -12,9 +12,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from deltamq.mq.errors import DeltaMQError, Unknown
-from deltamq.mq.meta import AnyEvent, Meta
-
-__all__ = ["Decide", "JoinedChanges"]
+from deltamq.mq.meta.fold import AnyEvent, Meta
 
 #: Returns the events of a change, decided on a state that includes all changes before it.
 Decide: TypeAlias = Callable[[Meta], Sequence[AnyEvent]]

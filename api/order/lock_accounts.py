@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 from urllib.parse import quote
 
-from deltamq.api.host import Call, Peers, json_of
-from deltamq.api.wire import Header
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call, Peers
+from deltamq.api.wire.answer import Header
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.order import LockAccount
-from deltamq.mq.queue import LaneKey
-
-__all__ = ["LockAccounts"]
+from deltamq.mq.order.pull_lock import LockAccount
+from deltamq.mq.queue.checkpoint import LaneKey
 
 #: Seconds for the answer: a process that is well answers in milliseconds. A client that wants the lock asks again.
 _WITHIN_S: Final = 1.0

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from deltamq.mq.meta import Meta, Topic
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.static import queue_name
-
-__all__ = ["reallocated", "remapped"]
+from deltamq.mq.static.logical_queue import queue_name
 
 
 class LeaderChange(NamedTuple):

@@ -6,17 +6,19 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from deltamq.api.host import HostedMeta, Topics
-from deltamq.api.progress import QueueProgress
-from deltamq.api.queue import Lanes, begin, bounds_at
-from deltamq.api.wire import Header
-from deltamq.mq.meta import Group, Topic
-from deltamq.mq.order import PullLocks
-from deltamq.mq.queue import Committed, LaneKey, StartKind, first_position
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.queue.group_start import begin, bounds_at
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.wire.answer import Header
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.order.pull_lock import PullLocks
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, StartKind, first_position
 from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX
-from deltamq.mq.static import LogicalQueue
-
-__all__ = ["LockRequest", "LockStarts"]
+from deltamq.mq.static.logical_queue import LogicalQueue
 
 
 class LockRequest(NamedTuple):

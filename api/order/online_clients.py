@@ -16,27 +16,19 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from deltamq.api.host import HostedMeta, Hosting
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosting import Hosting
 from deltamq.api.order.joined_changes import Decide, JoinedChanges
-from deltamq.api.wire import Client
+from deltamq.api.wire.request import Client
 from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
-from deltamq.mq.meta import (
-    META_ROLE,
-    Group,
-    Member,
-    Meta,
-    OnlineEvent,
-    Subscription,
-    Topic,
-    TopicPartitions,
-    check_role,
-    decide_heartbeat,
-    decide_scan,
-)
-from deltamq.mq.order import Authorizations
+from deltamq.mq.meta.brokers import META_ROLE, check_role
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.online import Member, TopicPartitions, decide_heartbeat, decide_scan
+from deltamq.mq.meta.online_events import OnlineEvent, Subscription
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.order.authorization import Authorizations
 from deltamq.tables.clock import Clock
-
-__all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
 
 log = logging.getLogger("deltamq.api")
 

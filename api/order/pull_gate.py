@@ -11,15 +11,15 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from deltamq.api.order.pull_locks import Locks
-from deltamq.api.queue import Lanes, MovedProgress
-from deltamq.api.statistics import GroupStatistics
-from deltamq.api.wire import first_held_back
-from deltamq.mq.meta import Group, Topic
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.wire.route_batch import first_held_back
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LaneKey
-from deltamq.tables.log import Fetched, FetchStatus
-
-__all__ = ["Gate", "Gates"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.tables.log.fetch import Fetched, FetchStatus
 
 
 class Gate:

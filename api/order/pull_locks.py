@@ -15,22 +15,28 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from deltamq.api.host import HostedMeta, Hosting, Peers, Topics
-from deltamq.api.log import Partitions
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.peers import Peers
+from deltamq.api.log.partition import Partitions
 from deltamq.api.order.lock_accounts import LockAccounts
 from deltamq.api.order.lock_moves import reallocated, remapped
 from deltamq.api.order.lock_starts import LockRequest, LockStarts
-from deltamq.api.progress import QueueProgress
-from deltamq.api.queue import Lanes
-from deltamq.api.wire import Client, Header
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.wire.answer import Header
+from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable
-from deltamq.mq.meta import META_ROLE, Group, Meta, Seat, Topic
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.online import Seat
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.order import LockAccount, PullLocks
-from deltamq.mq.queue import LaneKey
+from deltamq.mq.order.pull_lock import LockAccount, PullLocks
+from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.tables.clock import Clock
-
-__all__ = ["Locks", "LocksTaken"]
 
 #: Seconds after which a request that waits for a lock looks again: locks end by time, too.
 _LOOK_S: Final = 1.0

@@ -6,7 +6,5 @@ from typing import Final
 
 from deltamq.api.principals import access_rules, principals
 
-__all__ = ["AUTH_ROUTERS"]
-
 #: The routers, in the order of the OpenAPI document.
 AUTH_ROUTERS: Final = (principals.router, access_rules.router)

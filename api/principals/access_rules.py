@@ -13,23 +13,14 @@ from msgspec import Meta as Field
 from pydantic import BaseModel
 
 from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
-from deltamq.api.service import Asking, Running
-from deltamq.api.wire import After, JsonBody, Limit, page, problems
-from deltamq.mq.auth import (
-    CLUSTER,
-    AccessRule,
-    Effect,
-    Resource,
-    Verb,
-    decide_put_quota,
-    decide_put_rule,
-    decide_remove_rule,
-    quota_of,
-    rule_of,
-)
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.paging import After, Limit, page
+from deltamq.mq.auth.changes import decide_put_quota, decide_put_rule, decide_remove_rule
+from deltamq.mq.auth.quota import quota_of
+from deltamq.mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
 from deltamq.mq.auth_limits import QUOTA_MAX
-
-__all__ = ["AclView", "acl_view", "router"]
 
 log = logging.getLogger("deltamq.api")
 

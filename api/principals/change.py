@@ -13,12 +13,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from msgspec import Meta as Field
 
-from deltamq.api.host import Call, HostedMeta, Owners
-from deltamq.api.service import Running
-from deltamq.mq.auth import PRINCIPAL_PATTERN, AuthEvent, AuthState
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call
+from deltamq.api.service.dependencies import Running
+from deltamq.mq.auth.principal import PRINCIPAL_PATTERN
+from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.errors import Conflict
-
-__all__ = ["Changes", "NameInBody", "OfPrincipal", "PrincipalName", "auth_router"]
 
 PrincipalName = Annotated[str, PathParameter(json_schema_extra={"pattern": PRINCIPAL_PATTERN}, examples=["reports"])]
 NameInBody = Annotated[str, Field(extra_json_schema={"pattern": PRINCIPAL_PATTERN})]

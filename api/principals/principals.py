@@ -16,24 +16,23 @@ from pydantic import BaseModel
 
 from deltamq.api.principals.access_rules import AclView, acl_view
 from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
-from deltamq.api.service import Asking, Running
-from deltamq.api.wire import After, JsonBody, Limit, page, parse_time, problems, rfc3339
-from deltamq.mq.auth import (
-    AuthEvent,
-    AuthState,
-    Key,
-    Principal,
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.paging import After, Limit, page
+from deltamq.api.wire.times import parse_time, rfc3339
+from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_enable_principal,
     decide_put_key,
     decide_put_principal,
     decide_remove_principal,
     decide_revoke_key,
-    new_key,
 )
+from deltamq.mq.auth.key import Key, new_key
+from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
-
-__all__ = ["router"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -15,29 +15,28 @@ from urllib.parse import quote
 
 import msgspec
 
-from deltamq.api.host import Call, GlobalCopies, HostedTopic, Relayed, from_cluster, global_path, is_forwarded, json_of
+from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.global_copies import GlobalCopies, global_path
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call, is_forwarded
 from deltamq.api.progress.global_times import GlobalTimes
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
-from deltamq.mq.meta import Topic, require_world
-from deltamq.mq.queue import Start, check_epoch
-from deltamq.mq.static import (
-    GLOBAL_BROKER,
-    LOGICAL_BROKER,
-    GlobalQueues,
+from deltamq.mq.meta.global_topics import require_world
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.progress import Start, check_epoch
+from deltamq.mq.static.global_progress import (
     committed_as,
     global_commit_parts,
     global_position,
-    global_queue_index,
-    global_queue_name,
     global_reset_parts,
-    queue_index,
-    queue_name,
     shown_in,
 )
-from deltamq.mq.wire import CommitRequest, ResetRequest
+from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
+from deltamq.mq.static.logical_queue import GLOBAL_BROKER, LOGICAL_BROKER, queue_index, queue_name
+from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
 from deltamq.tables.failpoints import failpoint
-
-__all__ = ["GlobalGroup", "Here", "is_for_all"]
 
 #: Seconds in which the clusters must agree about where queues are.
 _AGREED_S: Final = 2.0

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from deltamq.api.host import HostedMeta
+from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.progress.lane_commits import LaneCommits
 from deltamq.api.progress.queue_progress import QueueProgress
-from deltamq.api.queue import begin
-from deltamq.api.statistics import GroupStatistics
-from deltamq.api.wire import Header
-from deltamq.mq.meta import Group, Topic
+from deltamq.api.queue.group_start import begin
+from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.wire.answer import Header
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LaneKey
-from deltamq.mq.static import LogicalQueue
-
-__all__ = ["GroupCommits"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.static.logical_queue import LogicalQueue
 
 
 class GroupCommits:

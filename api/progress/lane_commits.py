@@ -11,14 +11,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from deltamq.api.host import Call, Hosting, Owners, Peer, together
-from deltamq.api.queue import Lanes
-from deltamq.api.wire import Header
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Owners, together
+from deltamq.api.host.peers import Call, Peer
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.wire.answer import Header
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Committed, LaneKey
-from deltamq.mq.wire import CommitRequest
-
-__all__ = ["LaneCommits", "is_begin"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed
+from deltamq.mq.wire.offsets import CommitRequest
 
 #: Header of a commit that another process forwards: the offsets are where the group begins.
 _BEGINS: Final = b"mq-begins"

@@ -13,27 +13,30 @@ from functools import partial
 from typing import NamedTuple
 
 from deltamq.api.progress.lane_commits import LaneCommits
-from deltamq.api.queue import Lanes, MovedProgress, bounds_at
-from deltamq.api.wire import Header
+from deltamq.api.queue.group_start import bounds_at
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.wire.answer import Header
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.meta import Group, Topic
-from deltamq.mq.queue import Bounds, Committed, LaneKey, Start, StartKind, reset_position
-from deltamq.mq.static import (
-    LogicalQueue,
-    Segment,
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Bounds, Committed, Start, StartKind, reset_position
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.progress import (
     SegmentOffsets,
     commit_steps,
     committed_at,
     committed_offset,
     offset_at_time,
-    place_of,
     position_of,
     reset_steps,
     unfinished,
 )
-from deltamq.tables.log import Born, PartitionLog
-
-__all__ = ["QueuePosition", "QueueProgress"]
+from deltamq.mq.static.reading import place_of
+from deltamq.mq.static.segment import Segment
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.reader import Born
 
 
 class QueuePosition(NamedTuple):

@@ -20,17 +20,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deltamq.api.log import Partition, Partitions
-from deltamq.api.wire import ArrowRows, PartitionShare, Rows, check_same_request, to_record_batch
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.wire.route_batch import PartitionShare, check_same_request
+from deltamq.api.wire.rows import ArrowRows, Rows, to_record_batch
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.meta import Topic
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.producer import Part
-from deltamq.mq.static import TopicQueues
-from deltamq.tables.log import PartitionLog
-from deltamq.tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
-
-__all__ = ["Delays", "brokers_of", "split_shares"]
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.delayed_rows import with_destination
+from deltamq.tables.queue.deliver_times import AT_ONCE, Times
+from deltamq.tables.queue.refs import DELAY, system_ref
 
 Codes: TypeAlias = NDArray[np.int32]
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from deltamq.api.host import HostedMeta
-from deltamq.mq.meta import Group, GroupEvent, Meta, Topic, decide_begin
-from deltamq.mq.queue import Bounds, StartKind
-from deltamq.tables.log import PartitionLog
-
-__all__ = ["begin", "bounds_at"]
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import Group, GroupEvent, decide_begin
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.progress import Bounds, StartKind
+from deltamq.tables.log.log import PartitionLog
 
 
 async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from deltamq.api.log import Partition, Partitions
-from deltamq.mq.meta import Group, Topic
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LaneKey, RetryTopic, visits
-from deltamq.mq.static import TopicQueues
-from deltamq.tables.queue import retry_ref
-
-__all__ = ["GroupTopic", "LanePartition", "Waiters"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.queue.visit_order import visits
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.tables.queue.refs import retry_ref
 
 #: How long after a pop its retry partitions are followed, in seconds: the revive job's appends are known in time then.
 _FOLLOWED_S: Final = 5.0

@@ -11,34 +11,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from deltamq.api.host import Hosting
+from deltamq.api.host.hosting import Hosting
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.redelivered import LeasedMessages, redelivered
 from deltamq.api.queue.revive_queues import Destined
-from deltamq.api.statistics import GroupStatistics, Outcome
+from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.statistics.pending import Outcome
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta import Group
+from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import (
-    Ack,
-    Change,
-    Delivery,
-    Handle,
-    Held,
-    Lane,
-    LaneKey,
-    Lease,
-    Opened,
-    Pop,
-    Span,
-    check_live,
-    index_of,
-    mint,
-    open_handles,
-)
+from deltamq.mq.queue.buffer_decisions import Change
+from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span
+from deltamq.mq.queue.handle import Handle, Lease, Opened, check_live, index_of, mint, open_handles
+from deltamq.mq.queue.lane import Held, Lane
+from deltamq.mq.queue.ordered_pop import Delivery
+from deltamq.mq.queue.revive_record import Ack
 from deltamq.mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
-
-__all__ = ["Acking", "Disposition", "HandleCalls"]
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"

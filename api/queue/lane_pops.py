@@ -16,11 +16,14 @@ from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
 from deltamq.api.queue.turns import Turns
 from deltamq.api.queue.unordered_pop import MustStore
-from deltamq.mq.meta import Blocked, Group, Topic
-from deltamq.mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position, retry_lane
-from deltamq.mq.static import TopicQueues
-
-__all__ = ["LanePops"]
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.moved_keys import Blocked
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.ordered_pop import OrderedLane
+from deltamq.mq.queue.progress import Committed, StartKind, first_position
+from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.static.topic_queues import TopicQueues
 
 
 class LanePops:

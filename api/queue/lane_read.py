@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from deltamq.api.log import scan_filtered
+from deltamq.api.log.filter_scan import scan_filtered
 from deltamq.api.queue.pop_requests import LanePopRequest
-from deltamq.api.wire import first_held_back
-from deltamq.mq.meta import Blocked
-from deltamq.mq.queue import Attempts
-from deltamq.tables.log import FetchStatus
+from deltamq.api.wire.route_batch import first_held_back
+from deltamq.mq.meta.moved_keys import Blocked
+from deltamq.mq.queue.checkpoint import Attempts
+from deltamq.tables.log.fetch import FetchStatus
 from deltamq.tables.row_filter import MessageFilter
-
-__all__ = ["ReadRows", "allowed", "attempts_of", "look", "look_now"]
 
 
 class ReadRows(NamedTuple):

@@ -14,34 +14,31 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from deltamq.api.log import Partition, Partitions
+from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.queue.group_topic import GroupTopic, LanePartition, Waiters
 from deltamq.api.queue.logs import QueueLogs
 from deltamq.api.queue.offset_log import OffsetLog
 from deltamq.api.queue.ordered_pop import OrderedLanes
 from deltamq.api.queue.unordered_pop import UnorderedPop
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
-from deltamq.mq.meta import Group, GroupsState, Topic
+from deltamq.mq.meta.group import Group, GroupsState
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, member_name, split_member
-from deltamq.mq.queue import (
-    Bounds,
-    Buffer,
-    BufferSettings,
-    Committed,
-    HandleKeys,
-    Lane,
-    LaneKey,
-    OrderedLane,
-    check_epoch,
-    decide_commit,
-)
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.buffer_decisions import BufferSettings
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.handle import HandleKeys
+from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.ordered_pop import OrderedLane
+from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, decide_commit
 from deltamq.mq.queue_limits import BUCKET_MS
 from deltamq.tables.clock import Clock
 from deltamq.tables.config_sections import QueueSettings
-from deltamq.tables.log import PartitionLog
-from deltamq.tables.queue import LaneStates, MetaLog, Recovered, retry_ref
-
-__all__ = ["Lanes"]
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.lane_states import LaneStates
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.recovery import Recovered
+from deltamq.tables.queue.refs import retry_ref
 
 log = logging.getLogger("deltamq.api")
 

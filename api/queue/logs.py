@@ -9,19 +9,24 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from deltamq.api.log import Partition, Partitions, RecordLog
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.record_log import RecordLog
 from deltamq.api.queue.offset_log import OffsetLog
 from deltamq.api.queue.revive_queues import ReviveQueues
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import Group
+from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.handle import HandleKeys
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.revive import LostReason
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import ProducerStamp, one_batch
-from deltamq.tables.log import PartitionLog, pick
-from deltamq.tables.queue import LOST, again, dead_ref, rows_of_lost_records, system_ref, with_reason
-
-__all__ = ["Dying", "QueueLogs"]
+from deltamq.tables.delta.stamped import ProducerStamp, one_batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import pick
+from deltamq.tables.queue.records import rows_of_lost_records
+from deltamq.tables.queue.redelivery_rows import again, with_reason
+from deltamq.tables.queue.refs import LOST, dead_ref, system_ref
 
 T = TypeVar("T")
 

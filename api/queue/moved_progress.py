@@ -14,16 +14,18 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from deltamq.api.host import HostedMeta
+from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.queue.group_start import bounds_at
 from deltamq.api.queue.group_topic import LanePartition
 from deltamq.api.queue.lanes import Lanes
-from deltamq.mq.meta import Blocked, Group, Meta, Move, Topic
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.moved_keys import Blocked, Move
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Committed, LaneKey, first_position
-from deltamq.tables.queue import ProgressFollower
-
-__all__ = ["HELD_BACK_S", "MovedProgress"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, first_position
+from deltamq.tables.queue.recovery import ProgressFollower
 
 #: Poll interval of blocked readers; the event that unblocks them is in another partition, perhaps in another process.
 HELD_BACK_S: Final = 0.05

@@ -17,13 +17,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.log import Partitions, RecordLog
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.record_log import RecordLog
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord, committed_of
-from deltamq.tables.log import NotStored, PartitionLog, pages
-from deltamq.tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
-
-__all__ = ["OffsetLog"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord, committed_of
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import NotStored, pages
+from deltamq.tables.queue.records import offset_records_of, rows_of_offset_records
+from deltamq.tables.queue.recovery import recover_progress
+from deltamq.tables.queue.refs import OFFSETS, system_ref
 
 #: Seconds between two reads of the records of streaming queries; a list of groups asks once for each group.
 _FOLLOW_AGAIN_S: Final = 0.1

@@ -16,32 +16,31 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from deltamq.api.log import Partition
+from deltamq.api.log.partition import Partition
 from deltamq.api.queue.lane_read import ReadRows, allowed, look, look_now
 from deltamq.api.queue.logs import Dying, QueueLogs
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import Blocked, Group, Ordering
-from deltamq.mq.queue import (
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.meta.moved_keys import Blocked
+from deltamq.mq.queue.checkpoint import LaneKey, spans_of
+from deltamq.mq.queue.handle import mint
+from deltamq.mq.queue.keyed_pop import KeyedPop
+from deltamq.mq.queue.ordered_pop import (
     REJECTED,
-    Bounds,
-    Committed,
-    DeadReason,
     Delivery,
-    KeyedPop,
-    LaneKey,
     OrderedLane,
     OrderedPop,
     dead_producer_id,
-    mint,
-    read_position,
     retry_producer_id,
-    spans_of,
 )
+from deltamq.mq.queue.progress import Bounds, Committed, read_position
+from deltamq.mq.queue.retry import DeadReason
 from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE
-from deltamq.tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
-
-__all__ = ["OrderedLanes"]
+from deltamq.tables.log.fetch import cut_to_bytes, weight_of, weights_of
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import pick
 
 _STRICT: Final = "strict"
 #: How many overdue messages are sent to the retry topic at once.

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.redelivered import LeasedMessages, redelivered
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.queue import Held, LaneKey
-
-__all__ = ["settle_overdue"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.lane import Held
 
 
 async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) -> None:

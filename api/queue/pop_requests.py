@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from deltamq.api.wire import Ticket
+from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta import Group, Ordering, Topic
-from deltamq.mq.queue import Attempts, LaneKey, Pop
-from deltamq.tables.log import PartitionLog
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import Attempts, LaneKey, Pop
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
-
-__all__ = ["Empty", "LanePopRequest", "Taken", "TopicPopRequest", "mixed_orders"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

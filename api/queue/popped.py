@@ -15,13 +15,16 @@ import msgspec
 import pyarrow as pa
 
 from deltamq.api.queue.pop_requests import Taken
-from deltamq.api.wire import Answer, ArrowPieces, json_columns, shown_offsets, shown_origins
-from deltamq.mq.queue import handle_of_cluster
-from deltamq.mq.static import GlobalQueues, TopicQueues, shown_place
-from deltamq.mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.arrow_pieces import ArrowPieces
+from deltamq.api.wire.message_json import json_columns
+from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
+from deltamq.mq.queue.handle import handle_of_cluster
+from deltamq.mq.static.global_queues import GlobalQueues, shown_place
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.pop import FAILED_KEY, PopAnswer, PoppedMessage
 from deltamq.tables.schema import MESSAGE_SCHEMA
-
-__all__ = ["ARROW_TYPE", "arrow_answer", "json_answer", "shown"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _SCHEMA: Final = pa.schema(

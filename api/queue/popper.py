@@ -16,19 +16,18 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from deltamq.api.host import Hosting
+from deltamq.api.host.hosting import Hosting
 from deltamq.api.queue.group_topic import LanePartition
 from deltamq.api.queue.lane_pops import LanePops
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from deltamq.api.queue.turns import TurnOver
-from deltamq.api.wire import Client
+from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
-from deltamq.mq.meta import AccessState, Topic
-from deltamq.mq.static import TopicQueues
-
-__all__ = ["Popped", "Popper"]
+from deltamq.mq.meta.access import AccessState
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.static.topic_queues import TopicQueues
 
 _DRAW_BITS = 30
 #: Interval at which a waiting pop looks again at messages whose time has come, and that it did not get.

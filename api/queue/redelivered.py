@@ -12,14 +12,14 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deltamq.api.log import Partition
+from deltamq.api.log.partition import Partition
 from deltamq.api.queue.lanes import Lanes
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
-from deltamq.tables.log import PartitionLog
-
-__all__ = ["LeasedMessages", "redelivered"]
+from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey, Span
+from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.revive import stored_bits
+from deltamq.tables.log.log import PartitionLog
 
 log = logging.getLogger("deltamq.api")
 

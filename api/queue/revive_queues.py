@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from deltamq.api.log import Partitions, RecordLog
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.record_log import RecordLog
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Record
+from deltamq.mq.queue.revive_record import Record
 from deltamq.mq.queue_limits import REVIVE_QUEUES
-from deltamq.tables.queue import revive_ref, rows_of_records
-
-__all__ = ["Destined", "ReviveQueues"]
+from deltamq.tables.queue.records import rows_of_records
+from deltamq.tables.queue.refs import revive_ref
 
 #: Seconds of one queue's turn: long enough that nearly all acknowledgements go to the queue of the new checkpoints.
 _TURN_S: Final = 1.0

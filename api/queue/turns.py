@@ -12,9 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from deltamq.mq.errors import Conflict, Corrupt, Unavailable
-from deltamq.mq.queue import LaneKey
-
-__all__ = ["TurnOver", "Turns"]
+from deltamq.mq.queue.checkpoint import LaneKey
 
 log = logging.getLogger("deltamq.api")
 

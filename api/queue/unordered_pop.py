@@ -18,11 +18,14 @@ from deltamq.api.queue.logs import QueueLogs
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
 from deltamq.api.queue.revive_queues import Destined
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Blocked
-from deltamq.mq.queue import Bounds, Buffer, Lane, LaneKey, StoreCheckpoint, mint, read_position, spans_of
-from deltamq.tables.log import weight_of
-
-__all__ = ["MustStore", "UnorderedPop"]
+from deltamq.mq.meta.moved_keys import Blocked
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.buffer_decisions import StoreCheckpoint
+from deltamq.mq.queue.checkpoint import LaneKey, spans_of
+from deltamq.mq.queue.handle import mint
+from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.progress import Bounds, read_position
+from deltamq.tables.log.fetch import weight_of
 
 #: Checkpoints that must be stored before a client gets the messages of their pop.
 MustStore = Sequence[StoreCheckpoint]

@@ -7,15 +7,17 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from deltamq.api.log import Partitions, RecordLog
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.record_log import RecordLog
 from deltamq.api.queue.delays import Delays, brokers_of
-from deltamq.mq.meta import Topic
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Cancelled, Delayed, DelayMark
-from deltamq.tables.log import PartitionLog
-from deltamq.tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
-
-__all__ = ["Waiting"]
+from deltamq.mq.queue.delay import Delayed
+from deltamq.mq.queue.delay_mark import Cancelled, DelayMark
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.records import rows_of_delay_marks
+from deltamq.tables.queue.refs import DELAY_MARKS, system_ref
+from deltamq.tables.queue.waiting import WaitingIndex
 
 _CANCELLED_KEPT: Final = 100_000
 

@@ -18,15 +18,16 @@ from typing import Final
 
 import msgspec
 
-from deltamq.api.host import Call, Clusters, Relayed, away
-from deltamq.api.queue import Popped
-from deltamq.api.wire import Admission, Answer, Client
+from deltamq.api.host.clusters import Clusters, away
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peers import Call
+from deltamq.api.queue.popper import Popped
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.request import Admission, Client
 from deltamq.mq.errors import DeltaMQError, Overloaded, Unavailable, Unknown
 from deltamq.mq.limits import MESSAGE_BYTES_MAX
-from deltamq.mq.static import GlobalQueues
-from deltamq.mq.wire import PopRequest
-
-__all__ = ["GlobalPops"]
+from deltamq.mq.static.global_queues import GlobalQueues
+from deltamq.mq.wire.pop import PopRequest
 
 #: Milliseconds in which each cluster gets its turn while a pop waits.
 _TURNS_MS: Final = 1_000

@@ -18,25 +18,21 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.host import (
-    Call,
-    Clusters,
-    GlobalCopies,
-    HostedTopic,
-    Relayed,
-    from_cluster,
-    global_epoch_of,
-    unreadable,
-)
+from deltamq.api.host.clusters import Clusters, from_cluster, global_epoch_of
+from deltamq.api.host.global_copies import GlobalCopies
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peer_json import unreadable
+from deltamq.api.host.peers import Call
 from deltamq.api.reading.partition_reader import FetchQuery
 from deltamq.api.reading.queue_reader import QueueReader
-from deltamq.api.wire import Answer, Client
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.static import GlobalQueues, Stay, queue_name
-from deltamq.tables.log import Fetched, FetchStatus
+from deltamq.mq.static.global_queues import GlobalQueues, Stay
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.schema import MESSAGE_SCHEMA
-
-__all__ = ["GlobalReader"]
 
 #: Most milliseconds for which a read waits before it looks whether its queue has moved.
 _LOOK_MS: Final = 500

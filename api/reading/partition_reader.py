@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from deltamq.api.host import Hosting
-from deltamq.api.log import Partition, Partitions, scan_filtered
-from deltamq.api.order import Gate
-from deltamq.api.queue import HELD_BACK_S
-from deltamq.api.wire import Client, ClientDisconnected
-from deltamq.tables.log import Fetched, FetchStatus, PartitionLog
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.log.filter_scan import scan_filtered
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.order.pull_gate import Gate
+from deltamq.api.queue.moved_progress import HELD_BACK_S
+from deltamq.api.wire.request import Client, ClientDisconnected
+from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
-
-__all__ = ["FetchQuery", "PartitionReader", "later", "more"]
 
 #: Maximum age, in seconds, of the end offset that a reader far before the end is told; meanwhile it is followed.
 _FOLLOWED_S: Final = 2.0

@@ -16,18 +16,21 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.host import GONE, HostedMeta, HostedTopic, Topics
-from deltamq.api.log import Partitions
-from deltamq.api.order import Gate
-from deltamq.api.queue import HELD_BACK_S
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.order.pull_gate import Gate
+from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader, later, more
-from deltamq.api.wire import Client
-from deltamq.mq.meta import Meta
-from deltamq.mq.static import LogicalQueue, ReadPlace, Segment, next_after, place_of
-from deltamq.tables.log import ROUTE_FENCE, Fetched, FetchStatus, PartitionLog
+from deltamq.api.wire.request import Client
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.reading import ReadPlace, next_after, place_of
+from deltamq.mq.static.segment import Segment
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.fetch import Fetched, FetchStatus
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.schema import MESSAGE_SCHEMA
-
-__all__ = ["QueueReader"]
 
 #: Maximum age, in seconds, of the ends of a queue that a reader between them is told; meanwhile they are followed.
 _FOLLOWED_S: Final = 2.0

@@ -18,13 +18,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deltamq.api.reading.partition_reader import FetchQuery
-from deltamq.api.wire import Client, ClientDisconnected, Send, stored_messages
+from deltamq.api.wire.message_json import stored_messages
+from deltamq.api.wire.request import Client, ClientDisconnected, Send
 from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
 from deltamq.mq.limits import OFFSET_MAX
-from deltamq.mq.meta import Topic
-from deltamq.tables.log import Fetched, FetchStatus
-
-__all__ = ["EVENTS_TYPE", "EventPlace", "stream_events"]
+from deltamq.mq.meta.topics import Topic
+from deltamq.tables.log.fetch import Fetched, FetchStatus
 
 EVENTS_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_MS: Final = 15_000

@@ -8,9 +8,7 @@ from deltamq.api.routes import (
     audit,
     cancel,
     cluster,
-    dead_letters,
     failed_messages,
-    group_offsets,
     group_statistics,
     groups,
     heartbeats,
@@ -20,26 +18,8 @@ from deltamq.api.routes import (
     topics,
     upgrade,
 )
-from deltamq.api.routes.cluster import asking_console
-from deltamq.api.routes.fetch import ARROW_TYPE, FetchEndpoint
-from deltamq.api.routes.handles import CALLS, HandlesEndpoint
-from deltamq.api.routes.pop import PopEndpoint
-from deltamq.api.routes.pop_elsewhere import PopForwarder
-from deltamq.api.routes.produce import JSON_TYPE, NDJSON_TYPE, ProduceEndpoint
-
-__all__ = [
-    "ARROW_TYPE",
-    "CALLS",
-    "JSON_TYPE",
-    "NDJSON_TYPE",
-    "ROUTERS",
-    "FetchEndpoint",
-    "HandlesEndpoint",
-    "PopEndpoint",
-    "PopForwarder",
-    "ProduceEndpoint",
-    "asking_console",
-]
+from deltamq.api.routes.dead_letters import calls as dead_letters
+from deltamq.api.routes.group_offsets import calls as group_offsets
 
 #: The routers that FastAPI serves, in the order of the OpenAPI document; those of `api.principals` follow.
 ROUTERS: Final = (

@@ -10,17 +10,17 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from deltamq.api.audit import ActView, Audit, read_acts, read_refusals
-from deltamq.api.log import Partitions
-from deltamq.api.service import Running
-from deltamq.api.wire import parse_time, problems, rfc3339
-from deltamq.mq.audit import ActBegun, RefusalCount
+from deltamq.api.audit.audit import Audit
+from deltamq.api.audit.reading import ActView, read_acts, read_refusals
+from deltamq.api.log.partition import Partitions
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.times import parse_time, rfc3339
+from deltamq.mq.audit.records import ActBegun, RefusalCount
 from deltamq.mq.audit_limits import ACTS_DEFAULT, ACTS_MAX
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import OFFSET_MAX
-from deltamq.tables.log import PartitionLog
-
-__all__ = ["router"]
+from deltamq.tables.log.log import PartitionLog
 
 R = TypeVar("R")
 

@@ -11,16 +11,14 @@ from typing import Annotated
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
 
-from deltamq.api.host import refuse_global
+from deltamq.api.host.global_topics import refuse_global
 from deltamq.api.routes.topics import TopicName
-from deltamq.api.service import Running
-from deltamq.api.wire import problems
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.openapi_parts import problems
 from deltamq.mq.errors import NotFound
 from deltamq.mq.limits import MESSAGE_ID_BYTES_MAX
 from deltamq.mq.names import check_client_topic
-from deltamq.mq.queue import check_cancel, confirm_cancel, is_due
-
-__all__ = ["router"]
+from deltamq.mq.queue.delay import check_cancel, confirm_cancel, is_due
 
 router = APIRouter(prefix="/v1/topics", tags=["messages"])
 

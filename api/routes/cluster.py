@@ -21,20 +21,25 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from deltamq.api.auth import Caller, guarded_warehouse
-from deltamq.api.host import Topics, queue_states
-from deltamq.api.log import QueueGauges, of_partitions, of_queues, rendered
+from deltamq.api.auth.caller import Caller
+from deltamq.api.auth.guarded_warehouse import guarded_warehouse
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.queue_states import queue_states
+from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
 from deltamq.api.routes.jobs import MissingJob, missing_jobs
 from deltamq.api.routes.topics import TopicName, brought_up
-from deltamq.api.service import Asking, Running, Stopped
-from deltamq.api.wire import TOPIC_PATTERN, AccessAsked, AccessFields, Answer, Json, JsonBody, problems
-from deltamq.mq.auth import CLUSTER
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.service.stops import Stopped
+from deltamq.api.wire.access_fields import AccessAsked, AccessFields
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, Json, problems
+from deltamq.mq.auth.rule import CLUSTER
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import META_ROLE, Host, decide_broker_access, decide_partition_access
+from deltamq.mq.meta.access_changes import decide_broker_access, decide_partition_access
+from deltamq.mq.meta.brokers import META_ROLE, Host
 from deltamq.mq.names import broker_of, check_broker, check_topic
 from deltamq.tables.paths import Space
-
-__all__ = ["asking_console", "router"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -18,23 +18,27 @@ from typing import Any, Final, NamedTuple
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from deltamq.api.host import refuse_global
-from deltamq.api.queue import Dying, Lanes
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.logs import Dying
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.routes.topics import TopicName
-from deltamq.api.service import Running
-from deltamq.api.statistics import Outcome
-from deltamq.api.wire import JsonBody, problems
+from deltamq.api.service.dependencies import Running
+from deltamq.api.statistics.pending import Outcome
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable
-from deltamq.mq.meta import Group, Topic
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LaneKey, RetryTopic, check_reason
-from deltamq.mq.static import LogicalQueue, SegmentOf, TopicQueues
-from deltamq.mq.wire import AsideRequest
-from deltamq.tables.log import PartitionLog
-
-__all__ = ["router"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.retry import check_reason
+from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.topic_queues import SegmentOf, TopicQueues
+from deltamq.mq.wire.order import AsideRequest
+from deltamq.tables.log.log import PartitionLog
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/aside", tags=["order"])
 

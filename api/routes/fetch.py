@@ -14,25 +14,27 @@ from typing import Final
 
 import msgspec
 
-from deltamq.api.auth import require_also
-from deltamq.api.host import GONE, Call, Groups, HostedTopic, Peers, Topics, from_cluster, refuse_global, unknown_here
-from deltamq.api.log import Metrics, Partitions
-from deltamq.api.order import Gate, Gates
-from deltamq.api.reading import (
-    EVENTS_TYPE,
-    EventPlace,
-    FetchQuery,
-    GlobalReader,
-    PartitionReader,
-    QueueReader,
-    stream_events,
-)
+from deltamq.api.auth.caller import require_also
+from deltamq.api.host.clusters import from_cluster, unknown_here
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.host.peers import Call, Peers
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.order.pull_gate import Gate, Gates
+from deltamq.api.reading.global_reader import GlobalReader
+from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader
+from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
 from deltamq.api.routes.order_request import check_client
-from deltamq.api.sending import local_name
-from deltamq.api.wire import (
+from deltamq.api.sending.global_sender import local_name
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.arrow_pieces import ArrowPieces
+from deltamq.api.wire.message_filter import message_filter
+from deltamq.api.wire.message_json import stored_messages
+from deltamq.api.wire.request import (
     Admission,
-    Answer,
-    ArrowPieces,
     Client,
     Receive,
     Scope,
@@ -42,9 +44,7 @@ from deltamq.api.wire import (
     header_text,
     headers_of,
     integer,
-    message_filter,
     parse_query,
-    stored_messages,
     unquoted,
 )
 from deltamq.mq.errors import NotFound
@@ -56,11 +56,9 @@ from deltamq.mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.static import queue_index
-from deltamq.mq.wire import FetchAnswer
-from deltamq.tables.log import Fetched
-
-__all__ = ["ARROW_TYPE", "FetchEndpoint"]
+from deltamq.mq.static.logical_queue import queue_index
+from deltamq.mq.wire.stored import FetchAnswer
+from deltamq.tables.log.fetch import Fetched
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset(

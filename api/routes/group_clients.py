@@ -10,13 +10,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from deltamq.api.host import HostedMeta
-from deltamq.api.order import OnlineClients
-from deltamq.api.queue import SeenClients
-from deltamq.api.wire import rfc3339
-from deltamq.mq.meta import Member, Subscription
-
-__all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.order.online_clients import OnlineClients
+from deltamq.api.queue.seen_clients import SeenClients
+from deltamq.api.wire.times import rfc3339
+from deltamq.mq.meta.online import Member
+from deltamq.mq.meta.online_events import Subscription
 
 
 class SubscribedView(BaseModel):

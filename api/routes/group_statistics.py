@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
-from deltamq.api.host import Call, is_forwarded
+from deltamq.api.host.peers import Call, is_forwarded
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.lane_views import ask_others
-from deltamq.api.service import Asking, Running
-from deltamq.api.wire import problems, rfc3339
-from deltamq.mq.statistics import KEPT_MINUTES, Consumed, sums_of
-
-__all__ = ["router"]
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.times import rfc3339
+from deltamq.mq.statistics.consumed import Consumed, sums_of
+from deltamq.mq.statistics.minutes import KEPT_MINUTES
 
 router = APIRouter(prefix="/v1/groups/{group}/statistics", tags=["groups"])
 

@@ -11,15 +11,24 @@ from fastapi import Path as PathParameter
 from msgspec import UNSET, Meta, UnsetType
 from pydantic import BaseModel, WithJsonSchema
 
-from deltamq.api.host import Call, HostedMeta, Hosting, Owners, is_forwarded
-from deltamq.api.order import OnlineClients
-from deltamq.api.queue import Lanes, SeenClients
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.order.online_clients import OnlineClients
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from deltamq.api.routes.lane_views import LaneView, LaneViews, Others, ask_others
-from deltamq.api.service import Asking, Running
-from deltamq.api.wire import GROUP_PATTERN, After, JsonBody, Limit, page, problems, rfc3339, schema_of
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import GROUP_PATTERN, problems, schema_of
+from deltamq.api.wire.paging import After, Limit, page
+from deltamq.api.wire.times import rfc3339
 from deltamq.mq.errors import NotFound
-from deltamq.mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
+from deltamq.mq.meta.allocation import Strategy
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, Ordering
 from deltamq.mq.names import check_group, split_member
 from deltamq.mq.queue_limits import (
     INVISIBLE_MS_MAX,
@@ -28,9 +37,7 @@ from deltamq.mq.queue_limits import (
     RETRY_WAIT_MS_MAX,
     RETRY_WAITS_MAX,
 )
-from deltamq.mq.wire import StartText
-
-__all__ = ["GroupName", "ReaderName", "router"]
+from deltamq.mq.wire.offsets import StartText
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 

@@ -13,29 +13,27 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from deltamq.api.auth import Caller, caller_of
-from deltamq.api.host import Call, ClusterHandles, Clusters, Groups, Owners, failed_of, together
-from deltamq.api.log import Metrics
-from deltamq.api.queue import Disposition, HandleCalls, Lanes
-from deltamq.api.statistics import Outcome
-from deltamq.api.wire import (
-    BODY_BYTES_MAX,
-    Admission,
-    Answer,
-    Headers,
-    Receive,
-    Scope,
-    decode,
-    headers_of,
-    parse_query,
-    read_body,
-    unquoted,
-)
+from deltamq.api.auth.caller import Caller, caller_of
+from deltamq.api.host.cluster_handles import ClusterHandles
+from deltamq.api.host.clusters import Clusters
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.owners import Owners, failed_of, together
+from deltamq.api.host.peers import Call
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.queue.handle_calls import Disposition, HandleCalls
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.statistics.pending import Outcome
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.pop_request import BODY_BYTES_MAX, decode
+from deltamq.api.wire.request import Admission, Headers, Receive, Scope, headers_of, parse_query, read_body, unquoted
 from deltamq.mq.errors import Conflict, Forbidden, Refused
-from deltamq.mq.meta import Group, InvisibleBounds, Topic
-from deltamq.mq.queue import Dead, Handle, after_failure, check_reason, cluster_of_handle, handle_of_cluster, wait_ms
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.handle import Handle, cluster_of_handle, handle_of_cluster
+from deltamq.mq.queue.retry import Dead, after_failure, check_reason, wait_ms
 from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE
-from deltamq.mq.wire import (
+from deltamq.mq.wire.handles import (
     AckAnswer,
     AckRequest,
     DeadAnswer,
@@ -46,11 +44,6 @@ from deltamq.mq.wire import (
     NackAnswer,
     NackRequest,
 )
-
-__all__ = [
-    "CALLS",
-    "HandlesEndpoint",
-]
 
 _ack: Final = msgspec.json.Decoder(AckRequest)
 _invisible: Final = msgspec.json.Decoder(InvisibleRequest)

@@ -12,19 +12,19 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
-from deltamq.api.auth import require_also
-from deltamq.api.host import refuse_global
-from deltamq.api.order import Beat
+from deltamq.api.auth.caller import require_also
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.order.online_clients import Beat
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
-from deltamq.api.service import Running
-from deltamq.api.wire import Client, problems
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.request import Client
 from deltamq.mq.limits import WAIT_MS_MAX
-from deltamq.mq.meta import META_ROLE, Group
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.meta.group import Group
 from deltamq.mq.names import check_group
-from deltamq.mq.wire import CLIENT_PATTERN
-
-__all__ = ["ClientId", "router"]
+from deltamq.mq.wire.order import CLIENT_PATTERN
 
 router = APIRouter(prefix="/v1/groups/{group}/clients", tags=["order"])
 

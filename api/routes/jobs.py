@@ -8,11 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from deltamq.api.service import JobReport, Running
-from deltamq.api.wire import problems
-from deltamq.tables.ops import LastRun
-
-__all__ = ["MissingJob", "missing_jobs", "router"]
+from deltamq.api.service.dependencies import Running
+from deltamq.api.service.job_watch import JobReport
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.tables.ops.job_runs import LastRun
 
 router = APIRouter(prefix="/v1/jobs", tags=["service"])
 

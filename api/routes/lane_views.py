@@ -12,16 +12,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from deltamq.api.host import Call, Hosting, Owners, Peer, Relayed, Topics, together
-from deltamq.api.queue import Lanes, MovedProgress, settle_overdue
-from deltamq.api.wire import rfc3339
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Owners, Relayed, together
+from deltamq.api.host.peers import Call, Peer
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.queue.overdue import settle_overdue
+from deltamq.api.wire.times import rfc3339
 from deltamq.mq.errors import Corrupt, Unavailable, Unknown
-from deltamq.mq.meta import Group, Topic, lanes_of
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Bounds, LaneKey, lag_messages
-from deltamq.mq.static import LogicalQueue, committed_at, committed_offset
-
-__all__ = ["LaneView", "LaneViews", "Others", "ask_others"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Bounds, lag_messages
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.progress import committed_at, committed_offset
 
 
 class LaneView(BaseModel):

@@ -14,20 +14,27 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from deltamq.api.host import Call, Groups, HostedMeta, Owners, Peer, Peers, Topics, is_forwarded, json_of, refuse_global
-from deltamq.api.order import LockRequest, Locks, LocksTaken
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded
+from deltamq.api.order.lock_starts import LockRequest
+from deltamq.api.order.pull_locks import Locks, LocksTaken
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from deltamq.api.routes.topics import TopicName
-from deltamq.api.service import Running
-from deltamq.api.wire import Client, problems
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, Unavailable, Unknown, Unprocessable
-from deltamq.mq.meta import Group, Topic
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_broker
-from deltamq.mq.queue import LaneKey
-from deltamq.mq.wire import LocksGiven
-
-__all__ = ["router"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.wire.order import LocksGiven
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/locks", tags=["order"])
 

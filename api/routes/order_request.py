@@ -6,27 +6,15 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from deltamq.api.wire import JsonBody, message_filter
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.message_filter import message_filter
 from deltamq.mq.errors import NotFound, Refused, Unprocessable
 from deltamq.mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
-from deltamq.mq.meta import Subscription, Topic
+from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_client_topic
-from deltamq.mq.static import TopicQueues
-from deltamq.mq.wire import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
-
-__all__ = [
-    "HEARTBEAT",
-    "LOCKS",
-    "RELEASE",
-    "LocksAsked",
-    "LocksReleased",
-    "check_client",
-    "check_named",
-    "check_wait",
-    "heartbeat_of",
-    "locks_of",
-    "release_of",
-]
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.wire.order import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
 
 _CLIENT: Final = re.compile(CLIENT_PATTERN)
 

@@ -21,68 +21,52 @@ from typing import Final
 
 import msgspec
 
-from deltamq.api.auth import caller_of
-from deltamq.api.host import (
-    GONE,
-    Call,
-    GlobalCopies,
-    Groups,
-    HostedTopic,
-    Hosting,
-    Peer,
-    Relayed,
-    Topics,
-    from_cluster,
-    global_epoch_of,
-    is_forwarded,
-    refuse_global,
-    unknown_here,
-)
-from deltamq.api.log import Metrics, Partitions
-from deltamq.api.queue import (
-    ARROW_TYPE,
-    HandleCalls,
-    Popped,
-    Popper,
-    SeenClients,
-    Taken,
-    TopicPopRequest,
-    arrow_answer,
-    json_answer,
-    shown,
-)
-from deltamq.api.reading import GlobalPops
+from deltamq.api.auth.caller import caller_of
+from deltamq.api.host.clusters import from_cluster, global_epoch_of, unknown_here
+from deltamq.api.host.global_copies import GlobalCopies
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peers import Call, Peer, is_forwarded
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.queue.handle_calls import HandleCalls
+from deltamq.api.queue.pop_requests import Taken, TopicPopRequest
+from deltamq.api.queue.popped import ARROW_TYPE, arrow_answer, json_answer, shown
+from deltamq.api.queue.popper import Popped, Popper
+from deltamq.api.queue.seen_clients import SeenClients
+from deltamq.api.reading.global_pops import GlobalPops
 from deltamq.api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
-from deltamq.api.sending import local_name
-from deltamq.api.statistics import GroupStatistics
-from deltamq.api.wire import (
-    BODY_BYTES_MAX,
+from deltamq.api.sending.global_sender import local_name
+from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.message_filter import message_filter
+from deltamq.api.wire.pop_request import BODY_BYTES_MAX, decode_pop
+from deltamq.api.wire.repeated_calls import RepeatedCalls
+from deltamq.api.wire.request import (
     Admission,
-    Answer,
     Client,
     Receive,
-    RepeatedCalls,
     Scope,
     Ticket,
     accepts,
-    decode_pop,
     headers_of,
-    message_filter,
     parse_query,
     read_body,
     unquoted,
 )
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
-from deltamq.mq.meta import Group, InvisibleBounds, Subscription
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.meta.online_events import Subscription
 from deltamq.mq.names import broker_of, check_topic
-from deltamq.mq.queue import check_attempt_id
-from deltamq.mq.static import TopicQueues
-from deltamq.mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
+from deltamq.mq.queue.ordered_pop import check_attempt_id
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.pop import POP_MESSAGES_DEFAULT, PopRequest
 from deltamq.tables.failpoints import failpoint
-
-__all__ = [
-    "PopEndpoint",
-]
 
 #: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200

@@ -21,28 +21,27 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from deltamq.api.auth import Caller
-from deltamq.api.host import (
-    Call,
-    ClusterHandles,
-    Hosting,
-    Owners,
-    Peer,
-    Peers,
-    failed_of,
-    from_cluster,
-    is_forwarded,
-    json_of,
-)
-from deltamq.api.queue import ARROW_TYPE, HandleCalls, Lanes, MovedProgress, TopicPopRequest
-from deltamq.api.wire import Admission, Answer, Client
+from deltamq.api.auth.caller import Caller
+from deltamq.api.host.cluster_handles import ClusterHandles
+from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Owners, failed_of
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded
+from deltamq.api.queue.handle_calls import HandleCalls
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.queue.pop_requests import TopicPopRequest
+from deltamq.api.queue.popped import ARROW_TYPE
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.request import Admission, Client
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
 from deltamq.mq.limits import MESSAGE_BYTES_MAX
 from deltamq.mq.names import broker_of
-from deltamq.mq.static import LogicalQueue, TopicQueues
-from deltamq.mq.wire import FAILED_KEY, FailedHandle, PopRequest
-
-__all__ = ["STATION_MS", "PopForwarder", "Way", "has_messages", "with_refused"]
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.pop import FAILED_KEY, PopRequest
 
 #: How long a pop waits at another process before it looks again: at its client, which may have gone, and at closed
 #: segments that other processes serve.

@@ -17,22 +17,25 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from deltamq.api.auth import caller_of, permit_put
-from deltamq.api.host import GONE, Call, Topics, from_cluster, unknown_here
-from deltamq.api.log import Metrics, Partitions
-from deltamq.api.sending import INLINE_BYTES, GlobalSender, RequestAppender, StoreRequest, check_new
-from deltamq.api.wire import (
+from deltamq.api.auth.caller import caller_of, permit_put
+from deltamq.api.host.clusters import from_cluster, unknown_here
+from deltamq.api.host.hosted_topic import GONE, Topics
+from deltamq.api.host.peers import Call
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.sending.global_sender import GlobalSender
+from deltamq.api.sending.request_appender import INLINE_BYTES, RequestAppender
+from deltamq.api.sending.store_request import StoreRequest, check_new
+from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.decoded import Decoded, Named
+from deltamq.api.wire.json_rows import decode_json, decode_ndjson
+from deltamq.api.wire.request import (
     Admission,
-    Answer,
-    Decoded,
     Headers,
-    Named,
     Receive,
     Scope,
     Ticket,
-    decode_arrow,
-    decode_json,
-    decode_ndjson,
     header_text,
     headers_of,
     integer,
@@ -45,15 +48,8 @@ from deltamq.api.wire import (
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
 from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from deltamq.mq.names import check_client_topic
-from deltamq.mq.wire import ProduceAnswer, Producer
+from deltamq.mq.wire.produce import ProduceAnswer, Producer
 from deltamq.tables.failpoints import failpoint
-
-__all__ = [
-    "ARROW_TYPE",
-    "JSON_TYPE",
-    "NDJSON_TYPE",
-    "ProduceEndpoint",
-]
 
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"

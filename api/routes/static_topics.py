@@ -14,16 +14,21 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel, Field
 
-from deltamq.api.host import Call, GlobalTopics, Topics, as_response, from_cluster, global_epoch_of
+from deltamq.api.host.clusters import from_cluster, global_epoch_of
+from deltamq.api.host.global_topics import GlobalTopics
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.peers import Call, as_response
 from deltamq.api.routes.topics import StayView, TopicName
-from deltamq.api.service import Running
-from deltamq.api.wire import JsonBody, problems
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
-from deltamq.mq.meta import GlobalCopy, RemapMode, TopicSettings, require_world
-from deltamq.mq.static import GlobalQueues, MappingFault
-
-__all__ = ["router"]
+from deltamq.mq.meta.global_topics import GlobalCopy, require_world
+from deltamq.mq.meta.static_topics import RemapMode
+from deltamq.mq.meta.topic_settings import TopicSettings
+from deltamq.mq.static.completeness import MappingFault
+from deltamq.mq.static.global_queues import GlobalQueues
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 

@@ -14,12 +14,19 @@ from fastapi import Path as PathParameter
 from msgspec import Meta
 from pydantic import BaseModel
 
-from deltamq.api.auth import permit_put
-from deltamq.api.host import Call, HostedTopic, QueueState, Topics, from_cluster, queue_states
-from deltamq.api.log import Partition
-from deltamq.api.progress import QueueProgress
-from deltamq.api.service import Asking, Running
-from deltamq.api.wire import TOPIC_PATTERN, AccessFields, After, JsonBody, Limit, page, parse_time, problems, rfc3339
+from deltamq.api.auth.caller import permit_put
+from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.peers import Call
+from deltamq.api.host.queue_states import QueueState, queue_states
+from deltamq.api.log.partition import Partition
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.access_fields import AccessFields
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, problems
+from deltamq.api.wire.paging import After, Limit, page
+from deltamq.api.wire.times import parse_time, rfc3339
 from deltamq.mq.errors import Corrupt, Unprocessable
 from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,
@@ -29,13 +36,14 @@ from deltamq.mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from deltamq.mq.meta import Access, AccessState, FlushMode, OrderStrategy, StaticRequest, TopicRequest
+from deltamq.mq.meta.access import Access, AccessState
+from deltamq.mq.meta.static_topics import StaticRequest
+from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
-from deltamq.mq.static import GlobalQueues, global_queue_name
-from deltamq.tables.log import PartitionLog, Warehouse
-
-__all__ = ["StayView", "TopicName", "brought_up", "router"]
+from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 

@@ -8,11 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from deltamq.api.service import Running
-from deltamq.api.wire import problems
-from deltamq.mq.meta import Meta, decide_upgrade, upgrade_of
-
-__all__ = ["router"]
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.mq.meta.features import decide_upgrade, upgrade_of
+from deltamq.mq.meta.fold import Meta
 
 router = APIRouter(prefix="/v1/cluster/upgrade", tags=["service"])
 

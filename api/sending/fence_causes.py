@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from deltamq.api.host import HostedMeta, HostedTopic, Sealer, Topics, passes
-from deltamq.api.log import Partitions, fence_not_known
+from deltamq.api.host.fencing import passes
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.log.fence_epochs import fence_not_known
+from deltamq.api.log.partition import Partitions
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Fenced
-
-__all__ = ["AGAIN_S", "FENCED_S", "FenceCauses"]
 
 #: Seconds to wait for the cause of a fence in the metadata.
 FENCED_S: Final = 15.0

@@ -24,30 +24,24 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from deltamq.api.host import (
-    Call,
-    Clusters,
-    GlobalCopies,
-    HostedTopic,
-    RememberedNumbers,
-    from_cluster,
-    global_epoch_of,
-    global_path,
-    json_of,
-)
+from deltamq.api.host.clusters import Clusters, from_cluster, global_epoch_of
+from deltamq.api.host.global_copies import GlobalCopies, RememberedNumbers, global_path
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.api.host.peer_json import json_of
+from deltamq.api.host.peers import Call
 from deltamq.api.sending.logical_places import LedElsewhere
 from deltamq.api.sending.merged_answers import FREE, Moved, Sent, left_of, merged, told_by
 from deltamq.api.sending.request_appender import RequestAppender
 from deltamq.api.sending.store_request import StoreRequest
-from deltamq.api.wire import Answer, Header, Named
+from deltamq.api.wire.answer import Answer, Header
+from deltamq.api.wire.decoded import Named
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
 from deltamq.mq.limits import PRODUCERS_MAX
-from deltamq.mq.meta import require_world
-from deltamq.mq.static import GlobalQueues, global_queue_index, global_queue_name, queue_index, queue_name
-from deltamq.mq.wire import ProduceAnswer, Producer
-from deltamq.tables.log import REMEMBERED_MS
-
-__all__ = ["STORED_ONLY", "GlobalSender"]
+from deltamq.mq.meta.global_topics import require_world
+from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
+from deltamq.mq.static.logical_queue import queue_index, queue_name
+from deltamq.mq.wire.produce import ProduceAnswer, Producer
+from deltamq.tables.log.stored_requests import REMEMBERED_MS
 
 #: Asks a cluster that a queue has left where a request is stored; it stores nothing.
 STORED_ONLY: Final = b"mq-stored-only"

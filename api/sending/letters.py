@@ -20,24 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.api.host import HostedMeta
-from deltamq.api.log import Partitions, RecordLog
-from deltamq.mq.meta import Group
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.record_log import RecordLog
+from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import DEAD_REASON_HEADER, DeadMark, LetterMarks, LetterState
-from deltamq.tables.delta import DataFile
-from deltamq.tables.log import PartitionLog, Picked, TooMuch, pick
-from deltamq.tables.queue import (
-    LETTER_STATES,
-    DeadMarks,
-    dead_marks_ref,
-    dead_ref,
-    mark_ranges,
-    rows_of_dead_marks,
-    states_between,
-)
-
-__all__ = ["KEPT_STATES", "DeadLetterLogs", "LetterCount", "LetterFailures", "Letters", "LettersWanted", "some_letters"]
+from deltamq.mq.queue.dead_mark import DeadMark, LetterMarks, LetterState
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import Picked, TooMuch, pick
+from deltamq.tables.queue.dead_marks import LETTER_STATES, DeadMarks, mark_ranges, states_between
+from deltamq.tables.queue.records import rows_of_dead_marks
+from deltamq.tables.queue.refs import dead_marks_ref, dead_ref
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

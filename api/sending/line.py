@@ -23,16 +23,14 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from deltamq.api.log import RecordRows, RequestPart
+from deltamq.api.log.parts import RecordRows, RequestPart
 from deltamq.api.sending.fence_causes import FENCED_S
-from deltamq.api.wire import ArrowRows
+from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.errors import DeltaMQError, Fenced, Unknown
 from deltamq.mq.sequences import OutOfSequence
-from deltamq.tables.delta import ProducerStamp
-from deltamq.tables.queue import FenceEpochs
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.queue.placement import FenceEpochs
 from deltamq.tables.settings import Flush
-
-__all__ = ["InLine", "LineRequest", "LineRows", "Lines", "Placing", "Queue", "StoredPlace", "Target"]
 
 log = logging.getLogger("deltamq.api")
 

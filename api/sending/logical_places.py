@@ -11,27 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from deltamq.api.host import HostedTopic
-from deltamq.api.log import RequestPart
-from deltamq.api.wire import PartitionShare
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.api.log.parts import RequestPart
+from deltamq.api.wire.route_batch import PartitionShare
 from deltamq.mq.errors import DeltaMQError, OffsetMismatch, Unavailable
-from deltamq.mq.meta import not_writable
+from deltamq.mq.meta.access import not_writable
 from deltamq.mq.producer import Part
-from deltamq.mq.static import Stay, TopicQueues, global_queue_name, queue_name
-from deltamq.tables.log import Appended, MessageIds
-from deltamq.tables.queue import Placement
-
-__all__ = [
-    "LedElsewhere",
-    "expected_offset",
-    "repeated",
-    "sealed_parts",
-    "served",
-    "shown_error",
-    "shown_place",
-    "unsealed_before",
-    "unserved",
-]
+from deltamq.mq.static.global_queues import Stay, global_queue_name
+from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.tables.log.batch import Appended, MessageIds
+from deltamq.tables.queue.placement import Placement
 
 
 class LedElsewhere(Unavailable):

@@ -11,13 +11,12 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from deltamq.api.host import Relayed, json_of
+from deltamq.api.host.owners import Relayed
+from deltamq.api.host.peer_json import json_of
 from deltamq.api.sending.store_request import StoreRequest
-from deltamq.api.wire import Answer
+from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import DeltaMQError, Unavailable
-from deltamq.mq.wire import ProduceAnswer
-
-__all__ = ["FREE", "Moved", "Sent", "left_of", "merged", "told_by"]
+from deltamq.mq.wire.produce import ProduceAnswer
 
 #: Stands for the queues of messages that may go to any.
 FREE: Final = -1

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from deltamq.api.host import HostedMeta, HostedTopic, Sealer, Topics
-from deltamq.api.log import Partitions
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.log.partition import Partitions
 from deltamq.api.sending.fence_causes import FenceCauses
 from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
 from deltamq.mq.errors import Fenced
-from deltamq.mq.meta import not_writable
+from deltamq.mq.meta.access import not_writable
 from deltamq.mq.sequences import OutOfSequence
-from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.settings import Flush
-
-__all__ = ["PartitionAppender"]
 
 
 class PartitionAppender:

@@ -17,23 +17,25 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from deltamq.api.host import HostedMeta, HostedTopic, Sealer, Topics
-from deltamq.api.log import Partitions
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.log.partition import Partitions
 from deltamq.api.sending.fence_causes import AGAIN_S, FenceCauses
 from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
 from deltamq.api.sending.logical_places import unserved
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.limits import OFFSET_MAX
-from deltamq.mq.meta import not_writable
+from deltamq.mq.meta.access import not_writable
 from deltamq.mq.producer import Part
 from deltamq.mq.sequences import Earlier, OutOfSequence, repeat_of
-from deltamq.mq.static import UNDECIDED, LogicalQueue, queue_name
-from deltamq.tables.delta import ProducerStamp
-from deltamq.tables.log import REMEMBERED_MS, PartitionLog
-from deltamq.tables.queue import Placement
+from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
+from deltamq.mq.static.segment import UNDECIDED
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.stored_requests import REMEMBERED_MS
+from deltamq.tables.queue.placement import Placement
 from deltamq.tables.settings import Flush
-
-__all__ = ["InQueue", "QueueAppender"]
 
 
 class _Sealed(NamedTuple):

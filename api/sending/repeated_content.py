@@ -10,12 +10,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.log import RequestPart
-from deltamq.api.wire import ArrowRows, Rows, to_record_batch
+from deltamq.api.log.parts import RequestPart
+from deltamq.api.wire.rows import ArrowRows, Rows, to_record_batch
 from deltamq.mq.limits import FETCH_BYTES_MAX
-from deltamq.tables.log import Appended, FetchStatus, PartitionLog
-
-__all__ = ["brings_the_same"]
+from deltamq.tables.log.batch import Appended
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
 
 _COMPARED = ("key", "tag", "body")
 

@@ -20,27 +20,31 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.api.auth import Caller
-from deltamq.api.host import Fencing, HostedMeta, HostedTopic, Sealer, Topics
-from deltamq.api.log import Partition, Partitions, PendingRequest, RequestPart, fence_not_known
+from deltamq.api.auth.caller import Caller
+from deltamq.api.host.fencing import Fencing
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.log.fence_epochs import fence_not_known
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
-from deltamq.api.wire import ArrowRows
-from deltamq.mq.auth import Verb
+from deltamq.api.wire.rows import ArrowRows
+from deltamq.mq.auth.rule import Verb
 from deltamq.mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
 from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS
-from deltamq.mq.meta import Group
-from deltamq.mq.queue import Replay, SentBack, retry_broker
-from deltamq.mq.wire import Target
-from deltamq.tables.delta import ProducerStamp
+from deltamq.mq.meta.group import Group
+from deltamq.mq.queue.dead_mark import SentBack
+from deltamq.mq.queue.replay import Replay, retry_broker
+from deltamq.mq.wire.dead_letters import Target
+from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import PartitionLog, Picked
-from deltamq.tables.queue import FenceEpochs, Placement, retry_ref, sent_back
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import Picked
+from deltamq.tables.queue.placement import FenceEpochs, Placement
+from deltamq.tables.queue.redelivery_rows import sent_back
+from deltamq.tables.queue.refs import retry_ref
 from deltamq.tables.settings import Flush
-
-__all__ = [
-    "Replayed",
-    "Replayer",
-]
 
 Int64s = NDArray[np.int64]
 

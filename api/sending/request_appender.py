@@ -24,9 +24,15 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from deltamq.api.host import Fencing, HostedMeta, HostedTopic, Hosting, Sealer, Topics, draw_of, passes
-from deltamq.api.log import Partition, Partitions, PendingRequest, RequestPart
-from deltamq.api.queue import Delays, split_shares
+from deltamq.api.host.fencing import Fencing, passes
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.producers import draw_of
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.parts import PendingRequest, RequestPart
+from deltamq.api.queue.delays import Delays, split_shares
 from deltamq.api.sending.fence_causes import AGAIN_S, FENCED_S, FenceCauses
 from deltamq.api.sending.logical_places import (
     LedElsewhere,
@@ -39,17 +45,20 @@ from deltamq.api.sending.logical_places import (
 )
 from deltamq.api.sending.repeated_content import brings_the_same
 from deltamq.api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
-from deltamq.api.wire import Indexes, PartitionShare, bound_to
+from deltamq.api.wire.route_batch import PartitionShare, bound_to
+from deltamq.api.wire.rows import Indexes
 from deltamq.mq.errors import Conflict, Fenced, NotFound, Unavailable
 from deltamq.mq.limits import FETCH_BYTES_MAX
 from deltamq.mq.producer import Part as StoredPart
-from deltamq.mq.static import queue_index
-from deltamq.mq.wire import ProduceAnswer, Producer, Range
-from deltamq.tables.log import Appended, FetchStatus, PartitionLog
-from deltamq.tables.queue import AT_ONCE, FenceEpochs, Placement, producer_in_delay
+from deltamq.mq.static.logical_queue import queue_index
+from deltamq.mq.wire.produce import ProduceAnswer, Producer, Range
+from deltamq.tables.log.batch import Appended
+from deltamq.tables.log.fetch import FetchStatus
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.delayed_rows import producer_in_delay
+from deltamq.tables.queue.deliver_times import AT_ONCE
+from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.settings import Flush
-
-__all__ = ["INLINE_BYTES", "RequestAppender"]
 
 #: Bytes above which a body is handled on a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024

@@ -8,29 +8,26 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.api.host import HostedTopic
+from deltamq.api.host.hosted_topic import HostedTopic
 from deltamq.api.sending.logical_places import served, unserved
-from deltamq.api.wire import (
-    ArrowRows,
-    Decoded,
-    Named,
+from deltamq.api.wire.decoded import Decoded, Named
+from deltamq.api.wire.route_batch import (
     PartitionShare,
-    Rows,
     check_named,
     check_same_request,
     replayed,
     rerouted,
     route_messages,
 )
+from deltamq.api.wire.rows import ArrowRows, Rows
 from deltamq.mq.access_codes import NOT_WRITABLE
 from deltamq.mq.errors import Fenced, OffsetMismatch, Unavailable
 from deltamq.mq.producer import Part
 from deltamq.mq.routing import Route
-from deltamq.tables.delta import ProducerStamp
-from deltamq.tables.log import ROUTE_FENCE
-from deltamq.tables.queue import Placement, producer_in_delay
-
-__all__ = ["StoreRequest", "check_new", "has_moved", "place_of_share", "routed", "routed_again", "stamp_of"]
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.queue.delayed_rows import producer_in_delay
+from deltamq.tables.queue.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

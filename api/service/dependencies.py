@@ -6,11 +6,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from deltamq.api.auth import Caller, caller_of
+from deltamq.api.auth.caller import Caller, caller_of
 from deltamq.api.service.service import Service
 from deltamq.mq.errors import Unavailable
-
-__all__ = ["Asking", "Running"]
 
 
 async def _service_of(request: Request) -> Service:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from deltamq.api.host import HostedMeta, Hosting, Peers
-from deltamq.api.log import Gauge, Metrics
-from deltamq.api.order import Locks, OnlineClients
-from deltamq.api.queue import Lanes
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.peers import Peers
+from deltamq.api.log.metrics import Gauge, Metrics
+from deltamq.api.order.online_clients import OnlineClients
+from deltamq.api.order.pull_locks import Locks
+from deltamq.api.queue.lanes import Lanes
 from deltamq.api.service.job_watch import JobWatch
 from deltamq.api.service.stops import Stops
-from deltamq.api.wire import Admission
-from deltamq.mq.meta import META_ROLE
+from deltamq.api.wire.request import Admission
+from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.tables.clock import SYSTEM_CLOCK
-from deltamq.tables.log import Warehouse
-
-__all__ = ["RequestRate", "counters_of", "gauges_of", "gauges_of_stops"]
+from deltamq.tables.log.warehouse import Warehouse
 
 
 def gauges_of(

@@ -12,11 +12,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.jobs import NEEDED_JOBS, is_missing
-from deltamq.tables.ops import LastRun, newest_run, read_running, read_runs
-from deltamq.tables.store import Store
-
-__all__ = ["JobReport", "JobWatch"]
+from deltamq.mq.jobs.missing import NEEDED_JOBS, is_missing
+from deltamq.tables.ops.job_runs import LastRun, newest_run, read_running, read_runs
+from deltamq.tables.store.store import Store
 
 log = logging.getLogger("deltamq.api")
 

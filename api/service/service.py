@@ -17,52 +17,68 @@ from functools import partial
 
 import pyarrow as pa
 
-from deltamq.api.audit import Audit
-from deltamq.api.auth import Prover, Quotas, derived, guarded_warehouse, is_guarded
-from deltamq.api.host import (
-    ClusterProofs,
-    Clusters,
-    Fencing,
-    GlobalCopies,
-    GlobalTopics,
-    Groups,
-    HostedMeta,
-    Hosting,
-    LeaseTimes,
-    Owners,
-    Peers,
-    Sealer,
-    StaticTopics,
-    Topics,
-)
-from deltamq.api.log import Metrics, Partitions, Threads
-from deltamq.api.order import Locks, OnlineClients
+from deltamq.api.audit.audit import Audit
+from deltamq.api.auth.guarded_warehouse import guarded_warehouse, is_guarded
+from deltamq.api.auth.proof import Prover, derived
+from deltamq.api.auth.quotas import Quotas
+from deltamq.api.host.cluster_proof import ClusterProofs
+from deltamq.api.host.clusters import Clusters
+from deltamq.api.host.fencing import Fencing
+from deltamq.api.host.global_copies import GlobalCopies
+from deltamq.api.host.global_topics import GlobalTopics
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.hosting import Hosting, LeaseTimes
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Peers
+from deltamq.api.host.sealing import Sealer
+from deltamq.api.host.static_topics import StaticTopics
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.workers import Threads
+from deltamq.api.order.online_clients import OnlineClients
+from deltamq.api.order.pull_locks import Locks
 from deltamq.api.ports import REAL, Ports
-from deltamq.api.progress import GlobalTimes, GroupCommits, LaneCommits, QueueProgress
-from deltamq.api.queue import Delays, HandleCalls, LanePops, Lanes, MovedProgress, Popper, SeenClients, Waiting, begin
-from deltamq.api.reading import PartitionReader, QueueReader
-from deltamq.api.sending import DeadLetterLogs
+from deltamq.api.progress.global_times import GlobalTimes
+from deltamq.api.progress.group_commits import GroupCommits
+from deltamq.api.progress.lane_commits import LaneCommits
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.queue.delays import Delays
+from deltamq.api.queue.group_start import begin
+from deltamq.api.queue.handle_calls import HandleCalls
+from deltamq.api.queue.lane_pops import LanePops
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.queue.popper import Popper
+from deltamq.api.queue.seen_clients import SeenClients
+from deltamq.api.queue.waiting import Waiting
+from deltamq.api.reading.partition_reader import PartitionReader
+from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.sending.letters import DeadLetterLogs
 from deltamq.api.service.access import ServiceAccess
 from deltamq.api.service.gauges import RequestRate, counters_of, gauges_of, gauges_of_stops
 from deltamq.api.service.job_watch import JobWatch
 from deltamq.api.service.stops import Stops
 from deltamq.api.service.takeover import Takeover
 from deltamq.api.service.watch import Watch
-from deltamq.api.statistics import GroupStatistics
-from deltamq.api.tls import peer_context
-from deltamq.api.wire import Admission
+from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.tls.contexts import peer_context
+from deltamq.api.wire.request import Admission
 from deltamq.mq.audit_limits import ACT_ID_BYTES
 from deltamq.mq.auth_limits import SECRET_BYTES
-from deltamq.mq.meta import InvisibleBounds, require_world
+from deltamq.mq.meta.global_topics import require_world
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import HandleKeys, LaneKey
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.handle import HandleKeys
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import ServiceSettings
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import MetaLog, ProgressFollower
-from deltamq.tables.store import HostLocks, handle_keys
-
-__all__ = ["Service"]
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.recovery import ProgressFollower
+from deltamq.tables.store.handle_secret import handle_keys
+from deltamq.tables.store.host_lock import HostLocks
 
 log = logging.getLogger("deltamq.api")
 

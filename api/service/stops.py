@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.static import ShownPlace
-from deltamq.tables.log import Warehouse
+from deltamq.mq.static.topic_queues import ShownPlace
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import Space
-
-__all__ = ["Stopped", "Stops"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from deltamq.api.host import Hosting
-from deltamq.api.log import Partitions
-from deltamq.api.queue import Lanes
-from deltamq.mq.meta import META_ROLE
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.log.partition import Partitions
+from deltamq.api.queue.lanes import Lanes
+from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.queue import DELAY, DELAY_MARKS, LOST, OFFSETS, recover, revive_refs, system_ref
-
-__all__ = ["Takeover"]
+from deltamq.tables.queue.recovery import recover
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, revive_refs, system_ref
 
 #: A broker's logs that its owner fences beside its revive logs.
 _OWN_LOGS: Final = (OFFSETS, LOST, DELAY, DELAY_MARKS)

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from deltamq.api.host import Groups, Topics
-from deltamq.api.log import Partition, Partitions
-from deltamq.api.queue import Lanes, settle_overdue
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.overdue import settle_overdue
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["Watch"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -15,15 +15,18 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltamq.api.log import Metrics, Partitions, RecordLog
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.record_log import RecordLog
 from deltamq.api.statistics.pending import Outcome, PendingCounts
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Topic
-from deltamq.mq.queue import Attempts
-from deltamq.mq.statistics import KEPT_MINUTES, MINUTE_MS, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
-from deltamq.tables.queue import STATISTICS, rows_of_statistics, system_ref
-
-__all__ = ["GroupStatistics"]
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import Attempts
+from deltamq.mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey, StatisticsRecord
+from deltamq.mq.statistics.minutes import KEPT_MINUTES, Minutes
+from deltamq.mq.statistics.pulled import Pulled
+from deltamq.tables.queue.records import rows_of_statistics
+from deltamq.tables.queue.refs import STATISTICS, system_ref
 
 log = logging.getLogger("deltamq.api")
 

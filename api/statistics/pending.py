@@ -17,10 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.mq.queue import Attempts
-from deltamq.mq.statistics import Consumed, MinuteKey
-
-__all__ = ["Outcome", "PendingCounts"]
+from deltamq.mq.queue.checkpoint import Attempts
+from deltamq.mq.statistics.consumed import Consumed, MinuteKey
 
 
 class Outcome(enum.Enum):

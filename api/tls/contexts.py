@@ -18,8 +18,6 @@ from deltamq.mq.errors import Refused
 from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.config_sections import ServiceSettings, TlsClientAuth
 
-__all__ = ["peer_context", "server_context"]
-
 
 def server_context(settings: ServiceSettings, *, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext | None:
     """Return the context of a port of the service; None if the settings name no certificate.

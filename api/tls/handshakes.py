@@ -16,8 +16,6 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["TlsServer"]
-
 log = logging.getLogger("deltamq.api")
 
 #: Seconds to wait after a failed accept: most often there are no file descriptors left.

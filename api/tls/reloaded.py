@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
-__all__ = ["ReloadedContext"]
-
 log = logging.getLogger("deltamq.api")
 
 #: Seconds for which the files are not looked at again.

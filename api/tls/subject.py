@@ -10,8 +10,6 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["EXTENSION", "TlsPeer", "peer_of"]
-
 #: The name of the extension in `scope["extensions"]`.
 EXTENSION: Final = "tls"
 

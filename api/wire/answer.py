@@ -11,8 +11,6 @@ from typing import Final, NamedTuple, Protocol
 
 from deltamq.api.wire.request import Scope, Send
 
-__all__ = ["WRITE_WHOLE", "Answer", "Header", "Pieces", "send_answer"]
-
 #: Name of our HTTP protocol's ASGI extension: its `write`, `(Answer) -> bool`, writes head and body together.
 WRITE_WHOLE: Final = "deltamq.write_whole"
 #: Bytes up to which joining head and body costs less than a second write.

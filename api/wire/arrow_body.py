@@ -21,10 +21,8 @@ from deltamq.mq.limits import (
     ARROW_MESSAGES_MAX,
 )
 from deltamq.tables.message_limits import check_column
-from deltamq.tables.queue import times_of_columns
+from deltamq.tables.queue.deliver_times import times_of_columns
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, TIME
-
-__all__ = ["decode_arrow"]
 
 _TEXT: Final = (pa.string(), pa.large_string())
 _BYTES: Final = (*_TEXT, pa.binary(), pa.large_binary())

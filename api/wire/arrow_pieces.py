@@ -11,8 +11,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["ArrowPieces"]
-
 #: Bytes of a piece at most: it is copied in less than a millisecond and fits into a processor's cache.
 _PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: Average rows below which batches are joined: each batch costs the reader about as much as a hundred rows.

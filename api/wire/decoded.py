@@ -9,10 +9,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from deltamq.api.wire.rows import ArrowRows, Rows
-from deltamq.mq.wire import Producer
-from deltamq.tables.queue import Times
-
-__all__ = ["Column", "Decoded", "Named"]
+from deltamq.mq.wire.produce import Producer
+from deltamq.tables.queue.deliver_times import Times
 
 #: The partitions that messages name: one for all, or a column.
 Column: TypeAlias = Sequence[str | None] | pa.StringArray

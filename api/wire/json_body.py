@@ -19,8 +19,6 @@ from deltamq.api.wire.openapi_parts import Json, schema_of
 from deltamq.api.wire.request import check_encoding, headers_of, media_type
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
 
-__all__ = ["JsonBody"]
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 _JSON: Final = "application/json"

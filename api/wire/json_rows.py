@@ -28,10 +28,8 @@ from deltamq.mq.limits import (
     TIME_US_MAX,
 )
 from deltamq.mq.names import check_tag, is_tag
-from deltamq.mq.wire import Message, ProduceRequest
-from deltamq.tables.queue import Times, times_of_lists
-
-__all__ = ["decode_json", "decode_ndjson"]
+from deltamq.mq.wire.produce import Message, ProduceRequest
+from deltamq.tables.queue.deliver_times import Times, times_of_lists
 
 _TIME_MAX = datetime.fromtimestamp(TIME_US_MAX // 1_000_000, UTC)
 _TIME_MIN = datetime.fromtimestamp(0, UTC)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.filters import parse_filter
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
 from deltamq.mq.names import is_tag
 from deltamq.tables.row_filter import MessageFilter
-
-__all__ = ["message_filter"]
 
 
 def message_filter(tags: str | None, filter: str | None) -> MessageFilter | None:

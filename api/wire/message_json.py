@@ -16,10 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.wire import MessageOrigin, StoredMessage
-
-__all__ = ["json_columns", "stored_messages"]
-
+from deltamq.mq.wire.stored import MessageOrigin, StoredMessage
 
 _EPOCH: Final = datetime(1970, 1, 1)
 #: Number of values up to which they are made one by one: Arrow's kernels cost as much for one as for a hundred.

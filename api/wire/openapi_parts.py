@@ -9,21 +9,6 @@ import msgspec
 
 from deltamq.mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
-__all__ = [
-    "GROUP_PATTERN",
-    "PROBLEM",
-    "REF",
-    "TOPIC_PATTERN",
-    "Json",
-    "header",
-    "name_in_path",
-    "problem",
-    "problems",
-    "query",
-    "schema_of",
-    "whole",
-]
-
 #: Prefix of references to schemas.
 REF: Final = "#/components/schemas/"
 TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{TOPIC_LENGTH_MAX}}}$"

@@ -11,8 +11,6 @@ from typing import Annotated, Final
 
 from fastapi import Query
 
-__all__ = ["PAGE_MAX", "After", "Limit", "page"]
-
 #: Maximum number of names in one page: 1,000 of the longest are 128 KB.
 PAGE_MAX: Final = 1_000
 

@@ -25,8 +25,6 @@ from deltamq.api.wire.request import REFUSAL, ClientDisconnected
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
 from deltamq.tables.failpoints import FailpointHit
 
-__all__ = ["PROBLEM_TYPE", "answer_of", "as_deltamq_error", "install"]
-
 log = logging.getLogger("deltamq.api")
 
 PROBLEM_TYPE = b"application/problem+json"

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from deltamq.api.wire.request import Client
 
-__all__ = ["RepeatedCalls"]
-
 
 class _AtWork(NamedTuple):
     client: Client

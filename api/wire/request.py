@@ -15,33 +15,6 @@ from urllib.parse import unquote_to_bytes
 
 from deltamq.mq.errors import DeltaMQError, Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
-__all__ = [
-    "ALSO_NEEDS",
-    "HALF_CLOSED",
-    "REFUSAL",
-    "WATCH",
-    "Admission",
-    "BodyTooSlow",
-    "Client",
-    "ClientDisconnected",
-    "Headers",
-    "Receive",
-    "Scope",
-    "Send",
-    "Ticket",
-    "accepts",
-    "body_too_slow",
-    "check_encoding",
-    "header_text",
-    "headers_of",
-    "integer",
-    "media_type",
-    "one_of",
-    "parse_query",
-    "read_body",
-    "unquoted",
-]
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]

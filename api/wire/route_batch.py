@@ -21,22 +21,10 @@ from deltamq.api.wire.decoded import Column, Named
 from deltamq.api.wire.rows import ArrowRows, Indexes, Rows
 from deltamq.api.wire.seen_keys import slot_of_seen, slots_of_list
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta import Blocked, first_blocked
+from deltamq.mq.meta.moved_keys import Blocked, first_blocked
 from deltamq.mq.producer import Part
 from deltamq.mq.routing import NamedPlaces, spread
 from deltamq.tables.key_column import lps_of_keys, slots_of_keys
-
-__all__ = [
-    "Indexes",
-    "PartitionShare",
-    "bound_to",
-    "check_named",
-    "check_same_request",
-    "first_held_back",
-    "replayed",
-    "rerouted",
-    "route_messages",
-]
 
 
 @dataclass(slots=True)

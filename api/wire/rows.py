@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
 from deltamq.tables.schema import INGEST_SCHEMA
 
-__all__ = ["ArrowRows", "Indexes", "Rows", "to_record_batch"]
-
 Body = str | bytes
 Headers = dict[str, str]
 #: Positions of messages in a request.

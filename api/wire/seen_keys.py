@@ -16,8 +16,6 @@ from deltamq.mq.partitioners import Slots, kafka_hash, logical_partition
 from deltamq.mq.routing import Places
 from deltamq.tables.key_column import kafka_hashes_of_keys, lps_of_keys
 
-__all__ = ["slot_of_seen", "slots_of_list"]
-
 #: Maximum number of recent keys of each kind.
 _KEYS_MAX: Final = 65_536
 #: Number of unseen keys from which on hashing them as one Arrow column is faster.

@@ -8,8 +8,6 @@ from typing import Final
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["parse_time", "rfc3339"]
-
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:[Zz]|[+ -]\d\d:\d\d)")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,16 +12,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from deltamq.jobs.cli.place import opened, warehouse_uri
-from deltamq.jobs.setup import JavaMissing, find_java, jars_folder, wrong_jars
-from deltamq.mq.client import Admin
-from deltamq.mq.client.cli import Check, CheckOutcome, Subject
-from deltamq.mq.client.http import Patience
+from deltamq.jobs.setup.jars import jars_folder, wrong_jars
+from deltamq.jobs.setup.java import JavaMissing, find_java
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli.doctor import Check, CheckOutcome, Subject
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.ops import Gravity, inspect
+from deltamq.tables.ops.verification import Gravity, inspect
 from deltamq.tables.paths import Space
-from deltamq.tables.store import native_library
-
-__all__ = ["spark_checks", "table_checks", "warehouse_checks"]
+from deltamq.tables.store.native import native_library
 
 _SHOWN_MAX: Final = 20
 

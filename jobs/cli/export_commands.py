@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deltamq.jobs.cli.place import conf_of, errors_told, session, show, with_options, with_place
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.tasks.warehouse_files import storage
 
 if TYPE_CHECKING:
-    from deltamq.jobs.export import Definition
+    from deltamq.jobs.export.definition import Definition
 
-__all__ = ["export_group"]
 
 _CONTINUOUS_S: Final = 5.0
 
@@ -40,7 +39,7 @@ _defining: Final = with_options(
 
 
 def _defined(given: dict[str, Any]) -> Definition:
-    from deltamq.jobs.export import definition_of
+    from deltamq.jobs.export.definition import definition_of
 
     path = given["json_schema"]
     return definition_of(
@@ -59,7 +58,7 @@ def _defined(given: dict[str, Any]) -> Definition:
 @with_place
 def add_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Define an export, or change its schema; the job `export` runs it from then on."""
-    from deltamq.jobs.export import save
+    from deltamq.jobs.export.definition import save
 
     with errors_told():
         # Only Spark can check a DDL, and whether it suits the table; each run does, before it plans a batch.
@@ -75,7 +74,8 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
 @with_place
 def run_command(warehouse: str | None, profile: str | None, mode: str, **given: Any) -> None:
     """Define an export and run it now."""
-    from deltamq.jobs.export import check_definition, run_export, save
+    from deltamq.jobs.export.definition import save
+    from deltamq.jobs.export.export import check_definition, run_export
 
     with errors_told():
         conf = conf_of(profile, warehouse)
@@ -110,7 +110,8 @@ def _stopped() -> threading.Event:
 @with_place
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every export: its topic, its table, and its progress."""
-    from deltamq.jobs.export import Plans, definitions
+    from deltamq.jobs.export.definition import definitions
+    from deltamq.jobs.export.plan import Plans
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
@@ -130,7 +131,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 @with_place
 def remove_command(name: str, forget: bool, warehouse: str | None, profile: str | None) -> None:
     """Delete an export; its tables stay, and if it is added again, it goes on where it was."""
-    from deltamq.jobs.export import remove_definition
+    from deltamq.jobs.export.definition import remove_definition
 
     with errors_told():
         remove_definition(storage(conf_of(profile, warehouse).warehouse.uri), name, forget=forget)
@@ -142,7 +143,8 @@ def remove_command(name: str, forget: bool, warehouse: str | None, profile: str 
 @with_place
 def replay_quarantine_command(name: str, warehouse: str | None, profile: str | None) -> None:
     """Parse the quarantine table again by the export's current schema; what fits moves to the table."""
-    from deltamq.jobs.export import read_definition, replay_quarantine
+    from deltamq.jobs.export.definition import read_definition
+    from deltamq.jobs.export.export import replay_quarantine
 
     with errors_told():
         conf = conf_of(profile, warehouse)

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from deltamq.jobs.cli.place import conf_of, errors_told, moment_of, session, with_place
-from deltamq.jobs.run import utc_now, with_spark_engine
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.run.registry import with_spark_engine
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
 from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
-    from deltamq.jobs.sink import SinkSettings
-
-__all__ = ["replay_command", "reset_command"]
+    from deltamq.jobs.sink.place import SinkSettings
 
 
 def _settings(conf: Config) -> SinkSettings:
-    from deltamq.jobs.sink import SinkSettings
+    from deltamq.jobs.sink.place import SinkSettings
 
     storage(conf.warehouse.uri)  # raises if the warehouse does not exist, so that it is not created
     return SinkSettings.of(conf, conf.warehouse.uri)
@@ -50,7 +49,7 @@ def replay_command(
 
     If repeated, nothing is stored twice. With jobs.engine = "spark" the work is done in tasks.
     """
-    from deltamq.jobs.export import Chosen, replay_dead_letters
+    from deltamq.jobs.export.replay import Chosen, replay_dead_letters
 
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
@@ -92,8 +91,8 @@ def reset_command(
     profile: str | None,
 ) -> None:
     """Reset a group's offsets in a topic, in a new epoch. Without --apply, only show the new offsets."""
-    from deltamq.jobs.export import reset_offsets, target_of
-    from deltamq.jobs.sink import place_of
+    from deltamq.jobs.export.reset import reset_offsets, target_of
+    from deltamq.jobs.sink.place import place_of
 
     with errors_told():
         if (to is None) == (not offsets):

@@ -23,15 +23,18 @@ from deltamq.jobs.cli.group_commands import replay_command, reset_command
 from deltamq.jobs.cli.place import conf_of, errors_told, with_place
 from deltamq.jobs.cli.scheduled_commands import scheduled_group
 from deltamq.jobs.cli.text import as_json, as_text
-from deltamq.jobs.run import Holder, Job, Scheduler, all_jobs, job_state, jobs_named, utc_now
-from deltamq.jobs.spark import SparkRunner
-from deltamq.jobs.tasks import close_warehouses, storage
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.run.registry import Job, all_jobs, jobs_named
+from deltamq.jobs.run.schedule import Scheduler
+from deltamq.jobs.run.state import job_state
+from deltamq.jobs.spark.runner import SparkRunner
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.mq.errors import NotFound
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine
-from deltamq.tables.store import Store
-
-__all__ = ["jobs_command"]
+from deltamq.tables.store.store import Store
 
 #: What a warehouse has from its first moments on, one of them at least.
 _FOLDERS: Final = frozenset(("sys", "topics", "jobs"))

@@ -14,28 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deltamq.jobs.setup import JarsUnusable, JavaMissing
-from deltamq.jobs.tasks import absolute
+from deltamq.jobs.setup.jars import JarsUnusable
+from deltamq.jobs.setup.java import JavaMissing
+from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused
 from deltamq.mq.request_values import zoned_time
 from deltamq.tables.config import Config, load
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import LogSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "conf_of",
-    "errors_told",
-    "moment_of",
-    "opened",
-    "session",
-    "show",
-    "warehouse_uri",
-    "with_options",
-    "with_place",
-]
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -76,8 +66,11 @@ def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _served(url: str) -> str:
-    from deltamq.mq.client import Admin
-    from deltamq.mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
+    from deltamq.mq.client.admin.admin import Admin
+    from deltamq.mq.client.http.calls import ClientAccess
+    from deltamq.mq.client.http.credentials import TOKEN_ENV
+    from deltamq.mq.client.http.retries import Patience
+    from deltamq.mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
 
     token, ca, cert, key = (os.environ.get(name) for name in (TOKEN_ENV, CA_ENV, CERT_ENV, KEY_ENV))
     access = ClientAccess(token=token, ca=ca, cert=cert, key=key)
@@ -109,7 +102,9 @@ def errors_told() -> Iterator[None]:
 @contextlib.contextmanager
 def session(conf: Config) -> Iterator[SparkSession]:
     """Yield a Spark session that ends with the command."""
-    from deltamq.jobs.sql import spark_session  # imported here: Spark's import takes longer than a list should
+    from deltamq.jobs.spark.session import (
+        spark_session,
+    )  # imported here: Spark's import takes longer than a list should
 
     spark = spark_session("deltamq-export", warehouse=conf.warehouse.uri)
     try:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from deltamq.jobs.cli.place import conf_of, errors_told, moment_of, show, with_options, with_place
-from deltamq.jobs.run import utc_now
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
 from deltamq.mq.request_values import duration_s
 
 if TYPE_CHECKING:
-    from deltamq.jobs.export import AnyScheduled
+    from deltamq.jobs.export.schedules import AnyScheduled
 
-__all__ = ["scheduled_group"]
 
 _MS: Final = 1_000
 _EVERY_DIGITS_MAX: Final = 9
@@ -45,7 +44,7 @@ _when: Final = with_options(
 @with_place
 def add_replay_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Schedule a replay of a group's dead letters: the first sends all back, each later one the new ones."""
-    from deltamq.jobs.export import ScheduledReplay
+    from deltamq.jobs.export.schedules import ScheduledReplay
 
     with errors_told():
         _add(ScheduledReplay(to=given["to"], topics=given["topics"], **_times(given)), profile, warehouse)
@@ -59,7 +58,7 @@ def add_replay_command(warehouse: str | None, profile: str | None, **given: Any)
 @with_place
 def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Schedule a reset of a group's offsets in a topic, each time in a new epoch."""
-    from deltamq.jobs.export import ScheduledReset
+    from deltamq.jobs.export.schedules import ScheduledReset
 
     with errors_told():
         what = {name: given[name] for name in ("topic", "to", "retries")}
@@ -71,7 +70,7 @@ def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) 
 @with_place
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show the scheduled replays and resets, and when each is due next."""
-    from deltamq.jobs.export import KINDS, read_state, scheduled
+    from deltamq.jobs.export.schedules import KINDS, read_state, scheduled
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
@@ -90,7 +89,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 @with_place
 def remove_command(kind: str, name: str, warehouse: str | None, profile: str | None) -> None:
     """Remove a scheduled replay or reset; what it did stays."""
-    from deltamq.jobs.export import remove_scheduled
+    from deltamq.jobs.export.schedules import remove_scheduled
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
@@ -113,7 +112,7 @@ def _times(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add(wanted: AnyScheduled, profile: str | None, warehouse: str | None) -> None:
-    from deltamq.jobs.export import save_scheduled
+    from deltamq.jobs.export.schedules import save_scheduled
 
     save_scheduled(storage(conf_of(profile, warehouse).warehouse.uri), wanted)
     click.echo(

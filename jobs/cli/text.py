@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from deltamq.jobs.run import Holder, JobState, ShardState, behind_of
-from deltamq.tables.ops import LastRun
-
-__all__ = ["as_json", "as_text"]
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.state import JobState, ShardState, behind_of
+from deltamq.tables.ops.job_runs import LastRun
 
 
 def as_json(state: JobState) -> dict[str, object]:

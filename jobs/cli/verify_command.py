@@ -14,12 +14,12 @@ from typing import Final
 import click
 
 from deltamq.jobs.cli.place import opened, warehouse_uri
-from deltamq.tables.log import Warehouse
-from deltamq.tables.ops import Finding, Gravity, RepairKind, find_repair, repair, verify
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
+from deltamq.tables.ops.verification import Finding, Gravity, verify
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import put_up_fences, read_meta
-
-__all__ = ["verify_command"]
+from deltamq.tables.queue.lost_fences import put_up_fences
+from deltamq.tables.queue.metadata import read_meta
 
 _COLOURS: Final = {Gravity.DAMAGE: "red", Gravity.BLEMISH: "yellow", Gravity.NOTE: "white"}
 

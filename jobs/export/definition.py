@@ -17,18 +17,7 @@ from deltamq.jobs.export.json_schema import struct_of_json_schema
 from deltamq.jobs.export.stored import check_name, names_in, read_stored
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.mq.names import check_topic
-from deltamq.tables.store import Store
-
-__all__ = [
-    "COLUMNS",
-    "Definition",
-    "definition_of",
-    "definitions",
-    "read_definition",
-    "remove_definition",
-    "save",
-    "sharing",
-]
+from deltamq.tables.store.store import Store
 
 FOLDER: Final = "jobs/export/definitions"
 _REMOVED: Final = "jobs/export/removed"

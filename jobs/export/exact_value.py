@@ -35,8 +35,6 @@ from pyspark.sql import types as T
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["Misfit", "Shape", "parsed", "shape_of"]
-
 #: Characters of a faulty value that a reason quotes.
 _FOUND_CHARS: Final = 200
 #: No finite double has more significant digits than 767, so what has more digits than this is none's value.

@@ -24,22 +24,24 @@ from deltamq.jobs.export.definition import COLUMNS, Definition, definition_of, d
 from deltamq.jobs.export.plan import ExportPlan, Plans, next_ranges
 from deltamq.jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
 from deltamq.jobs.export.typed_table import batch_mark, check_columns, columns_of, has_batch, named
-from deltamq.jobs.read import Catalog, TopicPartition, stored_partitions
-from deltamq.jobs.run import WHOLE, Facts, job, shard_lock
-from deltamq.jobs.spark import session_warehouse
-from deltamq.jobs.sql import read_topic
-from deltamq.jobs.tasks import errors_of_tasks, storage
+from deltamq.jobs.read.offset_range import stored_partitions
+from deltamq.jobs.read.topics import Catalog, TopicPartition
+from deltamq.jobs.run.locks import shard_lock
+from deltamq.jobs.run.registry import WHOLE, Facts, job
+from deltamq.jobs.spark.datasource import session_warehouse
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.tasks.task_errors import errors_of_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
-from deltamq.mq.static import StoredOffsets
+from deltamq.mq.static.stored_offsets import StoredOffsets
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store import Store
+from deltamq.tables.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_definition", "export", "export_topic", "replay_quarantine", "run_export"]
 
 _MESSAGE: Final = ("body", "partition", "offset", *COLUMNS)
 

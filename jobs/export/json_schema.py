@@ -7,8 +7,6 @@ from typing import Final
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["struct_of_json_schema"]
-
 _TYPES: Final = {"string": "STRING", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 _FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
 

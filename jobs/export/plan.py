@@ -17,11 +17,9 @@ import msgspec
 
 from deltamq.jobs.export.stored import read_stored
 from deltamq.mq.errors import Conflict
-from deltamq.mq.static import StoredOffsets
+from deltamq.mq.static.stored_offsets import StoredOffsets
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store import Store
-
-__all__ = ["ExportPlan", "ExportState", "Plans", "next_ranges"]
+from deltamq.tables.store.store import Store
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,35 +20,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.jobs.sink import SinkPlace, SinkSettings, place_of
-from deltamq.jobs.tasks import run_in_tasks, until_known
+from deltamq.jobs.sink.place import SinkPlace, SinkSettings, place_of
+from deltamq.jobs.tasks.known_outcome import until_known
+from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
-from deltamq.mq.meta import Group, Topic
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LetterMarks, Replay, SentBack, retry_broker
-from deltamq.tables.delta import ProducerStamp, RowsPart
+from deltamq.mq.queue.dead_mark import LetterMarks, SentBack
+from deltamq.mq.queue.replay import Replay, retry_broker
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import Batch, PartitionLog, one_record_batch, pages
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fetch import one_record_batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue import (
-    LETTER_STATES,
-    DeadMarks,
-    FenceEpochs,
-    dead_marks_ref,
-    dead_ref,
-    fence_epochs_of,
-    mark_ranges,
-    retry_ref,
-    rows_of_dead_marks,
-    sent_back,
-    states_at,
-)
+from deltamq.tables.queue.dead_marks import LETTER_STATES, DeadMarks, mark_ranges, states_at
+from deltamq.tables.queue.placement import FenceEpochs, fence_epochs_of
+from deltamq.tables.queue.records import rows_of_dead_marks
+from deltamq.tables.queue.redelivery_rows import sent_back
+from deltamq.tables.queue.refs import dead_marks_ref, dead_ref, retry_ref
 from deltamq.tables.settings import Flush
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Chosen", "Replayed", "replay_dead_letters"]
 
 Target = Literal["origin", "retry"]
 #: Offsets of dead letters in one task.

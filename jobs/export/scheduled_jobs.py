@@ -20,15 +20,14 @@ from deltamq.jobs.export.schedules import (
     scheduled_names,
     write_state,
 )
-from deltamq.jobs.run import WHOLE, Facts, job, with_spark_engine
-from deltamq.jobs.sink import SinkSettings
-from deltamq.jobs.tasks import storage, warehouse_of
+from deltamq.jobs.run.registry import WHOLE, Facts, job, with_spark_engine
+from deltamq.jobs.sink.place import SinkSettings
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store import Store
-
-__all__ = ["replay", "reset"]
+from deltamq.tables.store.store import Store
 
 _MS: Final = 1_000
 Counts = Mapping[str, int]

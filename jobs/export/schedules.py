@@ -19,23 +19,7 @@ from deltamq.jobs.export.stored import check_name, names_in, read_stored
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.mq.names import check_client_topic, check_group
 from deltamq.mq.request_values import ago_ms
-from deltamq.tables.store import Store
-
-__all__ = [
-    "KINDS",
-    "AnyScheduled",
-    "ScheduledReplay",
-    "ScheduledReset",
-    "ScheduledState",
-    "next_due_ms",
-    "read_scheduled",
-    "read_state",
-    "remove_scheduled",
-    "save_scheduled",
-    "scheduled",
-    "scheduled_names",
-    "write_state",
-]
+from deltamq.tables.store.store import Store
 
 Kind = Literal["replay", "reset"]
 KINDS: Final[tuple[Kind, ...]] = ("replay", "reset")

@@ -8,9 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from deltamq.mq.errors import Corrupt, Refused
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["check_name", "names_in", "read_stored"]
+from deltamq.tables.store.store import FileMissing, Store
 
 Stored = TypeVar("Stored")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")

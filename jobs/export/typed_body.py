@@ -16,10 +16,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from deltamq.jobs.export.definition import COLUMNS
 from deltamq.jobs.export.exact_value import Misfit, Shape, parsed, shape_of
-from deltamq.jobs.tasks import in_tasks
+from deltamq.jobs.tasks.tasks import in_tasks
 from deltamq.mq.errors import Refused
-
-__all__ = ["FITS", "fields_of", "quarantine_columns", "typed_columns", "with_verdict"]
 
 #: Columns that `with_verdict` adds.
 FITS: Final = "_fits"

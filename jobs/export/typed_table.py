@@ -13,7 +13,6 @@ from deltamq.mq.errors import Refused
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["batch_mark", "check_columns", "columns_of", "has_batch", "named"]
 
 #: What Spark says of a table that does not exist, or whose files are gone.
 _GONE: Final = frozenset(

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from deltamq.jobs.flights.failure import JobFailed
 from deltamq.jobs.flights.run import Run, RunOptions
-from deltamq.jobs.setup import PROJECT_FOLDER, JarsUnusable, JavaMissing, find_java
-from deltamq.jobs.tasks import absolute
+from deltamq.jobs.setup.jars import PROJECT_FOLDER, JarsUnusable
+from deltamq.jobs.setup.java import JavaMissing, find_java
+from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import load
 

@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["ROWS_SCHEMA", "Account", "PartitionCount", "account_of", "body_crcs"]
-
 #: The rows that `account_of` counts: `partition`, `offset` and the fields of the message.
 ROWS_SCHEMA: Final = pa.schema(
     [

@@ -12,8 +12,6 @@ from deltamq.jobs.flights.data.events import KINDS
 from deltamq.jobs.flights.group_account import GroupAccount
 from deltamq.jobs.flights.stream_account import StreamAccount
 
-__all__ = ["Agreement", "GroupLine", "Line", "StreamLine", "compare", "compare_groups", "compare_streams"]
-
 #: The number of aircraft out of order that are named.
 NAMED_MAX: Final = 10
 

@@ -19,8 +19,6 @@ from typing import Final
 
 from deltamq.jobs.flights.failure import JobFailed
 
-__all__ = ["Child", "busyness"]
-
 TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 16_384
 STOP_TIMEOUT_S: Final = 15.0

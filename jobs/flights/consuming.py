@@ -16,9 +16,7 @@ from deltamq.jobs.flights.group_left import GroupsLeft
 from deltamq.jobs.flights.groups import FlightGroup, left_of, served_group
 from deltamq.jobs.flights.reader.reading import Ask
 from deltamq.jobs.flights.replay import Ledger
-from deltamq.mq.client import Admin
-
-__all__ = ["Consuming"]
+from deltamq.mq.client.admin.admin import Admin
 
 #: Seconds to wait after the last event. On an idle machine a few are enough; on a busy one, Spark takes minutes.
 LIMIT_S: Final = 600.0

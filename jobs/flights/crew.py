@@ -20,8 +20,6 @@ from deltamq.jobs.flights.group_account import GroupAccount, handled_account
 from deltamq.jobs.flights.groups import GROUPS, FlightGroup
 from deltamq.jobs.flights.worker import Closed, Dying, Started, Task, Word
 
-__all__ = ["Crew"]
-
 W = TypeVar("W", Started, Dying, Closed)
 
 

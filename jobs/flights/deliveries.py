@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.flights.account import body_crcs
 
-__all__ = ["DELIVERIES_SCHEMA", "Deliveries", "deliveries_of", "read_deliveries"]
-
 DELIVERIES_SCHEMA: Final = pa.schema(
     [
         pa.field("partition", pa.string()),

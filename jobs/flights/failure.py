@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["JobFailed"]
-
 
 class JobFailed(Exception):
     """The main job stops; the message names the reason and the remedy."""

@@ -13,8 +13,6 @@ from deltamq.jobs.flights.account import Integers, body_crcs
 from deltamq.jobs.flights.data.tails import failing
 from deltamq.jobs.flights.replay import Ledger
 
-__all__ = ["MAX_ATTEMPTS", "GroupAccount", "Held", "expected_account", "handled_account"]
-
 #: The number of deliveries after which a message of the flights' groups is a dead letter.
 MAX_ATTEMPTS: Final = 3
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["GroupsLeft"]
-
 
 class GroupsLeft(msgspec.Struct, frozen=True, kw_only=True):
     """The messages that are left for each group, by the tables."""

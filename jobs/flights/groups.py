@@ -18,10 +18,9 @@ from typing import Final
 
 from deltamq.jobs.flights.failure import JobFailed
 from deltamq.jobs.flights.group_account import MAX_ATTEMPTS, GroupAccount
-from deltamq.mq.client import Admin, GroupInfo, GroupPartition
-from deltamq.mq.client.admin import DeadLetter
-
-__all__ = ["GROUPS", "FlightGroup", "fresh_groups", "left_of", "served_group"]
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.dead_letter_admin import DeadLetter
+from deltamq.mq.client.admin.group_admin import GroupInfo, GroupPartition
 
 #: Short, so that a message is a dead letter a few seconds after its first failure.
 RETRY_WAIT_MS: Final = 1_000

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from deltamq.jobs.flights.failure import JobFailed
-from deltamq.mq.client import Producer, SentBatch
-
-__all__ = ["Ledger", "Replay"]
+from deltamq.mq.client.messages.sent import SentBatch
+from deltamq.mq.client.produce.producer import Producer
 
 #: Seconds of the replay in one chunk.
 CHUNK_S: Final = 0.5

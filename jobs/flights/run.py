@@ -43,10 +43,10 @@ from deltamq.jobs.flights.screen import bar, groups_table, look_text, next_steps
 from deltamq.jobs.flights.served import served_account
 from deltamq.jobs.flights.stream_account import StreamAccount, expected_stream
 from deltamq.jobs.flights.watch import await_all, in_thread
-from deltamq.mq.client import Admin, Producer, TopicInfo
-from deltamq.mq.client.http import Endpoint
-
-__all__ = ["Run", "RunOptions", "check_port", "fresh_topic"]
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_info import TopicInfo
+from deltamq.mq.client.http.endpoint import Endpoint
+from deltamq.mq.client.produce.producer import Producer
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4

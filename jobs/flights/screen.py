@@ -14,7 +14,7 @@ from rich.table import Table
 
 from deltamq.jobs.flights.agreement import Agreement
 from deltamq.jobs.flights.reader.reading import Look
-from deltamq.mq.client import TopicInfo
+from deltamq.mq.client.admin.topic_info import TopicInfo
 
 CAPTION: Final = (
     "gapless: every offset from 0 to the end, once; kept together: all events of an aircraft in one partition; "
@@ -29,8 +29,6 @@ STREAMS_CAPTION: Final = (
     "flights: the typed table, one row for each event; hours: delays by carrier and hour, made of the typed table; "
     "minutes of delay: of departures; checksum: the sum of the CRC-32 of each hour of a carrier"
 )
-
-__all__ = ["bar", "groups_table", "look_text", "next_steps", "report_table", "streams_table"]
 
 
 def bar(console: Console) -> Progress:

@@ -9,11 +9,9 @@ import pyarrow as pa
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from deltamq.jobs.flights.failure import JobFailed
-from deltamq.mq.client import TopicInfo
-from deltamq.mq.client.http import Endpoint, path_of
+from deltamq.mq.client.admin.topic_info import TopicInfo
+from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.limits import MIB
-
-__all__ = ["served_account"]
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 FETCH_MESSAGES: Final = 100_000

@@ -16,8 +16,6 @@ import pyarrow.json
 
 from deltamq.jobs.flights.data.events import ARRIVAL, CANCELLATION, DEPARTURE
 
-__all__ = ["StreamAccount", "expected_stream"]
-
 #: The fields of a body that the sums need; `time` stays text, which begins with the hour.
 _FIELDS: Final = pa.schema(
     [("event", pa.string()), ("time", pa.string()), ("carrier", pa.string()), ("delay_min", pa.int64())]

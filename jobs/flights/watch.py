@@ -9,8 +9,6 @@ from typing import Any, Final, TypeVar
 
 from deltamq.jobs.flights.child import Child
 
-__all__ = ["await_all", "in_thread"]
-
 LOOK_EVERY_S: Final = 0.1
 
 T = TypeVar("T")

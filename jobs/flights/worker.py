@@ -26,11 +26,10 @@ import pyarrow as pa
 
 from deltamq.jobs.flights.data.tails import failing
 from deltamq.jobs.flights.deliveries import Deliveries, deliveries_of
-from deltamq.mq.client import Patience, PopConsumer
-from deltamq.mq.client.messages import Result
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["Closed", "Dying", "Started", "Task", "Word", "main"]
 
 #: For the worker that will die: the shortest invisible time that the service allows by default.
 DYING_INVISIBLE_MS: Final = 10_000

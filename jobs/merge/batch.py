@@ -11,10 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from deltamq.jobs.merge.log_spans import LogSpan
-from deltamq.jobs.tasks import is_connect, local_checkpoint
-from deltamq.mq.meta import Meta
-
-__all__ = ["MergeInput"]
+from deltamq.jobs.tasks.connect import is_connect, local_checkpoint
+from deltamq.mq.meta.fold import Meta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

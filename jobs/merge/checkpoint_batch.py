@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
 from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX
-from deltamq.tables.queue import records_of
+from deltamq.tables.queue.records import records_of
 from deltamq.tables.schema import TIME
-from deltamq.tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
-
-__all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
+from deltamq.tables.state.schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
 #: A row of `state/pop_checkpoints` without the columns that the MERGE derives.
 BATCH_SCHEMA: Final = pa.schema(

@@ -24,10 +24,10 @@ from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA
 from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
 from deltamq.jobs.merge.log_spans import LogSpan, decoded, shares
 from deltamq.jobs.merge.offset_source import known_progress
-from deltamq.jobs.tasks import frame_of_tasks, in_tasks, storage
-from deltamq.tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA, Progress
-
-__all__ = ["checkpoint_source"]
+from deltamq.jobs.tasks.tasks import frame_of_tasks, in_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.tables.state.rows import Progress
+from deltamq.tables.state.schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
 _STATE_SCHEMA: Final = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in COLUMNS])
 

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.jobs.merge.record_columns import lists_of
-from deltamq.mq.meta import GroupsState, Meta
-from deltamq.mq.queue import LaneKey
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import GroupsState
+from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue_limits import STAY_BUFFER_MS
-from deltamq.tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
-
-__all__ = ["COLUMNS", "RECORD_LATE_MS", "Lives", "forgettable"]
+from deltamq.tables.state.rows import Progress
+from deltamq.tables.state.schema import CHECKPOINT_KEY, LANE_KEY
 
 #: The needed columns of `state/pop_checkpoints`.
 COLUMNS: Final = (*CHECKPOINT_KEY, "num", "diffs", "acked", "replaced", "done", "revive_time")

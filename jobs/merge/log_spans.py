@@ -14,15 +14,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltamq.jobs.tasks import task_failpoint
+from deltamq.jobs.tasks.tasks import task_failpoint
 from deltamq.mq.errors import Corrupt
-from deltamq.tables.delta import DataFile, FileReader, RowCache, load
-from deltamq.tables.log import PartitionLog
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import load
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue import MergePlan
-from deltamq.tables.store import Store
-
-__all__ = ["SHARE_RECORDS", "SPAN_RECORDS_MAX", "LogSpan", "decoded", "log_rows", "shares", "spans_of"]
+from deltamq.tables.queue.merge_plan import MergePlan
+from deltamq.tables.store.store import Store
 
 #: Logs with fewer records in a batch than this share a task: a task costs as much as reading a few thousand.
 SHARE_RECORDS: Final = 20_000

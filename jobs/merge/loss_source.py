@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame
 from deltamq.jobs.merge import lost_batch
 from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.log_spans import LogSpan, decoded
-from deltamq.jobs.tasks import frame_of_tasks, storage
+from deltamq.jobs.tasks.tasks import frame_of_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.tables.schema import TIME
-
-__all__ = ["SOURCE_SCHEMA", "loss_source"]
 
 SOURCE_SCHEMA: Final = lost_batch.BATCH_SCHEMA.append(pa.field("merged_at", TIME)).append(
     pa.field("forget", pa.bool_())

@@ -9,12 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
-from deltamq.mq.queue import LostReason
-from deltamq.tables.queue import lost_records_of
+from deltamq.mq.queue.revive import LostReason
+from deltamq.tables.queue.records import lost_records_of
 from deltamq.tables.schema import TIME
-from deltamq.tables.state import LOST_KEY, LOST_MESSAGES_SCHEMA
-
-__all__ = ["BATCH_SCHEMA", "decode", "fold"]
+from deltamq.tables.state.schema import LOST_KEY, LOST_MESSAGES_SCHEMA
 
 #: A row of `state/lost_messages` without the columns that the MERGE derives.
 BATCH_SCHEMA: Final = pa.schema([one for one in LOST_MESSAGES_SCHEMA if one.name not in ("broker", "merged_at")])

@@ -26,14 +26,13 @@ from deltamq.jobs.merge.meta_tables import MetaTables
 from deltamq.jobs.merge.state_tables import STATE_TABLES, writing_session
 from deltamq.jobs.merge.table_merge import Merged, TableMerge, Tuning
 from deltamq.jobs.merge.targets import TARGETS
-from deltamq.jobs.run import Facts, job
-from deltamq.jobs.tasks import state_of
+from deltamq.jobs.run.registry import Facts, job
+from deltamq.jobs.tasks.warehouses import state_of
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import MERGED_TABLES, MetaLog
-from deltamq.tables.state import sweep_state
-
-__all__ = ["META_SHARD", "SHARDS", "Merger", "merge"]
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.merge_plan import MERGED_TABLES
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.state.upkeep import sweep_state
 
 #: Interval at which files that are no longer needed are deleted, in seconds.
 _SWEEP_EVERY_S: Final = 60.0

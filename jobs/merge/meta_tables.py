@@ -11,12 +11,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from deltamq.jobs.merge.state_tables import STATE_TABLES, frame_of, signed
-from deltamq.mq.meta import META_ROLE, Access, Meta, queues_of
+from deltamq.mq.meta.access import Access
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.static_topics import queues_of
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import policy_to_json
-from deltamq.mq.static import LogicalQueue, QueueMapping
-from deltamq.tables.queue import MetaLog
-from deltamq.tables.state import (
+from deltamq.mq.queue.retry import policy_to_json
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.queue_mapping import QueueMapping
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.state.schema import (
     ACLS,
     ALLOCATIONS,
     BROKERS,
@@ -29,13 +33,10 @@ from deltamq.tables.state import (
     QUOTAS,
     ROUTES,
     TOPICS,
-    StateLog,
-    open_state_log,
-    take_back,
 )
-from deltamq.tables.store import Store
-
-__all__ = ["META_TABLES", "MetaTables", "meta_rows"]
+from deltamq.tables.state.table import StateLog, open_state_log
+from deltamq.tables.state.taken_back import take_back
+from deltamq.tables.store.store import Store
 
 _APP: Final = "mq.merge.meta"
 _MS: Final = 1_000

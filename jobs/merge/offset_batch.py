@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.merge.record_columns import Damaged, Ints, checked, columns_of, lists_of, required, tuples_of
-from deltamq.mq.queue import CommitNote, Committed, Delivered, LaneKey
-from deltamq.tables.queue import offset_records_of
-from deltamq.tables.state import LANE_KEY, Progress
-
-__all__ = ["decode", "fold", "joined"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import CommitNote, Committed, Delivered
+from deltamq.tables.queue.records import offset_records_of
+from deltamq.tables.state.rows import Progress
+from deltamq.tables.state.schema import LANE_KEY
 
 _TUPLES: Final = pa.list_(pa.list_(pa.int64()))
 _SCHEMA: Final = pa.schema(

@@ -20,22 +20,16 @@ from deltamq.jobs.merge import offset_batch
 from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.forget import Lives
 from deltamq.jobs.merge.log_spans import LogSpan, decoded, shares
-from deltamq.jobs.tasks import frame_of_tasks, storage
-from deltamq.mq.meta import NO_OFFSET
+from deltamq.jobs.tasks.tasks import frame_of_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.meta.group import NO_OFFSET
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Committed, LaneKey
-from deltamq.tables.state import (
-    CONSUMER_OFFSETS,
-    CONSUMER_OFFSETS_SCHEMA,
-    OFFSET_COLUMNS,
-    Progress,
-    committed_of_rows,
-    read_state,
-    rows_of_committed,
-)
-from deltamq.tables.store import Store
-
-__all__ = ["SOURCE_SCHEMA", "known_progress", "offset_source"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed
+from deltamq.tables.state.rows import OFFSET_COLUMNS, Progress, committed_of_rows, rows_of_committed
+from deltamq.tables.state.schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA
+from deltamq.tables.state.table import read_state
+from deltamq.tables.store.store import Store
 
 SOURCE_SCHEMA: Final = CONSUMER_OFFSETS_SCHEMA.append(pa.field("forget", pa.bool_(), nullable=False))
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB
 
-__all__ = ["Damaged", "Ints", "checked", "columns_of", "lists_of", "required", "tuples_of"]
-
 Ints = NDArray[np.int64]
 
 _BLOCK_BYTES = 8 * MIB

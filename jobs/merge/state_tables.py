@@ -16,9 +16,9 @@ from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from deltamq.jobs.tasks import cloned_session, is_connect
+from deltamq.jobs.tasks.connect import cloned_session, is_connect
 from deltamq.mq.limits import MIB
-from deltamq.tables.state import (
+from deltamq.tables.state.schema import (
     ACLS,
     ACLS_SCHEMA,
     ALLOCATIONS,
@@ -52,22 +52,10 @@ from deltamq.tables.state import (
     ROUTES_SCHEMA,
     TOPICS,
     TOPICS_SCHEMA,
-    StateLog,
-    signature,
 )
-from deltamq.tables.store import Store
-
-__all__ = [
-    "STATE_TABLES",
-    "add_columns",
-    "frame_of",
-    "idempotent",
-    "missing_columns",
-    "signed",
-    "spark_schema",
-    "table_at",
-    "writing_session",
-]
+from deltamq.tables.state.signature import signature
+from deltamq.tables.state.table import StateLog
+from deltamq.tables.store.store import Store
 
 STATE_TABLES: Final = {
     CONSUMER_OFFSETS: CONSUMER_OFFSETS_SCHEMA,

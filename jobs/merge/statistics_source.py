@@ -15,9 +15,8 @@ from deltamq.jobs.merge import statistics_batch
 from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.log_spans import LogSpan, decoded
 from deltamq.jobs.merge.statistics_batch import BATCH_SCHEMA
-from deltamq.jobs.tasks import frame_of_tasks, storage
-
-__all__ = ["KEPT", "statistics_source"]
+from deltamq.jobs.tasks.tasks import frame_of_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
 
 #: How long the table has a minute.
 KEPT: Final = timedelta(days=7)

@@ -22,16 +22,16 @@ from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
 from deltamq.jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, signed, table_at
 from deltamq.jobs.merge.targets import MergeTarget
-from deltamq.jobs.tasks import errors_of_tasks
+from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.queue_limits import REVIVE_QUEUES
-from deltamq.tables.delta import PartitionNotFound
+from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import PartitionLog, Warehouse
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import (
+from deltamq.tables.queue.merge_plan import (
     MergePlan,
-    MetaLog,
     PlannedRange,
     app_id,
     forget_plans,
@@ -41,9 +41,10 @@ from deltamq.tables.queue import (
     read_plan,
     watermark,
 )
-from deltamq.tables.state import CONSUMER_OFFSETS, StateLog, is_whole, open_state_log, read_state_log, take_back
-
-__all__ = ["Merged", "TableMerge", "Tuning"]
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.state.schema import CONSUMER_OFFSETS
+from deltamq.tables.state.table import StateLog, open_state_log, read_state_log
+from deltamq.tables.state.taken_back import is_whole, take_back
 
 #: Seconds between looks for rows that may be forgotten, without news: few rows become so by passing time alone.
 _LOOK_IDLE_EVERY_S: Final = 60.0

@@ -17,8 +17,8 @@ from deltamq.jobs.merge.checkpoint_source import checkpoint_source
 from deltamq.jobs.merge.loss_source import loss_source
 from deltamq.jobs.merge.offset_source import offset_source
 from deltamq.jobs.merge.statistics_source import statistics_source
-from deltamq.tables.queue import LOST, OFFSETS, REVIVE_LOG, STATISTICS
-from deltamq.tables.state import (
+from deltamq.tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, STATISTICS
+from deltamq.tables.state.schema import (
     CHECKPOINT_KEY,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
@@ -30,8 +30,6 @@ from deltamq.tables.state import (
     POP_CHECKPOINTS,
     STATISTICS_KEY,
 )
-
-__all__ = ["CHECKPOINTS", "LOSSES", "OFFSETS_OF_GROUPS", "STATISTICS_OF_GROUPS", "TARGETS", "MergeTarget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ from typing import Final
 from deltamq.mq.limits import MIB
 from deltamq.mq.queue_limits import JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
 
-__all__ = ["BOUNDS", "BatchBounds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchBounds:

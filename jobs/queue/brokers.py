@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from deltamq.jobs.tasks import warehouse_of
+from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.names import broker_of
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import Space
-from deltamq.tables.queue import DELAY, REVIVE_LOG
-
-__all__ = ["FollowedBrokers", "broker_shards", "brokers_of"]
+from deltamq.tables.queue.refs import DELAY, REVIVE_LOG
 
 #: Interval at which new brokers are looked for, in milliseconds.
 _BROKERS_EVERY_MS: Final = 5_000

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from deltamq.jobs.run import with_spark_engine
+from deltamq.jobs.run.registry import with_spark_engine
 from deltamq.tables.config import Config
-
-__all__ = ["delay_every_s", "revive_every_s"]
 
 
 def revive_every_s(conf: Config) -> float:

@@ -20,17 +20,17 @@ from deltamq.jobs.queue.cadence import delay_every_s
 from deltamq.jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
 from deltamq.jobs.queue.delay_queue import DelayQueue
-from deltamq.jobs.run import Facts, job, with_spark_engine
-from deltamq.jobs.tasks import run_in_tasks, state_of
+from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.warehouses import state_of
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import MetaLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Forwarder", "delay"]
 
 T = TypeVar("T", "Forwarder", TaskForwarder)
 

@@ -14,14 +14,18 @@ import pyarrow.compute as pc
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.outbox import OutgoingRequests
 from deltamq.mq.errors import Conflict, DeltaMQError
-from deltamq.mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
+from deltamq.mq.queue.delay import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
 from deltamq.mq.queue_limits import CLOCKS_APART_MS
-from deltamq.tables.delta import ProducerStamp, RowsPart
-from deltamq.tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import Picked, TooMuch, pick
+from deltamq.tables.log.stored_requests import REMEMBERED_MS, StoredRequests
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue import DelayMarks, DelayTargets, MetaLog, forwarded
-
-__all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
+from deltamq.tables.queue.delay_marks import DelayMarks
+from deltamq.tables.queue.delay_targets import DelayTargets
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.redelivery_rows import forwarded
 
 Int64s = npt.NDArray[np.int64]
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from deltamq.jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
 from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from deltamq.jobs.queue.task_memory import WarehousePlace
-from deltamq.jobs.run import Facts
+from deltamq.jobs.run.registry import Facts
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import DELAY, system_ref
-
-__all__ = ["TaskForwarder"]
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.refs import DELAY, system_ref
 
 
 class TaskForwarder:

@@ -11,14 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
-from deltamq.mq.queue import Ended
+from deltamq.mq.queue.delay_mark import Ended
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import Batch, PartitionLog, Warehouse
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue import DELAY, DELAY_MARKS, DelayMarks, LogTail, rows_of_delay_marks, system_ref
+from deltamq.tables.queue.delay_marks import DelayMarks, LogTail
+from deltamq.tables.queue.records import rows_of_delay_marks
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from deltamq.tables.settings import Flush
-
-__all__ = ["DelayQueue", "keep_marks_up", "mark_ended", "ranges_of"]
 
 Int64s = npt.NDArray[np.int64]
 

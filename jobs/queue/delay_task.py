@@ -19,10 +19,10 @@ from deltamq.jobs.queue.delay_queue import keep_marks_up, mark_ended
 from deltamq.jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from deltamq.jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
 from deltamq.jobs.queue.turns import are_tried
-from deltamq.tables.log import PartitionLog, Warehouse
-from deltamq.tables.queue import DELAY_MARKS, DelayMarks, system_ref
-
-__all__ = ["DELAY_COUNTS", "DelayItem", "forward_shard", "run_delay_shard"]
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.delay_marks import DelayMarks
+from deltamq.tables.queue.refs import DELAY_MARKS, system_ref
 
 Int64s = npt.NDArray[np.int64]
 

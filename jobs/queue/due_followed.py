@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.mq.queue import CheckpointKey, CheckpointState, DueCheckpoint, DueTimes
+from deltamq.mq.queue.checkpoint import CheckpointKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.due_times import DueTimes
+from deltamq.mq.queue.revive import DueCheckpoint
 from deltamq.mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
-from deltamq.tables.queue import Follower
-
-__all__ = ["DueCheckpoints"]
+from deltamq.tables.queue.recovery import Follower
 
 #: A checkpoint is remembered for this time after its revive time, in milliseconds: an acknowledgement or a repeated
 #: record may still be on its way into the log, and must not look like a new checkpoint.

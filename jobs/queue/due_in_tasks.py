@@ -19,17 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.jobs.merge import BATCH_SCHEMA, decode, fold
+from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.queue_limits import ACK_SETTLE_MS
-from deltamq.tables.delta import RowCache
-from deltamq.tables.log import NotStored, Warehouse
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.log.paging import NotStored
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue import CheckpointTable, LogCursor, OpenCheckpoints, revive_ref
-from deltamq.tables.state import CHECKPOINT_KEY
-from deltamq.tables.store import FileMissing
-
-__all__ = ["DueFound", "DueShard"]
+from deltamq.tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
+from deltamq.tables.queue.recovery import LogCursor
+from deltamq.tables.queue.refs import revive_ref
+from deltamq.tables.state.schema import CHECKPOINT_KEY
+from deltamq.tables.store.store import FileMissing
 
 #: Tries of a look, since a merge and a clean-up may overtake it; each further try sees a newer table.
 _LOOKS: Final = 5

@@ -13,13 +13,11 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.delta import RowsPart, one_batch
+from deltamq.tables.delta.stamped import RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import PartitionLog
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.settings import Flush
-
-__all__ = ["NotSent", "OutgoingRequests"]
 
 T = TypeVar("T")
 

@@ -23,17 +23,18 @@ from deltamq.jobs.queue.revive_batch import ReviveBatch
 from deltamq.jobs.queue.revive_case import BatchOutcome
 from deltamq.jobs.queue.revive_in_tasks import TaskReviver
 from deltamq.jobs.queue.revive_task import batches
-from deltamq.jobs.run import Facts, job, with_spark_engine
-from deltamq.jobs.tasks import run_in_tasks, state_of
-from deltamq.mq.queue import DueCheckpoint
+from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.tasks.tasks import run_in_tasks
+from deltamq.jobs.tasks.warehouses import state_of
+from deltamq.mq.queue.revive import DueCheckpoint
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import Follower, MetaLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.recovery import Follower
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Reviver", "revive"]
 
 T = TypeVar("T", "Reviver", TaskReviver)
 

@@ -21,18 +21,16 @@ from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.outbox import OutgoingRequests
 from deltamq.jobs.queue.revive_case import BatchOutcome, Case, CaseLane, Token, lost_record, parts_of, rows_of
 from deltamq.mq.errors import Conflict, DeltaMQError
-from deltamq.mq.meta import Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import (
+from deltamq.mq.queue.checkpoint import LaneKey, Pop
+from deltamq.mq.queue.revive import (
     REVIVE_PRODUCER_PREFIX,
     DeadLetter,
-    Done,
     DueCheckpoint,
-    LaneKey,
     Later,
     Life,
     Lost,
-    Pop,
     Revive,
     StoredCopies,
     decide_redelivery,
@@ -41,27 +39,20 @@ from deltamq.mq.queue import (
     settle,
     stored_bits,
 )
+from deltamq.mq.queue.revive_record import Done
 from deltamq.mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
-from deltamq.tables.delta import ProducerStamp, RowsPart
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import (
-    ANY_EPOCH,
-    BROKER_FENCE,
-    REMEMBERED_MS,
-    RESET_FENCE,
-    Batch,
-    PartitionLog,
-    Picked,
-    StoredRequests,
-    TooMuch,
-    Warehouse,
-    pick,
-)
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.point_reads import Picked, TooMuch, pick
+from deltamq.tables.log.stored_requests import REMEMBERED_MS, StoredRequests
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import LOST, revive_ref, rows_of_lost_records, rows_of_records, system_ref
+from deltamq.tables.queue.records import rows_of_lost_records, rows_of_records
+from deltamq.tables.queue.refs import LOST, revive_ref, system_ref
 from deltamq.tables.settings import Flush
-
-__all__ = ["ReviveBatch"]
 
 #: Retry interval for a destination that cannot be written, in milliseconds; it doubles up to the maximum.
 _WRITE_RETRY_MS: Final = 1_000

@@ -10,28 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from deltamq.mq.meta import Group, Topic
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.mq.queue import (
-    DeadLetter,
-    Decision,
-    DueCheckpoint,
-    LaneKey,
-    Later,
-    Lost,
-    LostRecord,
-    Revive,
-    Skip,
-    StoredCopies,
-    indexes,
-)
-from deltamq.tables.delta import ProducerStamp, RowsPart
-from deltamq.tables.log import Picked
+from deltamq.mq.queue.checkpoint import LaneKey, indexes
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.revive import DeadLetter, Decision, DueCheckpoint, Later, Lost, Revive, Skip, StoredCopies
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
+from deltamq.tables.log.point_reads import Picked
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import again, dead_ref, retry_ref, with_reason
-
-__all__ = ["BatchOutcome", "Case", "CaseLane", "Token", "lost_record", "parts_of", "rows_of"]
+from deltamq.tables.queue.redelivery_rows import again, with_reason
+from deltamq.tables.queue.refs import dead_ref, retry_ref
 
 
 @dataclass(slots=True)

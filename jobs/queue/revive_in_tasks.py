@@ -12,13 +12,11 @@ from typing import Final
 from deltamq.jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from deltamq.jobs.queue.task_memory import WarehousePlace
-from deltamq.jobs.run import Facts
+from deltamq.jobs.run.registry import Facts
 from deltamq.mq.queue_limits import REVIVE_QUEUES
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import revive_ref
-
-__all__ = ["TaskReviver"]
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.refs import revive_ref
 
 _TASKS_OF_A_BROKER: Final = 2
 

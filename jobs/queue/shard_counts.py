@@ -6,8 +6,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["TROUBLES_MAX", "shard_counts"]
-
 #: Troubles that a task reports for a shard.
 TROUBLES_MAX: Final = 3
 

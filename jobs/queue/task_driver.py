@@ -12,13 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.queue.brokers import brokers_of
-from deltamq.jobs.run import Facts
+from deltamq.jobs.run.registry import Facts
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
-
-__all__ = ["BrokerList", "Looked", "Tasks", "end_of", "summed"]
 
 #: Interval at which new brokers are looked for, in milliseconds.
 _BROKERS_EVERY_MS: Final = 5_000

@@ -12,16 +12,19 @@ from typing import Final
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.due_in_tasks import DueShard
-from deltamq.jobs.tasks import warehouse_of
+from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.mq.limits import MIB
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import WarehouseSettings
-from deltamq.tables.delta import RowCache
-from deltamq.tables.log import PartitionLog, Warehouse
-from deltamq.tables.queue import DELAY, DelayMarks, DeliverTimes, MetaLog, OpenCheckpoints, system_ref
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.delay_marks import DelayMarks
+from deltamq.tables.queue.delay_times import DeliverTimes
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.open_checkpoints import OpenCheckpoints
+from deltamq.tables.queue.refs import DELAY, system_ref
 from deltamq.tables.settings import LogSettings
-
-__all__ = ["TaskMemory", "WarehousePlace", "memory_of"]
 
 #: Bytes that a process caches of data files and logs between tasks.
 _CACHE_BYTES_MAX: Final = 96 * MIB

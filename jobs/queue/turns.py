@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.mq.jobs import is_tried
-
-__all__ = ["are_tried"]
+from deltamq.mq.jobs.tries import is_tried
 
 
 def are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArray[np.bool_]:

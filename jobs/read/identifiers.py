@@ -15,8 +15,6 @@ from typing import Final
 
 from deltamq.mq.names import PartitionName, broker_of
 
-__all__ = ["dead_letters_name", "literal", "partition_name", "quoted", "topic_name"]
-
 #: Hive's metastore takes 128 characters.
 _LENGTH_MAX: Final = 120
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789")

@@ -14,19 +14,7 @@ from deltamq.jobs.read.stored_partition import OffsetRange, StoredPartition, Sto
 from deltamq.jobs.read.topics import Catalog, TopicPartition
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.tables.clock import SYSTEM_CLOCK
-from deltamq.tables.store import Store
-
-__all__ = [
-    "check_named",
-    "check_queue_names",
-    "check_start_found",
-    "offset_of",
-    "resolve",
-    "selected",
-    "split",
-    "stored_partitions",
-]
-
+from deltamq.tables.store.store import Store
 
 #: The stored offsets `[low, end)` of each table of some topics, by topic and table.
 States = Mapping[str, Mapping[str, tuple[int, int]]]

@@ -22,13 +22,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from deltamq.mq.errors import Refused
-from deltamq.mq.filters import parse_filter
-from deltamq.mq.jobs import TriggerLimits
+from deltamq.mq.filters.parser import parse_filter
+from deltamq.mq.jobs.admission import TriggerLimits
 from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.names import check_group
 from deltamq.mq.request_values import zoned_time
-
-__all__ = ["EARLIEST", "LATEST", "Bound", "Mode", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
 
 #: Kafka's numbers for the first stored offset and for the end offset.
 EARLIEST: Final = -2

@@ -27,12 +27,11 @@ from deltamq.jobs.read.offset_range import resolve, selected, split, stored_part
 from deltamq.jobs.read.options import ReadOptions, Strategy
 from deltamq.jobs.read.stored_partition import OffsetRange, StoredTable
 from deltamq.jobs.read.topics import Catalog, TopicPartition
-from deltamq.jobs.tasks import agreed, current_query, storage
+from deltamq.jobs.tasks.query_values import agreed, current_query
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.store import Store
-
-__all__ = ["SharePartition", "plan_shares", "ranges_of_share"]
+from deltamq.tables.store.store import Store
 
 #: The state of a topic: the stored offsets `[low, end)` of each of its tables, by name.
 _State = dict[str, tuple[int, int]]

@@ -20,13 +20,14 @@ from deltamq.jobs.read.options import ReadOptions
 from deltamq.jobs.read.row_filter import RowFilter
 from deltamq.jobs.read.row_format import arrow_columns, schema_of, source_columns
 from deltamq.jobs.read.stored_partition import OffsetRange
-from deltamq.jobs.tasks import keep_imports, storage
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import Corrupt, Refused
 from deltamq.mq.limits import MIB
-from deltamq.tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
-from deltamq.tables.store import Store
-
-__all__ = ["ROWS_PER_TASK_MAX", "RangePartition", "RangeRows", "read_range"]
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.store.store import Store
 
 log = logging.getLogger("deltamq.jobs.sql")
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from deltamq.mq.filters import Header, fields_of, parse_filter
+from deltamq.mq.filters.condition import Header, fields_of
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.tables.row_filter import MessageFilter
-
-__all__ = ["RowFilter"]
 
 
 class RowFilter:

@@ -20,8 +20,6 @@ from deltamq.mq.errors import Refused
 from deltamq.tables.kafka_row import kafka_headers, kafka_key, kafka_sql, kafka_time_ms, kafka_value
 from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
 
-__all__ = ["arrow_columns", "schema_of", "source_columns", "sql_columns"]
-
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MESSAGE_ROW: Final = pa.schema([*MESSAGE_SCHEMA, pa.field("topic", pa.string()), pa.field("partition", pa.string())])
 KAFKA_ROW: Final = pa.schema(

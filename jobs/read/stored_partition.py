@@ -16,12 +16,12 @@ from typing import Final
 from deltamq.jobs.read.topics import TopicPartition
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB
-from deltamq.mq.static import StoredOffsets, Stretch
-from deltamq.tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
-from deltamq.tables.log import offset_at
-from deltamq.tables.store import Store
-
-__all__ = ["OffsetRange", "StoredPartition", "StoredTable", "TimeSearch"]
+from deltamq.mq.static.stored_offsets import StoredOffsets, Stretch
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.log.reader import offset_at
+from deltamq.tables.store.store import Store
 
 #: Cache of row groups for finding an offset by time.
 _CACHE_BYTES: Final = 64 * MIB

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from deltamq.mq.errors import NotFound
-from deltamq.mq.meta import Meta, Topic, queues_of
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.static_topics import queues_of
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import PartitionName
-from deltamq.mq.static import TopicQueues
-from deltamq.tables.log import refs
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import read_meta
-from deltamq.tables.store import Store
-
-__all__ = ["Catalog", "TopicPartition"]
+from deltamq.tables.queue.metadata import read_meta
+from deltamq.tables.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

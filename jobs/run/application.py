@@ -26,9 +26,8 @@ import msgspec
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-from deltamq.tables.store import FileMissing, LocalStore, Store
-
-__all__ = ["Application", "Applications", "Holder"]
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import FileMissing, Store
 
 FOLDER: Final = "jobs/apps"
 #: Files of applications that gave no sign for this time are removed from an object store.

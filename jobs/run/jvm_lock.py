@@ -15,9 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from deltamq.tables.store import LocalStore, Store
-
-__all__ = ["forget_jvm", "lock_jvm", "may_commit"]
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import Store
 
 _FOLDER: Final = "jobs/apps"
 

@@ -16,10 +16,8 @@ from typing import Final
 
 import msgspec
 
-from deltamq.tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_runs, runs_folder
-from deltamq.tables.store import Store
-
-__all__ = ["Recorder", "read_last_run", "seconds_until_due", "utc_now", "write_last_run"]
+from deltamq.tables.ops.job_runs import IDLE_RECORD_S, LastRun, newest_run, read_runs, runs_folder
+from deltamq.tables.store.store import Store
 
 #: Seconds between two records of runs that did something, or ended differently from those before.
 _BUSY_RECORD_S: Final = 1.0

@@ -31,9 +31,8 @@ from deltamq.mq.errors import Conflict, DeltaMQError, Fenced, Unknown
 from deltamq.mq.names import decode_path, encode_path
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config_sections import Engine
-from deltamq.tables.store import FileMissing, LocalStore, Store
-
-__all__ = ["DriverBusy", "ShardLock", "holder_of", "known_shards", "shard_lock", "take_shard"]
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import FileMissing, Store
 
 LEASE_MS: Final = 60_000
 #: Time between the moment a holder gives up its lease and the earliest takeover; clocks of two machines differ by less.

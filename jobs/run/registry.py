@@ -20,8 +20,6 @@ from deltamq.mq.errors import Conflict, NotFound
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine
 
-__all__ = ["WHOLE", "Facts", "Job", "JobFunction", "all_jobs", "job", "jobs_named", "with_spark_engine"]
-
 Facts = Mapping[str, int | str]
 #: The shards of a job whose work is not divided.
 WHOLE: Final = ("all",)

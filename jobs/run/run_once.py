@@ -8,14 +8,13 @@ from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import utc_now
 from deltamq.jobs.run.registry import Facts, Job, jobs_named
 from deltamq.jobs.run.shards import JobShards
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.tables.config import Config
-from deltamq.tables.store import Store
+from deltamq.tables.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["HELD_BY_OTHERS", "run_jobs"]
 
 #: The fact that names the shards that other applications hold.
 HELD_BY_OTHERS = "held_by_others"

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from deltamq.tables.ops import RunningRun, read_running
-from deltamq.tables.store import Store
-
-__all__ = ["forget_running", "note_running"]
+from deltamq.tables.ops.job_runs import RunningRun, read_running
+from deltamq.tables.store.store import Store
 
 
 def note_running(store: Store, run: RunningRun) -> None:

@@ -25,10 +25,8 @@ from deltamq.jobs.run.telling import error_text, job_line, shard_text
 from deltamq.jobs.run.work import Work
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
-from deltamq.tables.ops import LastRun
-from deltamq.tables.store import Store
-
-__all__ = ["Runner", "Scheduler"]
+from deltamq.tables.ops.job_runs import LastRun
+from deltamq.tables.store.store import Store
 
 #: Seconds between wake-ups of the main thread: the handler of a signal that another thread got runs only then.
 _LOOK_S: Final = 0.2

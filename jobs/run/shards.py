@@ -18,12 +18,10 @@ from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.locks import DriverBusy, ShardLock, holder_of, take_shard
 from deltamq.jobs.run.registry import Job
 from deltamq.mq.errors import DeltaMQError, Fenced
-from deltamq.mq.jobs import shard_share
+from deltamq.mq.jobs.shares import shard_share
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.config import Config
-from deltamq.tables.store import Store
-
-__all__ = ["JobShards", "Tended"]
+from deltamq.tables.store.store import Store
 
 #: Interval at which a job is asked for its shards, in milliseconds: brokers are added now and then.
 _NAMES_EVERY_MS: Final = 5_000

@@ -14,10 +14,8 @@ from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.locks import holder_of, known_shards
 from deltamq.jobs.run.registry import Job
 from deltamq.tables.config import Config
-from deltamq.tables.ops import LastRun, RunningRun, newest_run, read_running, read_runs, seconds_behind
-from deltamq.tables.store import Store
-
-__all__ = ["JobState", "ShardState", "behind_of", "job_state", "jobs_seen", "shard_states"]
+from deltamq.tables.ops.job_runs import LastRun, RunningRun, newest_run, read_running, read_runs, seconds_behind
+from deltamq.tables.store.store import Store
 
 _BEHIND: Final = "behind_"
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from deltamq.jobs.run.application import Holder
-from deltamq.tables.ops import LastRun
-
-__all__ = ["Telling", "error_text", "job_line", "shard_text"]
+from deltamq.tables.ops.job_runs import LastRun
 
 _DETAIL_LENGTH_MAX: Final = 1_000
 #: Seconds after which a run is printed even if nothing happened; a job may be due several times a second.

@@ -18,10 +18,8 @@ from deltamq.jobs.run.shards import JobShards
 from deltamq.jobs.run.telling import Telling, error_text
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config
-from deltamq.tables.ops import LastRun, RunningRun, newest_run, read_runs
-from deltamq.tables.store import Store
-
-__all__ = ["Work"]
+from deltamq.tables.ops.job_runs import LastRun, RunningRun, newest_run, read_runs
+from deltamq.tables.store.store import Store
 
 #: Seconds after which a run is recorded for `deltamq jobs list`; to record every run would double its cost.
 _NOTED_S: Final = 2.0

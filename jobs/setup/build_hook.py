@@ -6,8 +6,6 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["FaceHook"]
-
 
 class FaceHook(BuildHookInterface[Any]):
     """Makes `mq/client/deltamq.py` the `deltamq/__init__.py` of a wheel; in a checkout, a link does that."""

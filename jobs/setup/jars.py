@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AVRO", "DELTA", "S3A", "JarSet", "JarsUnusable", "fetch_jars", "jars_folder", "pinned_jars", "wrong_jars"]
-
 PROJECT_FOLDER = Path(__file__).resolve().parents[2]
 FETCH_TIMEOUT_S = 900
 LOG_LINES_SHOWN = 15

@@ -18,8 +18,6 @@ JAVA_VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 PROBE_TIMEOUT_S = 60
 
-__all__ = ["Java", "JavaMissing", "find_java", "java_path"]
-
 
 class JavaMissing(Exception):
     """There is no Java that Spark can start; the message says what to install."""

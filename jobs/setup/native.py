@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["SOURCES", "build_library", "find_compiler", "is_built", "library_path"]
-
 _PROJECT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = (
     _PROJECT / "tables" / "store" / "publish.c",

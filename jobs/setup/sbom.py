@@ -21,8 +21,6 @@ from typing import Any, Final
 
 from deltamq.jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A, JarSet
 
-__all__ = ["document", "locked", "shipped"]
-
 Json = dict[str, Any]
 
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)

@@ -24,8 +24,6 @@ from typing import Final
 
 from deltamq.jobs.setup.jars import PROJECT_FOLDER
 
-__all__ = ["build", "without_spark"]
-
 #: Packages that a platform with Spark brings itself.
 BROUGHT: Final = ("pyspark", "delta-spark")
 _LABEL: Final = "databricks"

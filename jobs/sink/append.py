@@ -27,16 +27,18 @@ from deltamq.jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Mani
 from deltamq.jobs.sink.place import SinkPlace
 from deltamq.jobs.sink.routing import NAMED, targets_again, token_of
 from deltamq.jobs.sink.staging import read_sections
-from deltamq.jobs.tasks import until_known
+from deltamq.jobs.tasks.known_outcome import until_known
 from deltamq.mq.errors import Corrupt, Fenced
-from deltamq.mq.meta import Topic
-from deltamq.tables.delta import ProducerStamp, one_batch
+from deltamq.mq.meta.topics import Topic
+from deltamq.tables.delta.stamped import ProducerStamp, one_batch
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import REMEMBERED_MS, Batch, PartitionLog, pages
-from deltamq.tables.queue import FenceEpochs, Placement, with_destination
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.stored_requests import REMEMBERED_MS
+from deltamq.tables.queue.delayed_rows import with_destination
+from deltamq.tables.queue.placement import FenceEpochs, Placement
 from deltamq.tables.settings import Flush
-
-__all__ = ["append_manifest"]
 
 #: Partitions that are appended to in parallel.
 THREADS_MAX: Final = 4

@@ -20,13 +20,11 @@ from deltamq.jobs.sink.manifest import Manifests, name_in_life, planned
 from deltamq.jobs.sink.place import SinkPlace
 from deltamq.jobs.sink.routing import route_rows
 from deltamq.jobs.sink.staging import StagedMessage, StagedRows, Stager
-from deltamq.jobs.tasks import keep_imports
+from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import MIB
-from deltamq.tables.log import PartitionLog
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
-
-__all__ = ["commit_staged", "decoded", "name_of", "stage_rows"]
 
 _log: Final = logging.getLogger("deltamq.jobs")
 #: Bytes of rows that a task converts and routes at once: Spark's batches are small, and splitting each costs time.

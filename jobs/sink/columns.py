@@ -28,10 +28,8 @@ from pyspark.sql import types as T
 
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.tables.message_limits import check_column
-from deltamq.tables.queue import Times, times_of_columns
+from deltamq.tables.queue.deliver_times import Times, times_of_columns
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA
-
-__all__ = ["SinkColumns", "SinkRows", "check_schema"]
 
 _MADE_ANEW: Final = (
     "offset",

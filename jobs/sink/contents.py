@@ -19,18 +19,6 @@ from numpy.typing import NDArray
 
 from deltamq.mq.errors import Conflict, Unavailable
 
-__all__ = [
-    "Content",
-    "Contents",
-    "check_done",
-    "check_lives",
-    "check_same",
-    "content_sum",
-    "in_lives_of",
-    "joined",
-    "made_anew",
-]
-
 _COMPARED: Final = ("key", "tag", "body")
 _NULL: Final = 1 << 32
 _FACTORS: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)

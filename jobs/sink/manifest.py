@@ -27,9 +27,7 @@ from deltamq.mq.errors import Corrupt, Unknown
 from deltamq.mq.limits import MIB
 from deltamq.mq.names import encode_path
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["FOLDER", "Manifest", "Manifests", "SinkRequest", "name_in_life", "planned", "sweep_writes"]
+from deltamq.tables.store.store import FileMissing, Store
 
 FOLDER: Final = "jobs/sink"
 #: Bytes of one request, which a thread holds in memory; far below a commit's limit.

@@ -13,8 +13,6 @@ from deltamq.mq.limits import PRODUCER_SEQ_MAX
 from deltamq.mq.names import check_client_topic
 from deltamq.tables.settings import Flush
 
-__all__ = ["SinkOptions", "parse_sink_options"]
-
 OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey", "repeats", "flush")
 #: Options that Spark itself adds to a query's, and options that only concern a Kafka client.
 _IGNORED: Final = re.compile(r"kafka\..*|checkpointlocation|path|queryname|includeheaders|__.*")

@@ -15,19 +15,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Fenced, NotFound, Unavailable
 from deltamq.mq.limits import MIB
-from deltamq.mq.meta import AnyEvent, Meta, Topic, TopicRequest, brokers_for_new, decide_put_topic, moves_of
+from deltamq.mq.meta.access_changes import brokers_for_new
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.moved_keys import moves_of
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.tables.config import Config
-from deltamq.tables.log import PartitionLog, Warehouse
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import DELAY, FenceEpochs, MetaLog, Placement, fence_epochs_of, seal_moves, system_ref
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.placement import FenceEpochs, Placement, fence_epochs_of
+from deltamq.tables.queue.refs import DELAY, system_ref
+from deltamq.tables.queue.sealing import seal_moves
 from deltamq.tables.settings import Flush, LogSettings
-
-__all__ = ["SinkPlace", "SinkSettings", "place_of"]
 
 #: Seconds for which an append that a fence refuses is retried. The event of a fence follows within milliseconds, or
 #: within a lease if the fence's writer died in between.

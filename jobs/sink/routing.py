@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.sink.columns import SinkRows
 from deltamq.mq.errors import NotFound, Unavailable
-from deltamq.mq.meta import Topic, not_writable
+from deltamq.mq.meta.access import not_writable
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.routing import spread
-from deltamq.mq.static import queue_name
+from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.key_column import slots_of_keys
-from deltamq.tables.queue import AT_ONCE, Placement
+from deltamq.tables.queue.deliver_times import AT_ONCE
+from deltamq.tables.queue.placement import Placement
 from deltamq.tables.schema import TIME
-
-__all__ = ["NAMED", "RoutedPart", "route_rows", "targets_again", "token_of"]
 
 #: A column of staged rows: whether the row named its partition, which then wins over its key.
 NAMED: Final = "named"

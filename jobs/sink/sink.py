@@ -36,11 +36,10 @@ from deltamq.jobs.sink.options import SinkOptions, parse_sink_options
 from deltamq.jobs.sink.place import SinkPlace, SinkSettings, place_of
 from deltamq.jobs.sink.staging import StagedMessage
 from deltamq.jobs.sink.stream_run import BATCH_ID, QUERY_ID, check_claim, current_run
-from deltamq.jobs.tasks import Claimant, in_one_line
+from deltamq.jobs.tasks.checkpoint_claims import Claimant
+from deltamq.jobs.tasks.first_lines import in_one_line
 from deltamq.mq.errors import Refused, Unavailable
 from deltamq.tables.config import load
-
-__all__ = ["batch_writer", "stream_writer"]
 
 
 def stream_writer(

@@ -26,9 +26,7 @@ from deltamq.jobs.sink.stream_run import StreamRun
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import KIB, MIB
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.store import Store
-
-__all__ = ["STAGED_SUFFIX", "Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
+from deltamq.tables.store.store import Store
 
 #: How the names of files of staged rows end.
 STAGED_SUFFIX: Final = ".arrow"

@@ -11,11 +11,9 @@ from typing import Any, Final
 import msgspec
 from pyspark import TaskContext
 
-from deltamq.jobs.tasks import CheckpointClaims, Claimant
+from deltamq.jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
 from deltamq.mq.errors import Corrupt
-from deltamq.tables.store import Store
-
-__all__ = ["BATCH_ID", "QUERY_ID", "StreamRun", "check_claim", "current_run"]
+from deltamq.tables.store.store import Store
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"

@@ -15,16 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from deltamq.jobs.run import Holder, forget_jvm, lock_jvm
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.jvm_lock import forget_jvm, lock_jvm
 from deltamq.jobs.spark.jvm_options import jvm_options
-from deltamq.jobs.tasks import is_connect, storage
+from deltamq.jobs.tasks.connect import is_connect
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkApplication", "SparkGone"]
 
 #: Seconds to wait before a restart, by the number of deaths soon after a start.
 WAITS_S: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)

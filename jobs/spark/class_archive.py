@@ -14,9 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from deltamq.jobs.setup import jars_folder
-
-__all__ = ["QUIET", "archive_options", "archive_path", "remove_others"]
+from deltamq.jobs.setup.jars import jars_folder
 
 _NAME: Final = "spark-classes-{key}.jsa"
 #: Without these, the JVM would print a warning about an archive that does not fit.

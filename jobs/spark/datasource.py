@@ -25,20 +25,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from deltamq.jobs.read import (
-    ROWS_PER_TASK_MAX,
-    Mode,
-    RangePartition,
-    RangeRows,
-    ReadOptions,
-    SharePartition,
-    parse_options,
-    plan_shares,
-    ranges_of_share,
-    read_range,
-    schema_of,
-)
-from deltamq.jobs.tasks import Claimant, errors_in_one_line, in_one_line, is_connect
+from deltamq.jobs.read.options import Mode, ReadOptions, parse_options
+from deltamq.jobs.read.query_topics import SharePartition, plan_shares, ranges_of_share
+from deltamq.jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows
+from deltamq.jobs.read.row_format import schema_of
+from deltamq.jobs.tasks.checkpoint_claims import Claimant
+from deltamq.jobs.tasks.connect import is_connect
+from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import load
 
@@ -46,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-__all__ = ["MessageSource", "RangePartition", "read_range", "register", "register_sources", "session_warehouse"]
 
 #: The warehouse of each session that has the format, by the session's id. No setting of Spark's: some sessions take
 #: none, those of declarative pipelines for one.
@@ -167,7 +159,8 @@ class MessageSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; Spark makes one for planning and others for its tasks."""
         # jobs.stream builds on this package, and its tasks import it first
-        from deltamq.jobs.stream import MessageStreamReader, RefusedStream
+        from deltamq.jobs.stream.reader import MessageStreamReader
+        from deltamq.jobs.stream.refused import RefusedStream
 
         try:
             options = self._parsed(Mode.STREAM)
@@ -178,7 +171,7 @@ class MessageSource(DataSource):
     @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the sink of one batch write (`jobs.sink.sink`)."""
-        from deltamq.jobs.sink import batch_writer  # imported here: readers need none of it
+        from deltamq.jobs.sink.sink import batch_writer  # imported here: readers need none of it
 
         given = dict(self.options)
         return batch_writer(given, schema, self.warehouse, overwrite=overwrite, claimant=self.claimant)
@@ -186,7 +179,7 @@ class MessageSource(DataSource):
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's does."""
-        from deltamq.jobs.sink import stream_writer  # imported here: readers need none of it
+        from deltamq.jobs.sink.sink import stream_writer  # imported here: readers need none of it
 
         return stream_writer(dict(self.options), schema, self.warehouse, claimant=self.claimant)
 

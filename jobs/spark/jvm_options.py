@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["jvm_options"]
-
 #: Spark's launcher gives the driver's JVM what stands here; no Spark setting reaches it in time.
 _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 

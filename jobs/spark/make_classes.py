@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from deltamq.jobs.setup import JavaMissing, find_java
-from deltamq.jobs.spark import spark_session
+from deltamq.jobs.setup.java import JavaMissing, find_java
 from deltamq.jobs.spark.class_archive import QUIET, archive_path, remove_others
 from deltamq.jobs.spark.jvm_options import jvm_options
+from deltamq.jobs.spark.session import spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa

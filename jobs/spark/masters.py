@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 
 from deltamq.mq.errors import Refused, Unavailable
 
-__all__ = ["check_master", "check_remote", "is_local", "is_remote"]
-
 _ANSWER_S: Final = 5.0
 _MASTER_PORT: Final = 7077
 _CONNECT_PORT: Final = 15002

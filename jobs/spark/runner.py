@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from deltamq.jobs.run import Facts, Holder, Job
+from deltamq.jobs.run.application import Holder
+from deltamq.jobs.run.registry import Facts, Job
 from deltamq.jobs.spark.application import SparkApplication, SparkGone
-from deltamq.jobs.tasks import errors_of_tasks, is_connect
+from deltamq.jobs.tasks.connect import is_connect
+from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.tables.config import Config
-
-__all__ = ["SparkRunner"]
 
 _POOL: Final = "spark.scheduler.pool"
 

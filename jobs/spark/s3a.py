@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["is_s3", "s3a_settings", "task_environment"]
-
 _SCHEMES: Final = ("s3", "s3a")
 _FILE_SYSTEM: Final = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",

@@ -17,18 +17,17 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from deltamq.jobs.setup import java_path
+from deltamq.jobs.setup.java import java_path
 from deltamq.jobs.spark.class_archive import archive_options
 from deltamq.jobs.spark.datasource import register
 from deltamq.jobs.spark.jvm_options import jvm_options
 from deltamq.jobs.spark.masters import check_master, check_remote, is_local, is_remote
 from deltamq.jobs.spark.session_settings import is_submitted, session_settings, submitted_settings
 from deltamq.jobs.spark.shipped import ship
-from deltamq.jobs.tasks import absolute, cloned_session, closed_at_exit, is_connect
+from deltamq.jobs.tasks.connect import cloned_session, closed_at_exit, is_connect
+from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import Refused
 from deltamq.tables.config import Config, load
-
-__all__ = ["another_session", "spark_session"]
 
 
 def spark_session(

@@ -19,12 +19,11 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
 
-from deltamq.jobs.setup import AVRO, DELTA, S3A, JarSet, JarsUnusable, find_java, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup.jars import AVRO, DELTA, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup.java import find_java
 from deltamq.jobs.spark.masters import is_local
 from deltamq.jobs.spark.s3a import is_s3, s3a_settings, task_environment
 from deltamq.tables.config import Config
-
-__all__ = ["is_submitted", "session_settings", "submitted_settings"]
 
 #: What Spark's Python workers find on their path.
 WORKERS: Final = Path(__file__).with_name("workers")

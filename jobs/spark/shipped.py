@@ -16,9 +16,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 import deltamq
-from deltamq.jobs.tasks import is_connect
-
-__all__ = ["pack", "ship"]
+from deltamq.jobs.tasks.connect import is_connect
 
 _PACKAGES: Final = ("mq", "tables", "jobs")
 _NAME: Final = "deltamq-code.zip"

@@ -19,17 +19,16 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from deltamq.jobs.read import literal, quoted
-from deltamq.jobs.run import Facts, job
+from deltamq.jobs.read.identifiers import literal, quoted
+from deltamq.jobs.run.registry import Facts, job
 from deltamq.jobs.sql.catalog_entries import PARTITIONS, entries_of
 from deltamq.jobs.sql.catalog_plan import CatalogEntry, CatalogStep, Made, made_of, plan_steps
 from deltamq.jobs.sql.queue_source import register_queue_sources
-from deltamq.jobs.tasks import absolute, storage
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import absolute
 from deltamq.mq.errors import Conflict, Refused
 from deltamq.tables.config import Config, load
-from deltamq.tables.store import Store
-
-__all__ = ["register_tables"]
+from deltamq.tables.store.store import Store
 
 _SCHEMA: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)?")
 _COMMENT: Final = re.compile(r"^Comment:\s*(.*)$", re.MULTILINE)

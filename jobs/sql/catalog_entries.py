@@ -23,19 +23,18 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from deltamq.jobs.merge import STATE_TABLES
-from deltamq.jobs.read import Catalog, TopicPartition, dead_letters_name, literal, partition_name, quoted, topic_name
+from deltamq.jobs.merge.state_tables import STATE_TABLES
+from deltamq.jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
+from deltamq.jobs.read.topics import Catalog, TopicPartition
 from deltamq.jobs.sql.catalog_plan import CatalogEntry
 from deltamq.jobs.sql.views import VIEWS
-from deltamq.mq.queue import DEAD_REASON_HEADER
-from deltamq.tables.log import refs
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import AUDIT, is_dead_marks
+from deltamq.tables.queue.refs import AUDIT, is_dead_marks
 from deltamq.tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
-from deltamq.tables.state import read_state_log
-from deltamq.tables.store import Store
-
-__all__ = ["PARTITIONS", "entries_of"]
+from deltamq.tables.state.table import read_state_log
+from deltamq.tables.store.store import Store
 
 #: The state table of partitions and their offsets, relative to the warehouse.
 PARTITIONS: Final = "state/partitions"

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CatalogEntry", "CatalogStep", "Made", "made_of", "plan_steps"]
-
 _MADE: Final = re.compile(r"Made by DeltaMQ from (?P<warehouse>.*); definition (?P<digest>[0-9a-f]{16})\.")
 
 

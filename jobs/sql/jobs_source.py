@@ -14,14 +14,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from deltamq.jobs.run import ShardState, behind_of, jobs_seen, known_shards, shard_states, utc_now
-from deltamq.jobs.tasks import agreed_rows, current_query, storage
+from deltamq.jobs.run.last_run import utc_now
+from deltamq.jobs.run.locks import known_shards
+from deltamq.jobs.run.state import ShardState, behind_of, jobs_seen, shard_states
+from deltamq.jobs.tasks.query_values import agreed_rows, current_query
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
-from deltamq.tables.ops import newest_run, read_runs, seconds_behind
+from deltamq.tables.ops.job_runs import newest_run, read_runs, seconds_behind
 from deltamq.tables.schema import TIME
-from deltamq.tables.store import Store
-
-__all__ = ["JobsSource"]
+from deltamq.tables.store.store import Store
 
 JOB_SHARD_ROW: Final = pa.schema(
     [

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from deltamq.tables.config import Config, load
 
-__all__ = ["notebook_conf"]
-
 _WIDGETS: Final = {
     "profile": "Profile",
     "warehouse": "Warehouse (s3://, abfss://, gs://)",

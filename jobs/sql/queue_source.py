@@ -27,20 +27,23 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from deltamq.jobs.spark import register_sources
+from deltamq.jobs.spark.datasource import register_sources
 from deltamq.jobs.sql.jobs_source import JobsSource
-from deltamq.jobs.tasks import agreed_rows, current_query, keep_imports, storage
+from deltamq.jobs.tasks.query_values import agreed_rows, current_query
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import Refused
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LetterMarks, RetryTopic
-from deltamq.tables.delta import FileReader, PartitionNotFound, RowCache, load
-from deltamq.tables.log import refs
+from deltamq.mq.queue.dead_mark import LetterMarks
+from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import AUDIT, LETTER_STATES, add_marks, dead_marks_ref, is_dead_marks, states_at
+from deltamq.tables.queue.dead_marks import LETTER_STATES, add_marks, states_at
+from deltamq.tables.queue.refs import AUDIT, dead_marks_ref, is_dead_marks
 from deltamq.tables.schema import MESSAGE_SCHEMA, TIME
-from deltamq.tables.store import Store
-
-__all__ = ["register_queue_sources"]
+from deltamq.tables.store.store import Store
 
 _CACHE_BYTES: Final = 0
 _AUDIT: Final = "audit"

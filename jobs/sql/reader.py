@@ -27,26 +27,17 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from deltamq.jobs.read import (
-    EARLIEST,
-    LATEST,
-    Catalog,
-    OffsetRange,
-    ReadOptions,
-    parse_options,
-    quoted,
-    resolve,
-    schema_of,
-    split,
-    sql_columns,
-)
-from deltamq.jobs.spark import session_warehouse
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.read.identifiers import quoted
+from deltamq.jobs.read.offset_range import resolve, split
+from deltamq.jobs.read.options import EARLIEST, LATEST, ReadOptions, parse_options
+from deltamq.jobs.read.row_format import schema_of, sql_columns
+from deltamq.jobs.read.stored_partition import OffsetRange
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.spark.datasource import session_warehouse
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
 from deltamq.tables.clock import SYSTEM_CLOCK
-from deltamq.tables.store import Store
-
-__all__ = ["read_topic"]
+from deltamq.tables.store.store import Store
 
 #: Ranges in one statement; the statement's union is nested this deep.
 _SELECTS: Final = 64

@@ -34,16 +34,16 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from deltamq.jobs.merge import STATE_TABLES, spark_schema
+from deltamq.jobs.merge.state_tables import STATE_TABLES, spark_schema
 from deltamq.jobs.sql.queue_source import register_queue_sources
-from deltamq.jobs.tasks import absolute, storage
-from deltamq.mq.queue import CONDEMNED, DEAD_REASON_HEADER, REJECTED
-from deltamq.mq.static import LOGICAL_BROKER
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.jobs.tasks.warehouses import absolute
+from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.mq.static.logical_queue import LOGICAL_BROKER
 from deltamq.tables.config import Config, load
-from deltamq.tables.queue import TOPIC_LIVES_MAX
-from deltamq.tables.state import read_state_log
-
-__all__ = ["VIEWS", "register_views"]
+from deltamq.tables.queue.refs import TOPIC_LIVES_MAX
+from deltamq.tables.state.table import read_state_log
 
 #: The logical queue of each segment of a static topic, and the logical offset of its offset 0 (SPEC STATIC-1).
 _SEGMENTS: Final = f"""(

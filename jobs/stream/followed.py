@@ -18,18 +18,19 @@ from copy import copy
 from itertools import groupby
 from typing import Final
 
-from deltamq.jobs.read import Catalog, ReadOptions, StoredPartition, StoredTable, Strategy, TopicPartition, selected
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.read.offset_range import selected
+from deltamq.jobs.read.options import ReadOptions, Strategy
+from deltamq.jobs.read.stored_partition import StoredPartition, StoredTable
+from deltamq.jobs.read.topics import Catalog, TopicPartition
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import NotFound
-from deltamq.mq.meta import Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-from deltamq.tables.delta import PartitionNotFound
-from deltamq.tables.log import LogFollower
+from deltamq.tables.delta.snapshot import PartitionNotFound
+from deltamq.tables.log.follow import LogFollower
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.queue import MetaFollower
-from deltamq.tables.store import Store
-
-__all__ = ["FollowedPartition", "FollowedTopics"]
+from deltamq.tables.queue.metadata import MetaFollower
+from deltamq.tables.store.store import Store
 
 #: Milliseconds between two looks for news, where a look takes microseconds.
 _LOOK_MS: Final = 10

@@ -25,19 +25,24 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from deltamq.jobs.read import StoredPartition
+from deltamq.jobs.read.stored_partition import StoredPartition
 from deltamq.jobs.stream.followed import FollowedTopics
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused
-from deltamq.mq.jobs import StreamOffset
-from deltamq.mq.meta import Group, GroupEvent, GroupRequest, Meta, decide_begin, decide_put_group
+from deltamq.mq.jobs.stream_offset import StreamOffset
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.group import Group, GroupEvent, decide_begin, decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord
-from deltamq.tables.delta import ProducerStamp
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord
+from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import Batch, PartitionLog, Warehouse
-from deltamq.tables.queue import OFFSETS, MetaLog, rows_of_offset_records, system_ref
-
-__all__ = ["GroupProgress"]
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.records import rows_of_offset_records
+from deltamq.tables.queue.refs import OFFSETS, system_ref
 
 log = logging.getLogger("deltamq.jobs.stream")
 

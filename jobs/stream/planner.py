@@ -18,22 +18,15 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from deltamq.jobs.read import (
-    OffsetRange,
-    ReadOptions,
-    TimeSearch,
-    check_named,
-    check_queue_names,
-    check_start_found,
-    offset_of,
-)
+from deltamq.jobs.read.offset_range import check_named, check_queue_names, check_start_found, offset_of
+from deltamq.jobs.read.options import ReadOptions
+from deltamq.jobs.read.stored_partition import OffsetRange, TimeSearch
 from deltamq.jobs.stream.followed import FollowedPartition, FollowedTopics
 from deltamq.mq.errors import NotFound, Refused
-from deltamq.mq.jobs import StreamOffset, TopicOffset, admitted
-from deltamq.mq.static import StoredOffsets
+from deltamq.mq.jobs.admission import admitted
+from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
+from deltamq.mq.static.stored_offsets import StoredOffsets
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["StreamDataLost", "StreamPlanner"]
 
 log = logging.getLogger("deltamq.jobs.stream")
 

@@ -25,11 +25,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from deltamq.jobs.tasks import sentence_of
+from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.mq.errors import Corrupt, Refused
-from deltamq.mq.jobs import StreamOffset, messages_behind
-
-__all__ = ["BatchProgress", "OffsetsBehind", "ProgressListener", "behind"]
+from deltamq.mq.jobs.stream_offset import StreamOffset, messages_behind
 
 log = logging.getLogger("deltamq.jobs.stream.progress")
 

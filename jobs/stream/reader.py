@@ -28,14 +28,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from deltamq.jobs.read import ROWS_PER_TASK_MAX, RangePartition, RangeRows, ReadOptions, Strategy, split
+from deltamq.jobs.read.offset_range import split
+from deltamq.jobs.read.options import ReadOptions, Strategy
+from deltamq.jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows
 from deltamq.jobs.stream.group_progress import GroupProgress
 from deltamq.jobs.stream.planner import StreamPlanner
-from deltamq.jobs.tasks import CheckpointClaims, Claimant, errors_in_one_line, in_one_line
-from deltamq.mq.jobs import StreamOffset
+from deltamq.jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
+from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line
+from deltamq.mq.jobs.stream_offset import StreamOffset
 from deltamq.tables.failpoints import failpoint
-
-__all__ = ["MessageStreamReader"]
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -13,10 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from deltamq.jobs.tasks import in_one_line
+from deltamq.jobs.tasks.first_lines import in_one_line
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["RefusedStream"]
 
 
 class RefusedStream(DataSourceStreamReader):

@@ -13,14 +13,11 @@ import sys
 from pathlib import Path
 
 try:
-    import deltamq
+    from deltamq.jobs.cli.jobs_group import jobs_command
 except ImportError:  # the project is not installed on the driver, so use the tree that this file is part of
     sys.path.insert(1, str(Path(__file__).resolve().parents[2] / ".path"))
-    import deltamq
+    from deltamq.jobs.cli.jobs_group import jobs_command
 
-from deltamq.jobs.cli import jobs_command
-
-__all__ = ["deltamq"]
 
 if __name__ == "__main__":
     jobs_command(prog_name="deltamq jobs")

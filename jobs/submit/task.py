@@ -9,9 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from deltamq.jobs.cli import jobs_command
-
-__all__ = ["main"]
+from deltamq.jobs.cli.jobs_group import jobs_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

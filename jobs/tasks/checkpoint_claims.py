@@ -29,12 +29,11 @@ from typing import Any, Final, Protocol, Self
 import msgspec
 
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
-from deltamq.mq.jobs import CLAIMS_KEPT, Claim, claim_that_counts
+from deltamq.mq.jobs.claims import CLAIMS_KEPT, Claim, claim_that_counts
 from deltamq.mq.names import encode_path
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-from deltamq.tables.store import FileMissing, LocalStore, Store
-
-__all__ = ["CheckpointClaims", "CheckpointTaken", "Claimant", "forget_claims"]
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import FileMissing, Store
 
 log = logging.getLogger("deltamq.jobs.stream")
 

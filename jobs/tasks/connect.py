@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["cloned_session", "closed_at_exit", "is_connect", "local_checkpoint"]
-
 
 def is_connect(spark: object) -> bool:
     """Return whether a session is a client of Spark Connect."""

@@ -19,8 +19,6 @@ from typing import Final, ParamSpec, TypeVar
 
 from deltamq.mq.errors import DeltaMQError
 
-__all__ = ["errors_in_one_line", "in_one_line", "sentence_of"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -7,8 +7,6 @@ from typing import Final, TypeVar
 
 from deltamq.mq.errors import Unknown
 
-__all__ = ["until_known"]
-
 T = TypeVar("T")
 
 #: Tries of an append, before the job or query fails; its next run finds out.

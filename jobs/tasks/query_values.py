@@ -20,9 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["READS", "QueryId", "agreed", "agreed_rows", "current_query", "forget_queries"]
+from deltamq.tables.store.store import FileMissing, Store
 
 #: The folder of these values in a warehouse; the job `retain` removes what ended applications left there.
 READS: Final = "reads"

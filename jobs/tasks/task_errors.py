@@ -18,8 +18,6 @@ from typing import Final
 from deltamq.mq import errors
 from deltamq.mq.errors import DeltaMQError
 
-__all__ = ["TaskError", "as_text", "error_in", "errors_of_tasks"]
-
 _MARK: Final = "DELTAMQ-ERROR"
 _LINE: Final = re.compile(rf"{_MARK} (\{{.*\}})\s*$", re.MULTILINE)
 #: Spark Connect hands on about 2,000 characters of a message.

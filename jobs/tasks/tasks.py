@@ -27,8 +27,6 @@ from deltamq.jobs.tasks.task_errors import as_text, errors_of_tasks
 from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.tables.failpoints import failpoint
 
-__all__ = ["errors_of_tasks", "frame_of_tasks", "in_tasks", "run_in_tasks", "task_failpoint"]
-
 Item = TypeVar("Item")
 Work = Callable[[Item], Iterable[pa.RecordBatch]]
 Batches = Iterator[pa.RecordBatch]

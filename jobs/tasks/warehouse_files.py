@@ -6,10 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from deltamq.mq.errors import NotFound
-from deltamq.tables.log import open_store
-from deltamq.tables.store import LocalStore, Store
-
-__all__ = ["storage"]
+from deltamq.tables.log.warehouse import open_store
+from deltamq.tables.store.local import LocalStore
+from deltamq.tables.store.store import Store
 
 
 def storage(warehouse: str) -> Store:

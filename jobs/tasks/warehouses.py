@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 
 from deltamq.mq.limits import MIB
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.settings import LogSettings
-
-__all__ = ["absolute", "close_warehouses", "state_of", "warehouse_of"]
 
 S = TypeVar("S")
 

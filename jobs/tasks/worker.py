@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 
-__all__ = ["keep_imports"]
-
 
 @functools.cache
 def keep_imports() -> None:

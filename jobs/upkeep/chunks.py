@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-__all__ = ["chunks_of"]
-
 T = TypeVar("T")
 #: A task that fails is repeated, so it must not take long.
 _CHUNK_MAX: Final = 128

@@ -18,22 +18,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.jobs.run import Facts, job, with_spark_engine
-from deltamq.jobs.tasks import warehouse_of
+from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.jobs.upkeep.chunks import chunks_of
 from deltamq.jobs.upkeep.dead_paths import delete_due, remember
 from deltamq.jobs.upkeep.runner import runner_of
 from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
 from deltamq.tables.config import Config
-from deltamq.tables.delta import PartitionNotFound, load
-from deltamq.tables.log import Warehouse, refs
-from deltamq.tables.ops import RETENTION_PART, TAIL_FILES_MAX, Compacted, CompactionTargets, Compactor, plan_compaction
+from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.log.warehouse import Warehouse, refs
+from deltamq.tables.ops.compaction_plan import RETENTION_PART, TAIL_FILES_MAX, CompactionTargets, plan_compaction
+from deltamq.tables.ops.compactor import Compacted, Compactor
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import read_meta
-from deltamq.tables.store import Store
-
-__all__ = ["CompactItem", "PlanItem", "compact", "compact_ranges", "plan_partitions"]
+from deltamq.tables.queue.metadata import read_meta
+from deltamq.tables.store.store import Store
 
 #: The queue's own logs are left out: their records are removed within the hour, by retention or by the log itself.
 _SPACES: Final = (Space.TOPICS, Space.RETRY, Space.DLQ)

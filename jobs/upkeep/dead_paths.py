@@ -11,9 +11,8 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from deltamq.tables.log import DeadFiles, Warehouse
-
-__all__ = ["delete_due", "remember"]
+from deltamq.tables.log.dead_files import DeadFiles
+from deltamq.tables.log.warehouse import Warehouse
 
 _lock: Final = threading.Lock()
 _dead: Final[dict[str, DeadFiles]] = {}

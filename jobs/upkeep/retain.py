@@ -15,19 +15,22 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltamq.jobs.queue import brokers_of
-from deltamq.jobs.run import Facts, job, with_spark_engine
-from deltamq.jobs.tasks import forget_claims, forget_queries, warehouse_of
+from deltamq.jobs.queue.brokers import brokers_of
+from deltamq.jobs.run.registry import Facts, job, with_spark_engine
+from deltamq.jobs.tasks.checkpoint_claims import forget_claims
+from deltamq.jobs.tasks.query_values import forget_queries
+from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.jobs.upkeep.dead_paths import delete_due, remember
 from deltamq.jobs.upkeep.runner import Runner, runner_of
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.tables.config import Config
-from deltamq.tables.log import Removed, Warehouse
+from deltamq.tables.log.rewrite import Removed
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.queue import MetaLog, Retained, Retention, drop_segments
-
-__all__ = ["RetainItem", "retain", "retain_in_tasks", "retain_partitions"]
+from deltamq.tables.queue.metadata import MetaLog
+from deltamq.tables.queue.retention import Retained, Retention
+from deltamq.tables.queue.segment_retention import drop_segments
 
 #: Groups that the facts name (those farthest behind), and partitions that an error names.
 _SHOWN_MAX: Final = 5

@@ -8,9 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltamq.jobs.tasks import run_in_tasks
-
-__all__ = ["Runner", "in_this_process", "runner_of"]
+from deltamq.jobs.tasks.tasks import run_in_tasks
 
 #: Takes the items, the function that carries out one, and the columns that it yields.
 Runner = Callable[[Sequence[Any], Callable[[Any], Iterable[pa.RecordBatch]], pa.Schema], pa.Table]

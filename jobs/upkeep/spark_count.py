@@ -14,11 +14,9 @@ from pyspark.sql import functions as F
 
 from deltamq.jobs.upkeep.verify_result import VerifyResult, short
 from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.delta import PartitionNotFound, Snapshot, load
+from deltamq.tables.delta.snapshot import PartitionNotFound, Snapshot, load
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.store import Store
-
-__all__ = ["count_with_spark", "tally"]
+from deltamq.tables.store.store import Store
 
 #: Partitions in one query: the plan stays small, and a damaged table makes few others fail in the first try.
 _PARTITIONS_PER_QUERY: Final = 64

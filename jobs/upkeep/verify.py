@@ -21,20 +21,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from deltamq.jobs.run import Facts, job
-from deltamq.jobs.tasks import frame_of_tasks, storage
+from deltamq.jobs.run.registry import Facts, job
+from deltamq.jobs.tasks.tasks import frame_of_tasks
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.upkeep.chunks import chunks_of
 from deltamq.jobs.upkeep.spark_count import count_with_spark
 from deltamq.jobs.upkeep.verify_result import RESULT_ROW, VerifyResult, short
 from deltamq.mq.errors import Corrupt, DeltaMQError
 from deltamq.tables.config import Config
-from deltamq.tables.delta import PartitionNotFound, check_no_data
-from deltamq.tables.log import refs
-from deltamq.tables.ops import count_offsets
+from deltamq.tables.delta.creation import check_no_data
+from deltamq.tables.delta.snapshot import PartitionNotFound
+from deltamq.tables.log.warehouse import refs
+from deltamq.tables.ops.offset_counts import count_offsets
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.store import Store
-
-__all__ = ["RESULTS", "VerifyItem", "run", "verify_partitions"]
+from deltamq.tables.store.store import Store
 
 #: The state table of the results, relative to the warehouse.
 RESULTS: Final = "state/verify_results"

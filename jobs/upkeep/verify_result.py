@@ -8,12 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltamq.tables.delta import Snapshot
-from deltamq.tables.ops import RowCount, finding_of
+from deltamq.tables.delta.snapshot import Snapshot
+from deltamq.tables.ops.offset_counts import RowCount, finding_of
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.schema import TIME
-
-__all__ = ["RESULT_ROW", "VerifyResult", "short"]
 
 _FINDING_LENGTH_MAX: Final = 500
 

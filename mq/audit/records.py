@@ -16,18 +16,6 @@ from typing import Any, ClassVar, Final, Literal
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.stored_json import Form, corrupt_when_damaged, forms_of
 
-__all__ = [
-    "ANONYMOUS",
-    "BY_FILES",
-    "ActBegun",
-    "ActEnded",
-    "AuditRecord",
-    "Outcome",
-    "RefusalCount",
-    "record_from_json",
-    "record_to_json",
-]
-
 #: The caller where there is no authentication, or one without a valid key; no principal can have this name.
 ANONYMOUS: Final = "(anonymous)"
 

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from deltamq.mq.audit_limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX
 
-__all__ = ["OTHER", "RefusalKey", "RefusalTally", "Refusals"]
-
 _MINUTE_MS: Final = 60_000
 #: In place of principal and call where too many are counted apart; neither can have this name.
 OTHER: Final = "(other)"

@@ -8,11 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from deltamq.mq.audit.records import Outcome
 from deltamq.mq.audit_limits import RESOURCES_MAX, SHOWN_BYTES_MAX
-from deltamq.mq.auth import AuthState
-from deltamq.mq.meta import AnyEvent, GroupSettings, Meta
+from deltamq.mq.auth.state import AuthState
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.stored_json import to_json
-
-__all__ = ["MetadataChange", "bounded", "outcome_of", "states_of"]
 
 _BAD_REQUEST: Final = 400
 _INTERNAL: Final = 500

@@ -25,19 +25,6 @@ from deltamq.mq.auth.state import (
 from deltamq.mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable
 
-__all__ = [
-    "decide_disable_principal",
-    "decide_enable_principal",
-    "decide_first_administrator",
-    "decide_put_key",
-    "decide_put_principal",
-    "decide_put_quota",
-    "decide_put_rule",
-    "decide_remove_principal",
-    "decide_remove_rule",
-    "decide_revoke_key",
-]
-
 
 def decide_put_principal(state: AuthState, name: str, note: str, now_ms: int) -> Sequence[AuthEvent]:
     """Return the events that make a principal, or change its note; none if it is so already."""

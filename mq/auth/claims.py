@@ -16,8 +16,6 @@ from deltamq.mq.auth.principal import GROUP_PREFIX, check_caller, check_principa
 from deltamq.mq.auth_limits import TOKEN_GROUPS_MAX, TOKEN_SKEW_MS
 from deltamq.mq.errors import Refused, Unprocessable
 
-__all__ = ["credential_of"]
-
 #: The times before which a token is not good.
 _BEGINNINGS: Final = ("nbf", "iat")
 #: A time that is further away is no time; nor is one that is no number.

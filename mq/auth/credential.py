@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from deltamq.mq.auth.key import Key
 from deltamq.mq.auth.state import AuthState
 
-__all__ = ["Credential"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:

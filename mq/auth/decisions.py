@@ -14,8 +14,6 @@ from deltamq.mq.auth.rule import IMPLIED, VERBS, AccessRule, Resource, Verb
 from deltamq.mq.auth_limits import DECISIONS_CACHED_MAX
 from deltamq.mq.limits import GROUP_LENGTH_MAX
 
-__all__ = ["Decisions"]
-
 Verbs = frozenset[Verb]
 Groups = tuple[str, ...]
 

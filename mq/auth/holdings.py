@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Holdings", "by_principal"]
-
 
 class Holding(Protocol):
     """What a principal has: a key or an access rule."""

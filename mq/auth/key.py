@@ -22,8 +22,6 @@ from msgspec import UNSET, UnsetType
 from deltamq.mq.auth.scram import SCRAM_HASHES, Scram, scram_of
 from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
 
-__all__ = ["Key", "digest_of", "is_right", "key_id_of", "new_key", "token_of"]
-
 _TOKEN: Final = re.compile(rf"mqk_([0-9a-f]{{{2 * KEY_ID_BYTES}}})_[A-Za-z0-9_\-]{{43}}")
 #: What a key that does not exist is compared with, so that the answer takes as long as for one that does.
 _NOBODYS: Final = "0" * 64

@@ -11,16 +11,6 @@ from msgspec import UNSET, UnsetType
 from deltamq.mq.auth_limits import NOTE_LENGTH_MAX, PRINCIPAL_LENGTH_MAX
 from deltamq.mq.errors import Refused, Unprocessable
 
-__all__ = [
-    "GROUP_PREFIX",
-    "PRINCIPAL_PATTERN",
-    "Principal",
-    "check_caller",
-    "check_note",
-    "check_principal",
-    "is_group",
-]
-
 #: What a principal's name may be: also an e-mail address, or the subject of a token of an identity provider.
 PRINCIPAL_PATTERN: Final = rf"^[A-Za-z0-9._@:+|\-]{{1,{PRINCIPAL_LENGTH_MAX}}}$"
 _NAME: Final = re.compile(PRINCIPAL_PATTERN.strip("^$"))

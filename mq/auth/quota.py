@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from deltamq.mq.auth_limits import QUOTA_MAX
 from deltamq.mq.errors import Unprocessable
 
-__all__ = ["Bucket", "Quota", "quota_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:

@@ -21,8 +21,6 @@ from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from deltamq.mq.names import begins_group
 
-__all__ = ["CLUSTER", "IMPLIED", "VERBS", "AccessRule", "Effect", "Resource", "Verb", "rule_of"]
-
 Effect = Literal["allow", "deny"]
 Resource = Literal["topic", "group", "cluster"]
 Verb = Literal["publish", "subscribe", "create", "alter", "reset", "delete", "describe", "admin", "metrics", "audit"]

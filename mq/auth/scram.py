@@ -19,8 +19,6 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SCRAM_HASHES", "SCRAM_ITERATIONS", "Scram", "is_proof", "salt_of", "scram_of", "signature_of"]
-
 #: Rounds of the slow hash: the fewest that Kafka's clients take. More would only cost time, as the key is random.
 SCRAM_ITERATIONS: Final = 4_096
 _SALT_BYTES: Final = 16

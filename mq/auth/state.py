@@ -16,21 +16,6 @@ from deltamq.mq.auth.rule import AccessRule
 from deltamq.mq.errors import NotFound
 from deltamq.mq.stored_json import Form, forms_of
 
-__all__ = [
-    "AUTH_EVENTS",
-    "AclPut",
-    "AclRemoved",
-    "AuthEvent",
-    "AuthState",
-    "KeyPut",
-    "KeyRevoked",
-    "PrincipalDisabled",
-    "PrincipalEnabled",
-    "PrincipalPut",
-    "PrincipalRemoved",
-    "QuotaPut",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalPut:

@@ -2,52 +2,179 @@
 
     from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
 
-The clients are loaded on first use, so importing the core loads neither Arrow nor HTTP.
+Every name is loaded on first use: the command line and the jobs, which load this file too, do not wait for Arrow.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from deltamq.mq.client import (
-        Admin,
-        Message,
-        OrderlyConsumer,
-        Outbox,
-        OutboxRelay,
-        PopConsumer,
-        Producer,
-        PullConsumer,
-        Result,
-        Suspend,
-        Verdict,
-    )
+    from deltamq.mq.client.admin.admin import Admin as Admin
+    from deltamq.mq.client.admin.admin import BrokerInfo as BrokerInfo
+    from deltamq.mq.client.admin.admin import ClusterInfo as ClusterInfo
+    from deltamq.mq.client.admin.admin import FeatureInfo as FeatureInfo
+    from deltamq.mq.client.admin.admin import HostInfo as HostInfo
+    from deltamq.mq.client.admin.admin import MissingJob as MissingJob
+    from deltamq.mq.client.admin.admin import StoppedPartition as StoppedPartition
+    from deltamq.mq.client.admin.admin import UpgradeInfo as UpgradeInfo
+    from deltamq.mq.client.admin.audit_admin import ActInfo as ActInfo
+    from deltamq.mq.client.admin.audit_admin import RefusalInfo as RefusalInfo
+    from deltamq.mq.client.admin.auth_admin import AclInfo as AclInfo
+    from deltamq.mq.client.admin.auth_admin import KeyInfo as KeyInfo
+    from deltamq.mq.client.admin.auth_admin import NewKey as NewKey
+    from deltamq.mq.client.admin.auth_admin import PrincipalInfo as PrincipalInfo
+    from deltamq.mq.client.admin.auth_admin import QuotaInfo as QuotaInfo
+    from deltamq.mq.client.admin.dead_letter_admin import DeadLetter as DeadLetter
+    from deltamq.mq.client.admin.group_admin import GroupInfo as GroupInfo
+    from deltamq.mq.client.admin.group_admin import GroupMember as GroupMember
+    from deltamq.mq.client.admin.group_admin import GroupPartition as GroupPartition
+    from deltamq.mq.client.admin.group_admin import GroupStatistics as GroupStatistics
+    from deltamq.mq.client.admin.group_admin import GroupTopic as GroupTopic
+    from deltamq.mq.client.admin.group_admin import TopicStatistics as TopicStatistics
+    from deltamq.mq.client.admin.static_admin import FaultInfo as FaultInfo
+    from deltamq.mq.client.admin.static_admin import MappingInfo as MappingInfo
+    from deltamq.mq.client.admin.static_admin import MovedQueue as MovedQueue
+    from deltamq.mq.client.admin.static_admin import Remapping as Remapping
+    from deltamq.mq.client.admin.static_admin import TopicCheck as TopicCheck
+    from deltamq.mq.client.admin.static_admin import TopicRepair as TopicRepair
+    from deltamq.mq.client.admin.topic_info import PartitionInfo as PartitionInfo
+    from deltamq.mq.client.admin.topic_info import QueueInfo as QueueInfo
+    from deltamq.mq.client.admin.topic_info import SegmentInfo as SegmentInfo
+    from deltamq.mq.client.admin.topic_info import TopicInfo as TopicInfo
+    from deltamq.mq.client.http.oidc import OidcClientCredentials as OidcClientCredentials
+    from deltamq.mq.client.http.retries import Patience as Patience
+    from deltamq.mq.client.messages.message import Message as Message
+    from deltamq.mq.client.messages.popped import PopBatch as PopBatch
+    from deltamq.mq.client.messages.popped import PoppedMessage as PoppedMessage
+    from deltamq.mq.client.messages.popped import PopTable as PopTable
+    from deltamq.mq.client.messages.received import OrderedMessage as OrderedMessage
+    from deltamq.mq.client.messages.received import ReceivedMessage as ReceivedMessage
+    from deltamq.mq.client.messages.result import Result as Result
+    from deltamq.mq.client.messages.sent import Failure as Failure
+    from deltamq.mq.client.messages.sent import PartlySent as PartlySent
+    from deltamq.mq.client.messages.sent import Sent as Sent
+    from deltamq.mq.client.messages.sent import SentBatch as SentBatch
+    from deltamq.mq.client.messages.sent import SentRange as SentRange
+    from deltamq.mq.client.orderly.consumer import OrderlyClosed as OrderlyClosed
+    from deltamq.mq.client.orderly.consumer import OrderlyConsumer as OrderlyConsumer
+    from deltamq.mq.client.orderly.listener import Suspend as Suspend
+    from deltamq.mq.client.outbox.dialect import OutboxDialect as OutboxDialect
+    from deltamq.mq.client.outbox.ledger import SetAside as SetAside
+    from deltamq.mq.client.outbox.outbox import Outbox as Outbox
+    from deltamq.mq.client.outbox.outbox import OutboxStatus as OutboxStatus
+    from deltamq.mq.client.outbox.relay import OutboxRelay as OutboxRelay
+    from deltamq.mq.client.outbox.relay import RelayStats as RelayStats
+    from deltamq.mq.client.pop.client import PopClient as PopClient
+    from deltamq.mq.client.pop.consumer import ConsumerClosed as ConsumerClosed
+    from deltamq.mq.client.pop.consumer import PopConsumer as PopConsumer
+    from deltamq.mq.client.pop.consumer_stats import ConsumerStats as ConsumerStats
+    from deltamq.mq.client.pop.hook import Ending as Ending
+    from deltamq.mq.client.pop.hook import HandlerEnd as HandlerEnd
+    from deltamq.mq.client.produce.producer import Producer as Producer
+    from deltamq.mq.client.produce.routers import Closed as Closed
+    from deltamq.mq.client.produce.shared import ProducerStats as ProducerStats
+    from deltamq.mq.client.produce.table_send import TableProgress as TableProgress
+    from deltamq.mq.client.produce.table_send import TableSendInterrupted as TableSendInterrupted
+    from deltamq.mq.client.produce.table_send import TableSendState as TableSendState
+    from deltamq.mq.client.pull.consumer import PullConsumer as PullConsumer
+    from deltamq.mq.client.pull.offset_stores import BroadcastOffsets as BroadcastOffsets
+    from deltamq.mq.client.pull.offset_stores import FileOffsets as FileOffsets
+    from deltamq.mq.client.pull.offset_stores import GroupOffsets as GroupOffsets
+    from deltamq.mq.order.orderly import Verdict as Verdict
+    from deltamq.mq.testing.queue import MemoryQueue as MemoryQueue
+    from deltamq.mq.wire.handles import FailedHandle as FailedHandle
+    from deltamq.mq.wire.stored import MessageOrigin as MessageOrigin
 
 if __name__ != "deltamq":
     raise ImportError("import deltamq: this file is its __init__")
 
-__all__ = [
-    "Admin",
-    "Message",
-    "OrderlyConsumer",
-    "Outbox",
-    "OutboxRelay",
-    "PopConsumer",
-    "Producer",
-    "PullConsumer",
-    "Result",
-    "Suspend",
-    "Verdict",
-]
+#: The module of each name, inside the package.
+_MODULES: Final = {
+    "AclInfo": "mq.client.admin.auth_admin",
+    "ActInfo": "mq.client.admin.audit_admin",
+    "Admin": "mq.client.admin.admin",
+    "BroadcastOffsets": "mq.client.pull.offset_stores",
+    "BrokerInfo": "mq.client.admin.admin",
+    "Closed": "mq.client.produce.routers",
+    "ClusterInfo": "mq.client.admin.admin",
+    "ConsumerClosed": "mq.client.pop.consumer",
+    "ConsumerStats": "mq.client.pop.consumer_stats",
+    "DeadLetter": "mq.client.admin.dead_letter_admin",
+    "Ending": "mq.client.pop.hook",
+    "FailedHandle": "mq.wire.handles",
+    "Failure": "mq.client.messages.sent",
+    "FaultInfo": "mq.client.admin.static_admin",
+    "FeatureInfo": "mq.client.admin.admin",
+    "FileOffsets": "mq.client.pull.offset_stores",
+    "GroupInfo": "mq.client.admin.group_admin",
+    "GroupMember": "mq.client.admin.group_admin",
+    "GroupOffsets": "mq.client.pull.offset_stores",
+    "GroupPartition": "mq.client.admin.group_admin",
+    "GroupStatistics": "mq.client.admin.group_admin",
+    "GroupTopic": "mq.client.admin.group_admin",
+    "HandlerEnd": "mq.client.pop.hook",
+    "HostInfo": "mq.client.admin.admin",
+    "KeyInfo": "mq.client.admin.auth_admin",
+    "MappingInfo": "mq.client.admin.static_admin",
+    "MemoryQueue": "mq.testing.queue",
+    "Message": "mq.client.messages.message",
+    "MessageOrigin": "mq.wire.stored",
+    "MissingJob": "mq.client.admin.admin",
+    "MovedQueue": "mq.client.admin.static_admin",
+    "NewKey": "mq.client.admin.auth_admin",
+    "OidcClientCredentials": "mq.client.http.oidc",
+    "OrderedMessage": "mq.client.messages.received",
+    "OrderlyClosed": "mq.client.orderly.consumer",
+    "OrderlyConsumer": "mq.client.orderly.consumer",
+    "Outbox": "mq.client.outbox.outbox",
+    "OutboxDialect": "mq.client.outbox.dialect",
+    "OutboxRelay": "mq.client.outbox.relay",
+    "OutboxStatus": "mq.client.outbox.outbox",
+    "PartitionInfo": "mq.client.admin.topic_info",
+    "PartlySent": "mq.client.messages.sent",
+    "Patience": "mq.client.http.retries",
+    "PopBatch": "mq.client.messages.popped",
+    "PopClient": "mq.client.pop.client",
+    "PopConsumer": "mq.client.pop.consumer",
+    "PopTable": "mq.client.messages.popped",
+    "PoppedMessage": "mq.client.messages.popped",
+    "PrincipalInfo": "mq.client.admin.auth_admin",
+    "Producer": "mq.client.produce.producer",
+    "ProducerStats": "mq.client.produce.shared",
+    "PullConsumer": "mq.client.pull.consumer",
+    "QueueInfo": "mq.client.admin.topic_info",
+    "QuotaInfo": "mq.client.admin.auth_admin",
+    "ReceivedMessage": "mq.client.messages.received",
+    "RefusalInfo": "mq.client.admin.audit_admin",
+    "RelayStats": "mq.client.outbox.relay",
+    "Remapping": "mq.client.admin.static_admin",
+    "Result": "mq.client.messages.result",
+    "SegmentInfo": "mq.client.admin.topic_info",
+    "Sent": "mq.client.messages.sent",
+    "SentBatch": "mq.client.messages.sent",
+    "SentRange": "mq.client.messages.sent",
+    "SetAside": "mq.client.outbox.ledger",
+    "StoppedPartition": "mq.client.admin.admin",
+    "Suspend": "mq.client.orderly.listener",
+    "TableProgress": "mq.client.produce.table_send",
+    "TableSendInterrupted": "mq.client.produce.table_send",
+    "TableSendState": "mq.client.produce.table_send",
+    "TopicCheck": "mq.client.admin.static_admin",
+    "TopicInfo": "mq.client.admin.topic_info",
+    "TopicRepair": "mq.client.admin.static_admin",
+    "TopicStatistics": "mq.client.admin.group_admin",
+    "UpgradeInfo": "mq.client.admin.admin",
+    "Verdict": "mq.order.orderly",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("deltamq.mq.client"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_MODULES)

@@ -18,35 +18,6 @@ from typing import TypeAlias
 
 from deltamq.mq.filters.like import Pattern
 
-__all__ = [
-    "And",
-    "Arithmetic",
-    "Column",
-    "Comparison",
-    "Condition",
-    "Field",
-    "Header",
-    "In",
-    "IsNull",
-    "Like",
-    "Literal",
-    "Not",
-    "Number",
-    "Operator",
-    "Or",
-    "Sign",
-    "Text",
-    "Truth",
-    "Value",
-    "ValueKind",
-    "all_of",
-    "any_of",
-    "fields_of",
-    "is_boolean",
-    "is_numeric",
-    "kind_of",
-]
-
 
 class Operator(enum.Enum):
     """How two values are compared."""

@@ -37,8 +37,6 @@ from deltamq.mq.filters.condition import (
 )
 from deltamq.mq.filters.like import matches_like
 
-__all__ = ["NUMBER_PATTERN", "Fields", "evaluate", "value_of"]
-
 #: Texts that are numbers; the pattern means the same to Python and to Arrow.
 NUMBER_PATTERN: Final = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _NUMBER: Final = re.compile(NUMBER_PATTERN)

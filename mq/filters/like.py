@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-__all__ = ["Pattern", "Wildcard", "like_text", "matches_like", "parse_like"]
-
 #: Patterns that stay prepared; a process sees few.
 _PREPARED_MAX: Final = 256
 

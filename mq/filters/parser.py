@@ -50,8 +50,6 @@ from deltamq.mq.filters.like import parse_like
 from deltamq.mq.filters.tokens import Token, TokenKind, refusal, tokens_of
 from deltamq.mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 
-__all__ = ["parse_filter"]
-
 T = TypeVar("T")
 _Node: TypeAlias = Condition | Value
 

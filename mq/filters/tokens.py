@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 
 from deltamq.mq.errors import Unprocessable
 
-__all__ = ["BARE_NAME", "KEYWORDS", "Token", "TokenKind", "refusal", "tokens_of"]
-
 KEYWORDS: Final = frozenset(("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"))
 #: A name that needs no quotes, if it is not a keyword.
 BARE_NAME: Final = r"[A-Za-z_$][A-Za-z0-9_$]*"

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["TriggerLimits", "admitted"]
-
 K = TypeVar("K")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-__all__ = ["CLAIMS_KEPT", "Claim", "claim_that_counts"]
-
 #: Claims that are kept for each checkpoint.
 CLAIMS_KEPT: Final = 16
 _DIGITS: Final = 20

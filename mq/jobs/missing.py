@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["NEEDED_JOBS", "is_missing"]
-
 #: What does not happen while a job does not run.
 NEEDED_JOBS: Final = {
     "delay": "delayed messages do not come",

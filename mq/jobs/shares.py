@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Share", "shard_share", "share_sizes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:

@@ -21,8 +21,6 @@ import msgspec
 from deltamq.mq.errors import Corrupt, Refused
 from deltamq.mq.stored_json import corrupt_when_damaged, integer, mapping, reader
 
-__all__ = ["FORMAT_VERSION", "StreamOffset", "TopicOffset", "messages_behind"]
-
 FORMAT_VERSION: Final = 1
 
 Json = Mapping[str, object]

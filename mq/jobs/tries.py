@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TRY_EVERY_MS_MAX", "TRY_FIRST_MS", "is_tried", "tries_until"]
-
 #: The first wait; each further one is twice as long.
 TRY_FIRST_MS: Final = 1_000
 #: The longest wait.

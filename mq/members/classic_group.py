@@ -23,8 +23,6 @@ from typing import Final, NamedTuple
 
 from deltamq.mq.errors import Conflict, Refused
 
-__all__ = ["ClassicGroup", "Joined", "Joining", "Member", "MemberError", "Phase", "Synced"]
-
 #: How long the first member waits for others that start with it.
 INITIAL_DELAY_MS: Final = 500
 MEMBERS_MAX: Final = 1_000

@@ -18,19 +18,6 @@ from deltamq.mq.errors import Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.mq.stored_json import Form, forms_of
 
-__all__ = [
-    "ACCESS_EVENTS",
-    "OPEN",
-    "Access",
-    "AccessEvent",
-    "AccessState",
-    "BrokerAccessPut",
-    "PartitionAccessPut",
-    "PartitionOf",
-    "not_readable",
-    "not_writable",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:

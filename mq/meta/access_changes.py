@@ -11,8 +11,6 @@ from deltamq.mq.meta.topics import brokers_for
 from deltamq.mq.names import broker_of
 from deltamq.mq.routing import check_by_hand
 
-__all__ = ["brokers_for_new", "check_routes", "check_targets", "decide_broker_access", "decide_partition_access"]
-
 
 def decide_broker_access(meta: Meta, broker: str, access: Access, now_ms: int) -> tuple[AccessEvent, ...]:
     """Return the event that sets the access of a broker; none when nothing changes.

@@ -21,8 +21,6 @@ from typing import Final, Literal, get_args
 
 from deltamq.mq.order_limits import RING_LOAD_PERCENT_MAX, RING_POINTS
 
-__all__ = ["STRATEGIES", "Allocation", "Strategy", "allocate", "moves", "ring_load_max"]
-
 #: The partitions of each client, in route order.
 Allocation = Mapping[str, tuple[str, ...]]
 Strategy = Literal["sticky", "average", "circle", "consistent_hash"]

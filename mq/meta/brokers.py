@@ -22,25 +22,6 @@ from typing import Any, ClassVar, Final
 from deltamq.mq.errors import Corrupt, Fenced
 from deltamq.mq.stored_json import Form, forms_of
 
-__all__ = [
-    "BROKER_EVENTS",
-    "META_ROLE",
-    "BrokerEvent",
-    "BrokersState",
-    "Host",
-    "HostLeft",
-    "HostRegistered",
-    "HostRenewed",
-    "Ownership",
-    "RoleTaken",
-    "check_role",
-    "decide_give_back",
-    "decide_leave",
-    "decide_register",
-    "decide_renew",
-    "decide_takeover",
-]
-
 #: The meta role, which decides about routes, groups and allocation. No broker has this name, because of the slash.
 META_ROLE: Final = "/meta"
 

@@ -18,17 +18,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.stored_json import Form, forms_of
 
-__all__ = [
-    "FEATURE_EVENTS",
-    "KNOWN_FEATURES",
-    "FeatureEvent",
-    "FeatureOn",
-    "FeaturesState",
-    "Upgrade",
-    "decide_upgrade",
-    "upgrade_of",
-]
-
 #: The features that this release knows, and what each changes. A new one is added with the change that needs it.
 KNOWN_FEATURES: Final[dict[str, str]] = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args
 
-from deltamq.mq.auth import AUTH_EVENTS, AuthEvent, AuthState
+from deltamq.mq.auth.state import AUTH_EVENTS, AuthEvent, AuthState
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.access import ACCESS_EVENTS, AccessEvent, AccessState, PartitionOf
 from deltamq.mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
@@ -17,10 +17,8 @@ from deltamq.mq.meta.online import OnlineState
 from deltamq.mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
 from deltamq.mq.meta.static_events import STATIC_EVENTS, MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
 from deltamq.mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
-from deltamq.mq.static import NO_MAPPINGS, Sealed, TopicMappings
+from deltamq.mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
 from deltamq.mq.stored_json import Form, check_nothing_lost, corrupt_when_damaged
-
-__all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 
 AnyEvent = (
     Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent | StaticEvent | AccessEvent | AuthEvent | FeatureEvent

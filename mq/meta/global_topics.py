@@ -25,20 +25,8 @@ from deltamq.mq.meta.static_topics import (
 )
 from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut
-from deltamq.mq.static import GlobalQueues, Stay, plan_remap, spread_queues
-
-__all__ = [
-    "GlobalCopy",
-    "closed_ends",
-    "decide_adopt",
-    "decide_create_global",
-    "decide_drop_stays",
-    "decide_held",
-    "decide_move",
-    "decide_settle",
-    "plan_move",
-    "require_world",
-]
+from deltamq.mq.static.global_queues import GlobalQueues, Stay
+from deltamq.mq.static.placement import plan_remap, spread_queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

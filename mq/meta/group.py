@@ -31,27 +31,9 @@ import msgspec
 from deltamq.mq.errors import Conflict, Corrupt, NotFound, Refused
 from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
 from deltamq.mq.names import check_group, is_system, member_name, split_member
-from deltamq.mq.queue import Committed, LaneKey, Start, StartKind
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, Start, StartKind
 from deltamq.mq.stored_json import Form, form, forms_of
-
-__all__ = [
-    "GROUP_EVENTS",
-    "NO_OFFSET",
-    "ClientForgotten",
-    "Group",
-    "GroupBegan",
-    "GroupDeleted",
-    "GroupEvent",
-    "GroupPut",
-    "GroupsState",
-    "OffsetsReset",
-    "StoredGroup",
-    "decide_begin",
-    "decide_delete_group",
-    "decide_put_group",
-    "decide_reset_offsets",
-]
-
 
 #: The offset of a reset after which the group has none.
 NO_OFFSET: Final = -1

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, cast, get_args
 
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.meta.allocation import STRATEGIES, Strategy
-from deltamq.mq.queue import RetryPolicy, Start, Waits, policy_from_json, policy_to_json
+from deltamq.mq.queue.progress import Start
+from deltamq.mq.queue.retry import RetryPolicy, Waits, policy_from_json, policy_to_json
 from deltamq.mq.queue_limits import (
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_DEFAULT,
@@ -22,8 +23,6 @@ from deltamq.mq.queue_limits import (
     MAX_ATTEMPTS_MAX,
 )
 from deltamq.mq.stored_json import integer, mapping
-
-__all__ = ["ConsumeStrategy", "GroupRequest", "GroupSettings", "InvisibleBounds", "Ordering"]
 
 ConsumeStrategy = Literal["shared", "exclusive", "broadcast"]
 #: False: no order; True: whole partitions in order (SPEC POP-16); "key": each key in order (SPEC POP-17).

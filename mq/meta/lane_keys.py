@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, split_member
-from deltamq.mq.queue import LaneKey, RetryTopic
-
-__all__ = ["lanes_of"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.retry_topic import RetryTopic
 
 
 def lanes_of(group: str, topic: Topic) -> list[LaneKey]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from deltamq.mq.meta.brokers import BrokersState
 from deltamq.mq.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 
-__all__ = ["LeaseWatch", "OwnLease"]
-
 
 class LeaseWatch:
     """When one process first saw the newest renewal of each other host, by its own clock. In memory only."""

@@ -34,22 +34,8 @@ from deltamq.mq.limits import LOGICAL_PARTITIONS
 from deltamq.mq.meta.topics import Event, MetaState, TopicPut
 from deltamq.mq.partitioners import Table
 from deltamq.mq.routing import Route
-from deltamq.mq.static import Handover
+from deltamq.mq.static.lineage import Handover
 from deltamq.mq.stored_json import Form, form, forms_of
-
-__all__ = [
-    "MOVE_EVENTS",
-    "KeysMoved",
-    "Move",
-    "MoveEvent",
-    "MoveSealed",
-    "MovedKeys",
-    "StoredMove",
-    "decide_seal",
-    "first_blocked",
-    "moves_between",
-    "moves_of",
-]
 
 #: Whether a group must wait for messages: for each LP, and last for messages without a key.
 Blocked = NDArray[np.bool_]

@@ -24,17 +24,6 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.allocation import Allocation, Strategy, allocate
 from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, OnlineEvent, Subscription
 
-__all__ = [
-    "GroupOnline",
-    "Member",
-    "OnlineState",
-    "Seat",
-    "TopicAllocation",
-    "TopicPartitions",
-    "decide_heartbeat",
-    "decide_scan",
-]
-
 
 class Member(NamedTuple):
     """One stay of a client in a group; a client that comes back after it was gone begins another stay."""

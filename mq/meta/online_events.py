@@ -9,16 +9,6 @@ from typing import Any, ClassVar, Final
 from deltamq.mq.meta.allocation import Allocation
 from deltamq.mq.stored_json import Form, forms_of
 
-__all__ = [
-    "ONLINE_EVENTS",
-    "Allocated",
-    "ClientGone",
-    "ClientPut",
-    "OnlineClient",
-    "OnlineEvent",
-    "Subscription",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:

@@ -8,9 +8,7 @@ from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import GroupEvent, decide_begin, decide_reset_offsets
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.queue import LaneKey
-
-__all__ = ["decide_reset"]
+from deltamq.mq.queue.checkpoint import LaneKey
 
 
 def decide_reset(meta: Meta, group: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> tuple[GroupEvent, ...]:

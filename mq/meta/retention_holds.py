@@ -16,35 +16,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from deltamq.mq.meta.group import GroupsState
-from deltamq.mq.queue import (
-    Bounds,
-    CheckpointState,
-    Committed,
-    LaneKey,
-    Life,
-    Start,
-    StartKind,
-    indexes,
-    lag_messages,
-    life_of,
-)
-
-__all__ = [
-    "Dated",
-    "Hold",
-    "Lag",
-    "Progress",
-    "Readers",
-    "Removal",
-    "checkpoint_holds",
-    "decide_removal",
-    "group_holds",
-    "is_old",
-    "lags_of",
-    "lease_holds",
-    "progress_of",
-    "readers_of",
-]
+from deltamq.mq.queue.checkpoint import LaneKey, indexes
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.progress import Bounds, Committed, Start, StartKind, lag_messages
+from deltamq.mq.queue.revive import Life, life_of
 
 
 class Dated(NamedTuple):

@@ -18,7 +18,11 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from deltamq.mq.auth import AccessRule, AuthState, Key, Principal, Quota
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.quota import Quota
+from deltamq.mq.auth.rule import AccessRule
+from deltamq.mq.auth.state import AuthState
 from deltamq.mq.meta.access import Access, AccessState, PartitionOf
 from deltamq.mq.meta.brokers import BrokersState, Host, Ownership
 from deltamq.mq.meta.features import FeaturesState
@@ -28,11 +32,11 @@ from deltamq.mq.meta.moved_keys import MovedKeys, StoredMove
 from deltamq.mq.meta.online import GroupOnline, OnlineState, TopicAllocation
 from deltamq.mq.meta.online_events import OnlineClient
 from deltamq.mq.meta.topics import MetaState, StoredTopic
-from deltamq.mq.queue import Committed, LaneKey
-from deltamq.mq.static import QueueMapping, TopicMappings
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed
+from deltamq.mq.static.queue_mapping import QueueMapping
+from deltamq.mq.static.topic_mappings import TopicMappings
 from deltamq.mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
-
-__all__ = ["MetaSnapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

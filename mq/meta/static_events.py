@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from deltamq.mq.static import QueueMapping
+from deltamq.mq.static.queue_mapping import QueueMapping
 from deltamq.mq.stored_json import Form, forms_of
-
-__all__ = ["STATIC_EVENTS", "MappingPut", "MappingRemoved", "SegmentsDropped", "StaticEvent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,33 +26,12 @@ from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut, refuse_other_case
 from deltamq.mq.names import check_client_topic, partition_name
 from deltamq.mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of
-from deltamq.mq.static import (
-    UNDECIDED,
-    Lineages,
-    LogicalQueue,
-    MappingFault,
-    QueueMapping,
-    Segment,
-    faults_of,
-    mappings_of,
-    plan_remap,
-    served_queues,
-    spread_queues,
-    surviving_queues,
-)
-
-__all__ = [
-    "RemapMode",
-    "StaticRequest",
-    "check_static_settings",
-    "closing_events",
-    "decide_drop_segments",
-    "decide_put_static",
-    "decide_remap",
-    "decide_repair",
-    "queues_of",
-    "static_faults",
-]
+from deltamq.mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
+from deltamq.mq.static.lineage import Lineages
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.placement import plan_remap, spread_queues
+from deltamq.mq.static.queue_mapping import QueueMapping, mappings_of
+from deltamq.mq.static.segment import UNDECIDED, Segment
 
 #: `strict`: close the old leader, then open the new one. `available`: the new one takes messages at once.
 RemapMode = Literal["strict", "available"]

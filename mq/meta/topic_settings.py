@@ -22,18 +22,6 @@ from typing import Final, Literal
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.mq.partitioners import Partitioner
 
-__all__ = [
-    "CLEANUP_POLICY",
-    "RETENTION",
-    "FlushMode",
-    "OrderStrategy",
-    "TopicRequest",
-    "TopicSettings",
-    "is_compacted",
-    "removes_by_time",
-    "settings_after",
-]
-
 #: Kafka's names of the two settings that mean something here.
 CLEANUP_POLICY: Final = "cleanup.policy"
 RETENTION: Final = "retention.ms"

@@ -31,27 +31,9 @@ from deltamq.mq.routing import (
     new_route,
     route_by_hand,
 )
-from deltamq.mq.static import GlobalQueues, global_queue_names, queue_names
+from deltamq.mq.static.global_queues import GlobalQueues, global_queue_names
+from deltamq.mq.static.logical_queue import queue_names
 from deltamq.mq.stored_json import Form, form, forms_of
-
-__all__ = [
-    "TOPIC_EVENTS",
-    "Event",
-    "MetaState",
-    "StaticQueues",
-    "StoredTopic",
-    "Topic",
-    "TopicDeleted",
-    "TopicPut",
-    "TopicRequest",
-    "TopicSettings",
-    "brokers_for",
-    "check_may_grow",
-    "check_partitioner",
-    "decide_delete_topic",
-    "decide_put_topic",
-    "refuse_other_case",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

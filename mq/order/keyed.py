@@ -41,8 +41,6 @@ from deltamq.mq.order.orderly import (
     suspend_ms,
 )
 
-__all__ = ["Busy", "KeyedRun"]
-
 
 @dataclass(frozen=True, slots=True)
 class Busy:

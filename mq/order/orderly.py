@@ -44,25 +44,6 @@ from deltamq.mq.order_limits import (
 )
 from deltamq.mq.queue_limits import MAX_ATTEMPTS_DEFAULT
 
-__all__ = [
-    "CAREFUL_FROM",
-    "CAREFUL_MESSAGES",
-    "Fetch",
-    "MoveAway",
-    "OnFailure",
-    "OrderlyRun",
-    "OrderlySettings",
-    "Process",
-    "Right",
-    "RunState",
-    "Step",
-    "Stop",
-    "Verdict",
-    "Wait",
-    "Yield",
-    "suspend_ms",
-]
-
 
 class Verdict(enum.Enum):
     """The result of a listener for a batch; an exception, or no result, counts as `SUSPEND` (SPEC ORDER-7)."""

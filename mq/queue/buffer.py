@@ -32,8 +32,6 @@ from deltamq.mq.queue.lane import Held, HeldState, Lane
 from deltamq.mq.queue.progress import Committed
 from deltamq.mq.queue_limits import BUCKET_MS, INVISIBLE_MS_CEILING
 
-__all__ = ["Buffer"]
-
 _HELD: Final = HeldState.HELD
 _LEAVING: Final = HeldState.LEAVING
 _STORED: Final = HeldState.STORED

@@ -17,8 +17,6 @@ from deltamq.mq.queue_limits import (
     STRAIGHT_TO_LOG_MS,
 )
 
-__all__ = ["AckResult", "BufferSettings", "Change", "CommitOffset", "StoreCheckpoint"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferSettings:

@@ -18,8 +18,6 @@ from typing import Final, NamedTuple
 
 from deltamq.mq.queue_limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
 
-__all__ = ["Attempts", "Checkpoint", "CheckpointKey", "LaneKey", "Pop", "Replaced", "Span", "indexes", "spans_of"]
-
 # Delivery attempts: one number for all messages of a span, or one for each.
 Attempts = int | tuple[int, ...]
 

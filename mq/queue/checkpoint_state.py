@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey
 from deltamq.mq.queue.revive_record import Ack, Record
 
-__all__ = ["CheckpointState", "fold", "parts_of"]
-
 States = Mapping[CheckpointKey, "CheckpointState"]
 
 

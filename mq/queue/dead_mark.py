@@ -19,16 +19,6 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = [
-    "DeadMark",
-    "Deleted",
-    "LetterMarks",
-    "LetterState",
-    "SentBack",
-    "dead_mark_from_json",
-    "dead_mark_to_json",
-]
-
 LetterState: TypeAlias = Literal["new", "sent_back", "deleted"]
 
 

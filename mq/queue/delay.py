@@ -20,21 +20,6 @@ from typing import Final
 from deltamq.mq.errors import Conflict, Unknown, Unprocessable
 from deltamq.mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
 
-__all__ = [
-    "DELAY_PRODUCER_PREFIX",
-    "Decision",
-    "Delayed",
-    "Drop",
-    "DropReason",
-    "Forward",
-    "check_cancel",
-    "confirm_cancel",
-    "decide_forwards",
-    "deliver_time",
-    "is_due",
-]
-
-
 #: Prefix of the ids of the forwarder's producers.
 DELAY_PRODUCER_PREFIX: Final = "delay-"
 

@@ -13,8 +13,6 @@ from msgspec import field
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = ["Cancelled", "DelayMark", "Ended", "mark_from_json", "mark_to_json"]
-
 
 class Cancelled(msgspec.Struct, frozen=True):
     """The message at `offset` of a delay partition must not be delivered.

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from deltamq.mq.queue_limits import BUCKET_MS
 
-__all__ = ["DueTimes"]
-
 Item = TypeVar("Item", bound=Hashable)
 
 

@@ -36,22 +36,6 @@ from deltamq.mq.names import PartitionName, encode_path
 from deltamq.mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
 from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 
-__all__ = [
-    "Handle",
-    "HandleKeys",
-    "Lease",
-    "Opened",
-    "check_live",
-    "claimed_topics",
-    "cluster_of_handle",
-    "handle_of_cluster",
-    "index_of",
-    "life_digest",
-    "mint",
-    "open_handle",
-    "open_handles",
-]
-
 _VERSION: Final = "1"
 #: Ends the cluster's name; neither such a name nor a handle contains it.
 _CLUSTER_END: Final = "~"

@@ -21,8 +21,6 @@ from deltamq.mq.queue.ordered_pop import Delivery, OrderedLane
 from deltamq.mq.queue.progress import Committed
 from deltamq.mq.queue_limits import ORDERED_OUTSTANDING_MAX
 
-__all__ = ["KeyedPop"]
-
 #: None for a message without a key, which waits for no other.
 Key = str | None
 

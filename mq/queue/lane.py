@@ -21,8 +21,6 @@ from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
 from deltamq.mq.queue.checkpoint_state import CheckpointState
 
-__all__ = ["Held", "HeldState", "Lane"]
-
 
 class HeldState(enum.Enum):
     """The state of a checkpoint in memory."""

@@ -11,8 +11,6 @@ from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.revive import LostReason
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = ["LostRecord"]
-
 
 class _Stored(msgspec.Struct):
     """The stored form of a loss."""

@@ -31,20 +31,6 @@ from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, Delivered
 from deltamq.mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
 
-__all__ = [
-    "CONDEMNED",
-    "REJECTED",
-    "Delivery",
-    "Flight",
-    "OrderedLane",
-    "OrderedPop",
-    "PopTurn",
-    "check_attempt_id",
-    "dead_producer_id",
-    "retry_producer_id",
-]
-
-
 #: Added to the attempts of a message that its consumer sent to the dead letters, so that a crash does not forget it.
 CONDEMNED: Final = 1 << 30
 #: A clock that is further than this behind the newest pop time was set back.

@@ -26,27 +26,6 @@ from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX
 from deltamq.mq.request_values import zoned_time
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = [
-    "STREAM_PRODUCER_PREFIX",
-    "Bounds",
-    "CommitNote",
-    "Committed",
-    "Delivered",
-    "OffsetRecord",
-    "Position",
-    "Start",
-    "StartKind",
-    "check_epoch",
-    "check_metadata",
-    "committed_of",
-    "decide_commit",
-    "first_position",
-    "is_storable_metadata",
-    "lag_messages",
-    "read_position",
-    "reset_position",
-]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Prefix of the ids of producers that commit offsets from outside the broker's service: streaming queries.
 STREAM_PRODUCER_PREFIX: Final = "stream/"

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
 from deltamq.mq.names import broker_of
 
-__all__ = ["Replay", "retry_broker"]
-
 
 class Replay(NamedTuple):
     """One dead letter of one life of a group."""

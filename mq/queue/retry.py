@@ -17,25 +17,6 @@ from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.queue_limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
-__all__ = [
-    "DEAD_REASON_HEADER",
-    "DEFAULT_WAITS_MS",
-    "Again",
-    "Dead",
-    "DeadReason",
-    "Exponential",
-    "Fixed",
-    "RetryPolicy",
-    "Waits",
-    "after_failure",
-    "check_reason",
-    "policy_from_json",
-    "policy_to_json",
-    "wait_ms",
-    "with_reason",
-    "without_reason",
-]
-
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE

@@ -8,8 +8,6 @@ from typing import Final
 from deltamq.mq.names import broker_of, partition_name
 from deltamq.mq.queue.checkpoint import LaneKey
 
-__all__ = ["DeadLetterTopic", "RetryTopic", "holds_marks", "retry_lane"]
-
 _MARKS: Final = "%DLQ_MARKS%"
 
 

@@ -34,30 +34,6 @@ from deltamq.mq.queue.retry import DEFAULT_WAITS_MS, DeadReason
 from deltamq.mq.queue.revive_record import Done
 from deltamq.mq.queue_limits import ACK_SETTLE_MS
 
-__all__ = [
-    "REVIVE_PRODUCER_PREFIX",
-    "Copy",
-    "DeadLetter",
-    "Decision",
-    "DueCheckpoint",
-    "Later",
-    "Life",
-    "Lost",
-    "LostReason",
-    "Request",
-    "Revive",
-    "Skip",
-    "StoredCopies",
-    "due",
-    "life_of",
-    "loss_producer_id",
-    "producer_id",
-    "requests",
-    "settle",
-    "stored_bits",
-]
-
-
 #: Prefix of the ids of this job's producers.
 REVIVE_PRODUCER_PREFIX: Final = "revive-"
 #: Neighbouring offsets that share a producer: each may be its own request, and a partition must remember all of them.

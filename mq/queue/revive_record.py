@@ -28,8 +28,6 @@ from deltamq.mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop
 from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = ["Ack", "Done", "Record", "record_from_json", "record_to_json"]
-
 _BITS_MAX: Final = (1 << CHECKPOINT_MESSAGES_MAX) - 1
 
 _Natural = Annotated[int, Meta(ge=0)]

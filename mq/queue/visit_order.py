@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-__all__ = ["visits"]
-
 #: The type of a partition.
 Place = TypeVar("Place")
 

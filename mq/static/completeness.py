@@ -15,8 +15,6 @@ from deltamq.mq.static.lineage import Lineages
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.queue_mapping import MAPPING_VERSION, QueueMapping
 
-__all__ = ["FaultKind", "MappingFault", "faults_of", "served_queues", "surviving_queues"]
-
 FaultKind = Literal[
     "missing",
     "copied",

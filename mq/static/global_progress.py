@@ -15,8 +15,6 @@ from collections.abc import Mapping
 
 from deltamq.mq.static.global_queues import GlobalQueues, Stay
 
-__all__ = ["committed_as", "global_commit_parts", "global_position", "global_reset_parts", "shown_in"]
-
 
 def global_commit_parts(world: GlobalQueues, queue: int, offset: int) -> dict[str, int]:
     """Return the local offset that a commit at a global offset stores in each cluster, in this order.

@@ -25,16 +25,6 @@ from deltamq.mq.static.logical_queue import GLOBAL_BROKER
 from deltamq.mq.static.segment import UNDECIDED
 from deltamq.mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
 
-__all__ = [
-    "GlobalPlace",
-    "GlobalQueues",
-    "Stay",
-    "global_queue_index",
-    "global_queue_name",
-    "global_queue_names",
-    "shown_place",
-]
-
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BLOCK", "jump_above"]
-
 #: Logical offsets of a new leader begin at a multiple of this.
 BLOCK: Final = 10_000
 

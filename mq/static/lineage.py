@@ -17,8 +17,6 @@ from deltamq.mq.static.jump import jump_above
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.segment import UNDECIDED, Segment
 
-__all__ = ["NO_LINEAGES", "Handover", "Lineages"]
-
 
 class Handover(NamedTuple):
     """A remapping of one queue: its old leader, and its new one."""

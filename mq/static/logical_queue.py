@@ -20,16 +20,6 @@ from deltamq.mq.limits import PARTITIONS_MAX
 from deltamq.mq.static.jump import jump_above
 from deltamq.mq.static.segment import Segment
 
-__all__ = [
-    "GLOBAL_BROKER",
-    "LOGICAL_BROKER",
-    "LogicalQueue",
-    "is_queue_name",
-    "queue_index",
-    "queue_name",
-    "queue_names",
-]
-
 #: The broker of every logical queue's name; no process serves it.
 LOGICAL_BROKER: Final = "__logical_queue_broker__"
 #: The same for queues of topics that cover several clusters: the name tells the scope (SPEC STATIC-19).

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["plan_remap", "spread_queues"]
-
 
 def spread_queues(leaders: Mapping[int, str], total: int, brokers: Sequence[str]) -> dict[int, str]:
     """Return the brokers of the new queues up to `total`: each goes to the broker that leads the fewest.

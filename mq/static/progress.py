@@ -20,17 +20,6 @@ from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.reading import place_of
 from deltamq.mq.static.segment import Segment
 
-__all__ = [
-    "SegmentOffsets",
-    "commit_steps",
-    "committed_at",
-    "committed_offset",
-    "offset_at_time",
-    "position_of",
-    "reset_steps",
-    "unfinished",
-]
-
 
 class SegmentOffsets(NamedTuple):
     """What a segment has at or after a time, as physical offsets."""

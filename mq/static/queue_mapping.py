@@ -14,8 +14,6 @@ from typing import Final
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.segment import Segment
 
-__all__ = ["MAPPING_VERSION", "QueueMapping", "mappings_of"]
-
 MAPPING_VERSION: Final = 1
 
 Chains = Mapping[int, tuple[Segment, ...]]

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.segment import Segment
 
-__all__ = ["ReadPlace", "next_after", "place_of"]
-
 
 class ReadPlace(NamedTuple):
     """Where a read begins."""

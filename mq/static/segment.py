@@ -14,8 +14,6 @@ from typing import Final
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.names import broker_of
 
-__all__ = ["UNDECIDED", "Segment", "not_decided"]
-
 #: Stands for a logic offset, an end offset or a time that is not known yet.
 UNDECIDED: Final = -1
 

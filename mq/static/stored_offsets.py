@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["StoredOffsets", "Stretch"]
-
 
 class Stretch(NamedTuple):
     """The stored messages `[low, end)` of one segment, in physical offsets."""

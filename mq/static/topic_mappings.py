@@ -15,8 +15,6 @@ from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.mq.static.queue_mapping import Chains, QueueMapping
 from deltamq.mq.static.segment import Segment
 
-__all__ = ["NO_MAPPINGS", "Sealed", "TopicMappings"]
-
 Chain = tuple[Segment, ...]
 
 

@@ -11,8 +11,6 @@ from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
 from deltamq.mq.static.logical_queue import LogicalQueue, queue_index, queue_names
 from deltamq.mq.static.segment import UNDECIDED, Segment
 
-__all__ = ["SegmentOf", "ShownPlace", "TopicQueues"]
-
 
 class ShownPlace(Protocol):
     """Where clients see the messages of a physical partition."""

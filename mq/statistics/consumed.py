@@ -16,8 +16,6 @@ import msgspec
 
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = ["MINUTE_MS", "Consumed", "MinuteKey", "StatisticsRecord", "sums_of"]
-
 MINUTE_MS: Final = 60_000
 
 

@@ -9,8 +9,6 @@ import msgspec
 
 from deltamq.mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey
 
-__all__ = ["KEPT_MINUTES", "Minutes"]
-
 #: Minutes that a process keeps in memory, the running one included.
 KEPT_MINUTES: Final = 16
 #: Bound on what is kept of all minutes: one for each group, topic and broker.

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["Pulled", "PulledMessages"]
-
 #: Ranges that are told apart in a partition; older ones count as one.
 _RANGES_MAX: Final = 64
 

@@ -1,6 +1,6 @@
 """The queue in memory, for your own tests; DeltaMQ's tests use it as a model.
 
-from deltamq.mq.testing import MemoryQueue
+from deltamq import MemoryQueue
 
 queue = MemoryQueue()
 queue.create_topic("orders")
@@ -9,7 +9,3 @@ popped = queue.pop("billing", "orders")
 """
 
 from __future__ import annotations
-
-from deltamq.mq.testing.queue import AckAnswer, MemoryQueue, Popped
-
-__all__ = ["AckAnswer", "MemoryQueue", "Popped"]

@@ -10,42 +10,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from deltamq.mq.errors import Conflict
-from deltamq.mq.filters import Condition, Fields, evaluate
-from deltamq.mq.meta import GroupSettings, Ordering
+from deltamq.mq.filters.condition import Condition
+from deltamq.mq.filters.evaluation import Fields, evaluate
+from deltamq.mq.meta.group_settings import GroupSettings, Ordering
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.mq.queue import (
-    REJECTED,
-    Ack,
-    Buffer,
-    BufferSettings,
-    Committed,
-    DeadReason,
-    Delivery,
-    Handle,
-    HandleKeys,
-    KeyedPop,
-    Lane,
-    LaneKey,
-    LostReason,
-    Opened,
-    OrderedLane,
-    OrderedPop,
-    Pop,
-    Span,
-    StoreCheckpoint,
-    dead_producer_id,
-    first_position,
-    indexes,
-    mint,
-    read_position,
-    spans_of,
-    with_reason,
-)
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.buffer_decisions import BufferSettings, StoreCheckpoint
+from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span, indexes, spans_of
+from deltamq.mq.queue.handle import Handle, HandleKeys, Opened, mint
+from deltamq.mq.queue.keyed_pop import KeyedPop
+from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
+from deltamq.mq.queue.progress import Committed, first_position, read_position
+from deltamq.mq.queue.retry import DeadReason, with_reason
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive_record import Ack
 from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from deltamq.mq.testing.jobs import redelivered, settle_overdue
 from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
-
-__all__ = ["LanePop", "MemoryBroker", "Popped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

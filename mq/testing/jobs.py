@@ -8,39 +8,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from deltamq.mq.queue import (
-    Buffer,
-    Checkpoint,
-    CheckpointKey,
+from deltamq.mq.queue.buffer import Buffer
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span
+from deltamq.mq.queue.delay import Delayed, Forward, decide_forwards
+from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.retry import with_reason
+from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.revive import (
     DeadLetter,
-    Delayed,
     DueCheckpoint,
-    Forward,
-    Lane,
     Life,
     Lost,
     Revive,
-    Span,
     StoredCopies,
-    decide_forwards,
     decide_redelivery,
     due,
     life_of,
-    retry_lane,
     settle,
     stored_bits,
-    with_reason,
 )
 from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
-
-__all__ = [
-    "DELAY_PARTITION",
-    "delay_steps",
-    "delayed_of",
-    "redelivered",
-    "revive_steps",
-    "settle_overdue",
-]
 
 DELAY_PARTITION = "delay@memory"
 

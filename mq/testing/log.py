@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from deltamq.mq.meta import GroupsState
+from deltamq.mq.meta.group import GroupsState
 from deltamq.mq.partitioners import Partitioner, slot_of
 from deltamq.mq.producer import Part, ProducerWindow
-from deltamq.mq.queue import Bounds, CheckpointKey, CheckpointState, Committed, LaneKey, LostReason, Record, fold
+from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.progress import Bounds, Committed
+from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive_record import Record
 from deltamq.mq.routing import Route
-
-__all__ = ["MemoryLog", "MemoryTopic", "Origin", "Row", "StoredState"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,46 +20,25 @@ from dataclasses import dataclass
 from itertools import islice
 
 from deltamq.mq.errors import DeltaMQError, NotFound
-from deltamq.mq.filters import parse_filter
-from deltamq.mq.meta import (
-    GroupRequest,
-    InvisibleBounds,
-    Ordering,
-    decide_delete_group,
-    decide_put_group,
-    decide_reset_offsets,
-)
+from deltamq.mq.filters.parser import parse_filter
+from deltamq.mq.meta.group import decide_delete_group, decide_put_group, decide_reset_offsets
+from deltamq.mq.meta.group_settings import GroupRequest, InvisibleBounds, Ordering
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.partitioners import Partitioner
-from deltamq.mq.queue import (
-    BufferSettings,
-    Dead,
-    Handle,
-    HandleKeys,
-    LaneKey,
-    Lease,
-    Start,
-    after_failure,
-    check_attempt_id,
-    check_cancel,
-    check_live,
-    check_reason,
-    deliver_time,
-    is_due,
-    lag_messages,
-    open_handle,
-    open_handles,
-    reset_position,
-    retry_lane,
-    visits,
-)
+from deltamq.mq.queue.buffer_decisions import BufferSettings
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.delay import check_cancel, deliver_time, is_due
+from deltamq.mq.queue.handle import Handle, HandleKeys, Lease, check_live, open_handle, open_handles
+from deltamq.mq.queue.ordered_pop import check_attempt_id
+from deltamq.mq.queue.progress import Start, lag_messages, reset_position
+from deltamq.mq.queue.retry import Dead, after_failure, check_reason
+from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.visit_order import visits
 from deltamq.mq.queue_limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
 from deltamq.mq.routing import new_route
 from deltamq.mq.testing.broker import LanePop, MemoryBroker, Popped
 from deltamq.mq.testing.jobs import delay_steps, delayed_of, revive_steps
 from deltamq.mq.testing.log import MemoryTopic, Origin, Row, StoredState
-
-__all__ = ["AckAnswer", "MemoryQueue", "Popped"]
 
 _KEYS = HandleKeys(current=0, secrets={0: b"the secret of the in-memory twin"})
 _BROKER = "memory"

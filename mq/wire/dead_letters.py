@@ -8,11 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
-from deltamq.mq.queue import LetterState
+from deltamq.mq.queue.dead_mark import LetterState
 from deltamq.mq.queue_limits import REASON_LENGTH_MAX
 from deltamq.mq.wire.stored import StoredMessage
-
-__all__ = ["DeadLetter", "DeadLetters", "DeleteLettersRequest", "LetterFilter", "ReplayRequest", "Target"]
 
 #: Where dead letters are sent back to.
 Target = Literal["origin", "retry"]

@@ -8,8 +8,6 @@ from msgspec import Meta
 
 from deltamq.mq.limits import FILTER_CHARS_MAX
 
-__all__ = ["FILTER_DESCRIPTION", "FilterText"]
-
 FILTER_DESCRIPTION: Final = (
     "A SQL92 condition over headers, `key` and `tag`, for example `region = 'eu' AND amount > 5`. Messages that it is"
     " not true for count as consumed."

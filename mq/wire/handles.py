@@ -9,20 +9,6 @@ from msgspec import Meta
 
 from deltamq.mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, REASON_LENGTH_MAX
 
-__all__ = [
-    "AckAnswer",
-    "AckRequest",
-    "DeadAnswer",
-    "DeadRequest",
-    "FailedHandle",
-    "Handles",
-    "InvisibleAnswer",
-    "InvisibleRequest",
-    "Milliseconds",
-    "NackAnswer",
-    "NackRequest",
-]
-
 HandleText = Annotated[str, Meta(max_length=HANDLE_CHARS_MAX)]
 Handles = Annotated[list[HandleText], Meta(max_length=HANDLES_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=INVISIBLE_MS_CEILING)]

@@ -10,8 +10,6 @@ from msgspec import Meta
 from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX
 
-__all__ = ["CommitRequest", "ResetRequest", "StartText"]
-
 #: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
 StartText = Annotated[str, Meta(extra_json_schema={"anyOf": [{"enum": ["first", "last"]}, {"format": "date-time"}]})]
 _Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]

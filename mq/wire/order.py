@@ -12,16 +12,6 @@ from deltamq.mq.order_limits import SUBSCRIPTIONS_MAX
 from deltamq.mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
 from deltamq.mq.wire.filters import FilterText
 
-__all__ = [
-    "CLIENT_PATTERN",
-    "AsideRequest",
-    "HeartbeatRequest",
-    "LocksGiven",
-    "LocksRequest",
-    "ReleaseRequest",
-    "SubscriptionRequest",
-]
-
 #: Visible ASCII without the slash, which separates segments of a path.
 CLIENT_PATTERN: Final = rf"^[!-.0-~]{{1,{NAME_LENGTH_MAX}}}$"
 #: The id of a client in a body; the service checks it, as in paths and queries.

@@ -13,8 +13,6 @@ from deltamq.mq.wire.filters import FilterText
 from deltamq.mq.wire.handles import FailedHandle, Handles, Milliseconds
 from deltamq.mq.wire.stored import MessageOrigin
 
-__all__ = ["FAILED_KEY", "POP_MESSAGES_DEFAULT", "PopAnswer", "PopRequest", "PoppedMessage"]
-
 POP_MESSAGES_DEFAULT: Final = 32
 #: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged: an HTTP
 #: header has no room for a thousand of them.

@@ -18,8 +18,6 @@ from deltamq.mq.limits import (
     TAG_BYTES_MAX,
 )
 
-__all__ = ["PRODUCER_ID_PATTERN", "Message", "ProduceAnswer", "ProduceRequest", "Producer", "Range"]
-
 #: Visible ASCII, so that the same id fits into a header.
 PRODUCER_ID_PATTERN: Final = rf"^[!-~]{{1,{PRODUCER_ID_LENGTH_MAX}}}$"
 

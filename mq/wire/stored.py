@@ -7,8 +7,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["FetchAnswer", "MessageOrigin", "StoredMessage"]
-
 
 class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
     """Where a retried, delayed or dead message came from."""

@@ -20,22 +20,6 @@ from deltamq.mq.producer import Part, part_from_json, part_to_json
 from deltamq.tables.delta.foreign import OUR_ENGINE, foreign_commit
 from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, is_guarded
 
-__all__ = [
-    "FENCE_APP_PREFIX",
-    "OFFSET_APP_ID",
-    "Commit",
-    "DataFile",
-    "NewCommit",
-    "commit_name",
-    "encode_append",
-    "encode_create",
-    "encode_fence",
-    "encode_guard",
-    "encode_rewrite",
-    "fence_of",
-    "parse_commit",
-]
-
 #: The `txn` application whose version is the partition's end offset.
 OFFSET_APP_ID: Final = "mq.offset"
 #: Prefix of the `txn` application of a fence; the transaction's version is its epoch (see `tables.log.fences`).

@@ -25,20 +25,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, DataFile, data_file, fence_of, file_action
 from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, UNGUARDED_PROTOCOL, is_guarded
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = [
-    "ForeignCheckpoint",
-    "LogCheckpoint",
-    "checkpoint_name",
-    "checkpoint_names",
-    "hint_key",
-    "hint_version",
-    "read_checkpoint",
-    "read_checkpoint_file",
-    "write_checkpoint",
-    "write_hint",
-]
+from deltamq.tables.store.store import FileMissing, Store
 
 _CRC_KEY: Final = "mq/crc"
 _NO_CRC: Final = b"--------"

@@ -46,9 +46,7 @@ from deltamq.tables.delta.snapshot import (
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.settings import STALE_FRACTION, LogSettings
-from deltamq.tables.store import FileMissing, NotDurable, Store
-
-__all__ = ["CommitLog", "LostRace"]
+from deltamq.tables.store.store import FileMissing, NotDurable, Store
 
 log = logging.getLogger("deltamq.tables")
 

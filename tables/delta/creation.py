@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import commit_name, encode_create
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store import Store
-
-__all__ = ["check_no_data", "create_table"]
+from deltamq.tables.store.store import Store
 
 
 def create_table(

@@ -12,8 +12,6 @@ from deltamq.tables.delta.encode import bounds_of, checksums, deliver_bounds, ne
 from deltamq.tables.paths import start_of_data_file
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["described_file"]
-
 
 def described_file(path: str, data: pa.Buffer) -> DataFile:
     """Describe a data file by its rows, of whose pages every checksum is checked.

@@ -28,8 +28,6 @@ from deltamq.tables.delta.stamped import Stamped
 from deltamq.tables.paths import data_file_name
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["APPENDED_BYTES_MAX", "PARTS_KEY", "Encoded", "encode_file", "encode_stamped", "half_full"]
-
 PARTS_KEY: Final = b"mq.parts"
 #: Size of the largest file that is written without pyarrow, and so without compression.
 _FEW_BYTES_MAX: Final = 256 * KIB

@@ -7,8 +7,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FileStats", "decoded_stats", "time_ms"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -18,16 +18,6 @@ import msgspec
 
 from deltamq.mq.errors import Corrupt
 
-__all__ = [
-    "OUR_ENGINE",
-    "Foreign",
-    "ForeignCommit",
-    "author_of",
-    "check_metadata",
-    "columns_of",
-    "foreign_commit",
-]
-
 #: How our own `engineInfo` begins.
 OUR_ENGINE: Final = "DeltaMQ/"
 #: The beginning of every transaction and every setting of ours.

@@ -12,9 +12,8 @@ import re
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import Commit, commit_name, parse_commit
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store import HEAD, FileMissing, Store
-
-__all__ = ["can_put_back", "head_key", "put_back", "read_head"]
+from deltamq.tables.store.local import HEAD
+from deltamq.tables.store.store import FileMissing, Store
 
 
 def head_key(folder: str) -> str:

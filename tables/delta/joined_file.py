@@ -30,8 +30,6 @@ from deltamq.tables.delta.file_stats import decoded_stats, time_ms
 from deltamq.tables.delta.moved_groups import Footer, joined_footer, read_footer
 from deltamq.tables.paths import data_file_name
 
-__all__ = ["join_files"]
-
 _MAGIC: Final = b"PAR1"
 #: Row groups with so many bytes are large, whatever the number of their rows.
 _LARGE_BYTES: Final = 4 * MIB

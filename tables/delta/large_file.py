@@ -23,8 +23,6 @@ from deltamq.tables.delta.encode import (
     new_file,
 )
 
-__all__ = ["GROUP_BYTES_MAX", "encode_large_file"]
-
 #: Size in memory at which a row group is closed: 32,768 rows of a megabyte each would not fit into memory.
 GROUP_BYTES_MAX: Final = 64 * MIB
 

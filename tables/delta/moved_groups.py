@@ -16,8 +16,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from deltamq.tables.delta.varints import varint, zigzag
 
-__all__ = ["Footer", "joined_footer", "read_footer"]
-
 _STOP: Final = 0
 _BOOLS: Final = (1, 2)
 #: Bytes and doubles, with their bytes.

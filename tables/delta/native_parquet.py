@@ -15,15 +15,6 @@ import pyarrow as pa
 from deltamq.mq.limits import KIB, MIB
 from deltamq.tables.compiled import library_path
 
-__all__ = [
-    "Leaves",
-    "NativeLeaf",
-    "NativeShape",
-    "NativeWriter",
-    "WrittenFile",
-    "native_writer",
-]
-
 _SOURCE: Final = Path(__file__).with_name("small_parquet.c")
 #: Bytes of the memory that each thread writes files to: of the largest file, and its footer.
 _ROOM: Final = 3 * MIB + 256 * KIB

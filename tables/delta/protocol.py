@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["MESSAGE_PROTOCOL", "MESSAGE_TABLE_SETTINGS", "UNGUARDED_PROTOCOL", "is_guarded"]
-
 #: The writer feature that no other engine has.
 _FEATURE: Final = "deltamq"
 MESSAGE_PROTOCOL: Final[Mapping[str, object]] = {

@@ -27,9 +27,7 @@ from deltamq.mq.producer import Part, part_from_json
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.encode import PARTS_KEY, footer_start, group_edges
 from deltamq.tables.schema import MESSAGE_SCHEMA
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["FileReader", "RowCache"]
+from deltamq.tables.store.store import FileMissing, Store
 
 #: Bytes that are read at once from a file's end; a footer of sixteen row groups fits.
 _FOOTER_GUESS: Final = 64 * KIB

@@ -34,15 +34,6 @@ from deltamq.tables.delta.stamped import ID_PREFIX, RowsPart, Stamped
 from deltamq.tables.delta.varints import varint, zigzag
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-__all__ = [
-    "SMALL_FILE_ROWS_MAX",
-    "encode_few_rows",
-    "encode_few_stamped",
-    "encode_in_pieces",
-    "leaves_of",
-    "native_shape",
-]
-
 #: Most rows of a file that is written in this way, but for appends.
 SMALL_FILE_ROWS_MAX: Final = 1_500
 #: Numbers of rows for which the bytes are kept that are the same in all their files: some KiB each.

@@ -21,21 +21,7 @@ from deltamq.tables.delta.checkpoint import ForeignCheckpoint, LogCheckpoint, re
 from deltamq.tables.delta.foreign import check_metadata
 from deltamq.tables.delta.head import can_put_back, head_key, read_head
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = [
-    "LOG_KEEP",
-    "ORPHAN_KEEP",
-    "CommitLost",
-    "PartitionNotFound",
-    "Snapshot",
-    "check_checkpoint_file",
-    "load",
-    "log_versions",
-    "newest_own_copy",
-    "read_commit",
-    "start",
-]
+from deltamq.tables.store.store import FileMissing, Store
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _OWN_COPY: Final = re.compile(r"\.checkpoint-(\d{20})")

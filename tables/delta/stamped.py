@@ -25,8 +25,6 @@ from deltamq.mq.sequences import Sequence as MessageSequence
 from deltamq.tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
 from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
 
-__all__ = ["ID_PREFIX", "ProducerStamp", "RowsPart", "Stamped", "one_batch", "table_of"]
-
 #: Characters of an append's id with which the ids of its messages begin.
 ID_PREFIX: Final = 16
 #: Largest number of ids that are made one by one.

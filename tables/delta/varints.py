@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["varint", "zigzag"]
-
 
 def varint(value: int) -> bytes:
     """Encode a number that is not negative."""

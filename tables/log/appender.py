@@ -11,15 +11,15 @@ from deltamq.mq.errors import OffsetMismatch, Unavailable
 from deltamq.mq.limits import OFFSET_MAX, PRODUCER_WINDOW_MS
 from deltamq.mq.producer import Part
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import Encoded, NewCommit, RowsPart, Stamped, encode_append, encode_stamped
+from deltamq.tables.delta.actions import NewCommit, encode_append
+from deltamq.tables.delta.encode import Encoded, encode_stamped
+from deltamq.tables.delta.stamped import RowsPart, Stamped
 from deltamq.tables.log.batch import Appended, MessageIds, appended, only, repeats, requests, with_numbers
 from deltamq.tables.log.fences import check_fences
 from deltamq.tables.log.publish import Publisher
 from deltamq.tables.log.requests import Requests
 from deltamq.tables.log.state import LogState
 from deltamq.tables.log.tail import Tail
-
-__all__ = ["Appender"]
 
 
 class Appender:

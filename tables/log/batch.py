@@ -10,9 +10,7 @@ import pyarrow as pa
 
 from deltamq.mq.producer import Part, ProducerSeen, overlap
 from deltamq.mq.sequences import number_of
-from deltamq.tables.delta import ProducerStamp, RowsPart, Stamped
-
-__all__ = ["Appended", "Batch", "MessageIds", "appended", "only", "repeats", "requests", "with_numbers"]
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from typing import Final
 
 from deltamq.mq.limits import OFFSET_MAX, PRODUCERS_MAX
 
-__all__ = ["BOUNDS", "LogBounds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:

@@ -13,8 +13,6 @@ from itertools import takewhile
 
 from deltamq.tables.clock import Clock
 
-__all__ = ["DeadFiles"]
-
 
 class DeadFiles:
     """The dead files of one partition. Safe for threads."""

@@ -19,12 +19,10 @@ from typing import Final
 
 from deltamq.mq.errors import Fenced
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import NewCommit, encode_fence
+from deltamq.tables.delta.actions import NewCommit, encode_fence
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.publish import Publisher
 from deltamq.tables.log.state import LogState
-
-__all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "ROUTE_FENCE", "check_fences", "put_up_fence"]
 
 #: The fence that a process puts up when it takes a broker over, with its epoch as the owner.
 BROKER_FENCE: Final = "broker"

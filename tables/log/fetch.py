@@ -12,19 +12,6 @@ import pyarrow as pa
 
 from deltamq.tables.column_ends import ends_of, text_bytes
 
-__all__ = [
-    "FetchStatus",
-    "Fetched",
-    "Weighed",
-    "cut_to_bytes",
-    "fetched",
-    "one_record_batch",
-    "status_of",
-    "weight_of",
-    "weight_of_batch",
-    "weights_of",
-]
-
 #: Bytes that a row takes in an answer besides its body, key and headers.
 _ROW_BYTES: Final = 64
 

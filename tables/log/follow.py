@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import Commit, CommitLog, DataFile, Snapshot, load
+from deltamq.tables.delta.actions import Commit, DataFile
+from deltamq.tables.delta.commit import CommitLog
+from deltamq.tables.delta.snapshot import Snapshot, load
 from deltamq.tables.settings import LogSettings
-from deltamq.tables.store import Store
-
-__all__ = ["LogFollower"]
+from deltamq.tables.store.store import Store
 
 
 class LogFollower:

@@ -18,19 +18,12 @@ from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.producer import Part, ProducerSeen
 from deltamq.mq.sequences import OutOfSequence
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import (
-    ORPHAN_KEEP,
-    Commit,
-    CommitLog,
-    DataFile,
-    Encoded,
-    FileReader,
-    LostRace,
-    RowCache,
-    RowsPart,
-    Snapshot,
-    one_batch,
-)
+from deltamq.tables.delta.actions import Commit, DataFile
+from deltamq.tables.delta.commit import CommitLog, LostRace
+from deltamq.tables.delta.encode import Encoded
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import ORPHAN_KEEP, Snapshot
+from deltamq.tables.delta.stamped import RowsPart, one_batch
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.appender import Appender
 from deltamq.tables.log.batch import Appended, Batch
@@ -49,10 +42,10 @@ from deltamq.tables.log.upkeep import Upkeep
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.settings import STALE_FRACTION, Flush, LogSettings
 from deltamq.tables.stop import StopOnCorrupt
-from deltamq.tables.store import Store, Unsynced, blocking
+from deltamq.tables.store.publishing import blocking
+from deltamq.tables.store.store import Store
+from deltamq.tables.store.unsynced import Unsynced
 from deltamq.tables.turn import Turn
-
-__all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
 
 
 class PartitionLog:

@@ -10,8 +10,6 @@ from deltamq.mq.limits import MIB
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.log.log import PartitionLog
 
-__all__ = ["NotStored", "pages"]
-
 _PAGE_BYTES: Final = 16 * MIB
 
 

@@ -15,8 +15,6 @@ from deltamq.tables.log.fetch import FetchStatus, one_record_batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["Picked", "TooMuch", "pick"]
-
 Int64s = npt.NDArray[np.int64]
 
 #: Largest distance of offsets that are read in one run: the rows between them cost less than another read.

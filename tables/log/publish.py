@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 from deltamq.mq.errors import DeltaMQError, Unknown
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import Commit, CommitLog, DataFile, Encoded, NewCommit, commit_name
+from deltamq.tables.delta.actions import Commit, DataFile, NewCommit, commit_name
+from deltamq.tables.delta.commit import CommitLog
+from deltamq.tables.delta.encode import Encoded
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store import NotDurable, Store, Unsynced
-
-__all__ = ["Publisher", "keys_of"]
+from deltamq.tables.store.store import NotDurable, Store
+from deltamq.tables.store.unsynced import Unsynced
 
 
 def keys_of(folder: str, commit: Commit) -> list[str]:

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from deltamq.mq.errors import Unavailable
-from deltamq.tables.delta import LostRace
-from deltamq.tables.store import Work
-
-__all__ = ["Races"]
+from deltamq.tables.delta.commit import LostRace
+from deltamq.tables.store.publishing import Work
 
 T = TypeVar("T")
 

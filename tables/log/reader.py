@@ -25,13 +25,12 @@ import pyarrow as pa
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import TIME_US_MAX
-from deltamq.tables.delta import DataFile, FileReader
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.reader import FileReader
 from deltamq.tables.log.fetch import Fetched, Weighed, cut_to_bytes, fetched, status_of
 from deltamq.tables.log.state import LogState
 from deltamq.tables.log.tail import Tail
 from deltamq.tables.schema import MESSAGE_SCHEMA
-
-__all__ = ["Born", "LogReader", "offset_at"]
 
 T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 
 from deltamq.mq.producer import Part, ProducerSeen, ProducerWindow
-from deltamq.tables.delta import Commit, DataFile, FileReader, Snapshot
-
-__all__ = ["Requests"]
+from deltamq.tables.delta.actions import Commit, DataFile
+from deltamq.tables.delta.reader import FileReader
+from deltamq.tables.delta.snapshot import Snapshot
 
 
 class Requests:

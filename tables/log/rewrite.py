@@ -22,11 +22,11 @@ import pyarrow as pa
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.producer import Part
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import DataFile, Encoded, NewCommit, encode_large_file, encode_rewrite
+from deltamq.tables.delta.actions import DataFile, NewCommit, encode_rewrite
+from deltamq.tables.delta.encode import Encoded
+from deltamq.tables.delta.large_file import encode_large_file
 from deltamq.tables.log.publish import Publisher
 from deltamq.tables.log.state import LogState
-
-__all__ = ["Removed", "Rewrite", "delete_before"]
 
 
 class Rewrite:

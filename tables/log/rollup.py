@@ -21,9 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from deltamq.tables.delta import DataFile
-
-__all__ = ["WINDOW_FILES", "final_end", "plan_rollup"]
+from deltamq.tables.delta.actions import DataFile
 
 #: Number of newest files that are planned for: older ones had their turn.
 WINDOW_FILES: Final = 4_096

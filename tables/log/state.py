@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from deltamq.mq.errors import Corrupt
-from deltamq.tables.delta import CommitLog, DataFile, LogCheckpoint, Snapshot
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.checkpoint import LogCheckpoint
+from deltamq.tables.delta.commit import CommitLog
+from deltamq.tables.delta.snapshot import Snapshot
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.stop import StopOnCorrupt
 from deltamq.tables.turn import Turn
-
-__all__ = ["LogState", "PartitionStats"]
 
 
 class LogState:

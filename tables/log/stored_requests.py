@@ -14,8 +14,6 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import pages
 from deltamq.tables.paths import PartitionRef
 
-__all__ = ["REMEMBERED_MS", "StoredRequests"]
-
 #: Age up to which the partition itself surely remembers a stored request.
 REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
 

@@ -16,10 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltamq.tables.delta import Stamped, table_of
+from deltamq.tables.delta.stamped import Stamped, table_of
 from deltamq.tables.log.fetch import weight_of, weight_of_batch
-
-__all__ = ["Tail", "TailBudget"]
 
 #: Memory of a table besides its buffers: thirteen columns of objects. Measured with tracemalloc, rounded up.
 _TABLE_BYTES: Final = 6 * 1024

@@ -26,28 +26,19 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB
 from deltamq.mq.producer import Part
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import (
-    GROUP_BYTES_MAX,
-    LOG_KEEP,
-    ORPHAN_KEEP,
-    DataFile,
-    Encoded,
-    checkpoint_names,
-    commit_name,
-    encode_file,
-    encode_large_file,
-    join_files,
-    log_versions,
-    write_checkpoint,
-)
+from deltamq.tables.delta.actions import DataFile, commit_name
+from deltamq.tables.delta.checkpoint import checkpoint_names, write_checkpoint
+from deltamq.tables.delta.encode import Encoded, encode_file
+from deltamq.tables.delta.joined_file import join_files
+from deltamq.tables.delta.large_file import GROUP_BYTES_MAX, encode_large_file
+from deltamq.tables.delta.snapshot import LOG_KEEP, ORPHAN_KEEP, log_versions
 from deltamq.tables.log.dead_files import DeadFiles
 from deltamq.tables.log.rollup import WINDOW_FILES, final_end, plan_rollup
 from deltamq.tables.log.state import LogState
 from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.settings import LogSettings
-from deltamq.tables.store import TEMP_PREFIX, Store
-
-__all__ = ["Upkeep"]
+from deltamq.tables.store.local import TEMP_PREFIX
+from deltamq.tables.store.store import Store
 
 #: Pieces of rows that are larger on average are not joined in memory: that would only copy them.
 _JOINED_BYTES_MAX: Final = 1 * MIB

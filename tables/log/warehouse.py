@@ -12,26 +12,21 @@ from urllib.parse import urlsplit
 
 from deltamq.mq.errors import Corrupt, DeltaMQError, Refused
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-from deltamq.tables.delta import (
-    LOG_KEEP,
-    MESSAGE_PROTOCOL,
-    MESSAGE_TABLE_SETTINGS,
-    ORPHAN_KEEP,
-    PartitionNotFound,
-    RowCache,
-    create_table,
-    load,
-    log_versions,
-)
+from deltamq.tables.delta.creation import create_table
+from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL, MESSAGE_TABLE_SETTINGS
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.delta.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions
 from deltamq.tables.log.bounds import BOUNDS, LogBounds
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.tail import TailBudget
 from deltamq.tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
 from deltamq.tables.schema import DELTA_SCHEMA
 from deltamq.tables.settings import LogSettings
-from deltamq.tables.store import LocalStore, ObjectStore, OsFiles, PoolingFiles, Store, Unsynced, make_root, probe
-
-__all__ = ["Warehouse", "refs"]
+from deltamq.tables.store.file_pool import PoolingFiles
+from deltamq.tables.store.local import LocalStore, OsFiles, make_root
+from deltamq.tables.store.object import ObjectStore
+from deltamq.tables.store.store import Store, probe
+from deltamq.tables.store.unsynced import Unsynced
 
 log = logging.getLogger("deltamq.tables")
 

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deltamq.mq.errors import Corrupt
-from deltamq.tables.delta import (
-    ForeignCheckpoint,
-    check_checkpoint_file,
-    checkpoint_names,
-    hint_key,
-    log_versions,
-    read_checkpoint,
-    write_hint,
-)
+from deltamq.tables.delta.checkpoint import ForeignCheckpoint, checkpoint_names, hint_key, read_checkpoint, write_hint
+from deltamq.tables.delta.snapshot import check_checkpoint_file, log_versions
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = [
-    "checkpoint_faults",
-    "checkpoint_keys",
-    "newest_checkpoint",
-    "own_checkpoints",
-    "write_own_hint",
-    "wrong_for_others",
-]
+from deltamq.tables.store.store import FileMissing, Store
 
 #: What is wrong with a file of a checkpoint; None if nothing is.
 Fault = Corrupt | FileMissing | None

@@ -16,9 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deltamq.tables.delta import DataFile
-
-__all__ = ["RETENTION_PART", "TAIL_FILES_MAX", "CompactionTargets", "plan_compaction"]
+from deltamq.tables.delta.actions import DataFile
 
 #: A compacted file spans at most the retention time divided by this.
 RETENTION_PART: Final = 8

@@ -22,14 +22,16 @@ import pyarrow as pa
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.producer import Part
 from deltamq.tables.clock import Clock
-from deltamq.tables.delta import DataFile, Encoded, FileReader, RowCache, encode_large_file, join_files
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.encode import Encoded
+from deltamq.tables.delta.joined_file import join_files
+from deltamq.tables.delta.large_file import encode_large_file
+from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import PartitionLog
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.ops.compaction_plan import TAIL_FILES_MAX
 from deltamq.tables.settings import LogSettings
-from deltamq.tables.store import Store
-
-__all__ = ["Compacted", "Compactor"]
+from deltamq.tables.store.store import Store
 
 #: Size of the cache: each row group is read once, so nothing is kept.
 _CACHE_BYTES: Final = 1

@@ -9,11 +9,11 @@ import msgspec
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.tables.delta import DataFile, ForeignCommit, Snapshot, commit_name, log_versions, read_commit
+from deltamq.tables.delta.actions import DataFile, commit_name
+from deltamq.tables.delta.foreign import ForeignCommit
+from deltamq.tables.delta.snapshot import Snapshot, log_versions, read_commit
 from deltamq.tables.paths import LOG_FOLDER
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["TakenBack", "find_taken_back"]
+from deltamq.tables.store.store import FileMissing, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,18 +13,7 @@ from typing import Final
 
 import msgspec
 
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = [
-    "IDLE_RECORD_S",
-    "LastRun",
-    "RunningRun",
-    "newest_run",
-    "read_running",
-    "read_runs",
-    "runs_folder",
-    "seconds_behind",
-]
+from deltamq.tables.store.store import FileMissing, Store
 
 #: Seconds between two records of runs that found nothing to do: four idle jobs then sync one file a second together.
 IDLE_RECORD_S: Final = 4.0

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from deltamq.mq.errors import Corrupt
-from deltamq.tables.delta import DataFile, FileReader, RowCache, Snapshot, load
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import Snapshot, load
 from deltamq.tables.paths import PartitionRef
-from deltamq.tables.store import Store
-
-__all__ = ["Count", "RowCount", "count_offsets", "finding_of"]
+from deltamq.tables.store.store import Store
 
 #: Size of the cache: nothing is read twice, so nothing is kept.
 _CACHE_BYTES: Final = 1

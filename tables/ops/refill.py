@@ -24,20 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltamq.mq.errors import Corrupt
-from deltamq.tables.delta import (
-    Commit,
-    DataFile,
-    LogCheckpoint,
-    Snapshot,
-    commit_name,
-    described_file,
-    log_versions,
-    read_commit,
-)
+from deltamq.tables.delta.actions import Commit, DataFile, commit_name
+from deltamq.tables.delta.checkpoint import LogCheckpoint
+from deltamq.tables.delta.described_file import described_file
+from deltamq.tables.delta.snapshot import Snapshot, log_versions, read_commit
 from deltamq.tables.paths import LOG_FOLDER, start_of_data_file
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["Refill", "find_refill"]
+from deltamq.tables.store.store import FileMissing, Store
 
 _FENCE: Final = b'"operation":"FENCE"'
 

@@ -21,28 +21,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.errors import Corrupt, Unprocessable
-from deltamq.tables.delta import (
-    Commit,
+from deltamq.tables.delta.actions import Commit, commit_name
+from deltamq.tables.delta.checkpoint import hint_key, hint_version, write_checkpoint
+from deltamq.tables.delta.foreign import ForeignCommit
+from deltamq.tables.delta.head import can_put_back, head_key, put_back, read_head
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import (
     CommitLost,
-    FileReader,
-    ForeignCommit,
     PartitionNotFound,
-    RowCache,
     Snapshot,
-    can_put_back,
-    commit_name,
-    head_key,
-    hint_key,
-    hint_version,
     load,
     log_versions,
-    put_back,
     read_commit,
-    read_head,
     start,
-    write_checkpoint,
 )
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.checkpoints import (
     checkpoint_faults,
     checkpoint_keys,
@@ -54,9 +47,7 @@ from deltamq.tables.ops.checkpoints import (
 from deltamq.tables.ops.foreign_commits import find_taken_back
 from deltamq.tables.ops.refill import find_refill
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["Repair", "RepairKind", "find_repair", "repair"]
+from deltamq.tables.store.store import FileMissing, Store
 
 _CACHE_BYTES: Final = 1
 

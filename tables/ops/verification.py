@@ -16,32 +16,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.errors import Corrupt, DeltaMQError, Unavailable
-from deltamq.tables.delta import (
-    Commit,
-    DataFile,
-    FileReader,
-    ForeignCheckpoint,
-    PartitionNotFound,
-    RowCache,
-    Snapshot,
-    can_put_back,
-    check_no_data,
-    commit_name,
-    head_key,
-    hint_key,
-    hint_version,
-    load,
-    log_versions,
-    read_commit,
-    read_head,
-    start,
-)
-from deltamq.tables.log import Warehouse
+from deltamq.tables.delta.actions import Commit, DataFile, commit_name
+from deltamq.tables.delta.checkpoint import ForeignCheckpoint, hint_key, hint_version
+from deltamq.tables.delta.creation import check_no_data
+from deltamq.tables.delta.head import can_put_back, head_key, read_head
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import PartitionNotFound, Snapshot, load, log_versions, read_commit, start
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.checkpoints import checkpoint_faults, checkpoint_keys, newest_checkpoint, own_checkpoints
 from deltamq.tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = ["Finding", "Gravity", "Progress", "inspect", "verify"]
+from deltamq.tables.store.store import FileMissing, Store
 
 #: Called after each file with the partition, the bytes checked so far, and the bytes to check in all.
 Progress = Callable[[PartitionRef, int, int], None]

@@ -18,22 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import DeadMark, LetterMarks
-from deltamq.tables.log import PartitionLog, Warehouse, pages
+from deltamq.mq.queue.dead_mark import DeadMark, LetterMarks
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.delay_marks import LogTail
 from deltamq.tables.queue.records import dead_marks_of
 from deltamq.tables.queue.refs import dead_ref
-
-__all__ = [
-    "LETTER_STATES",
-    "DeadMarks",
-    "add_marks",
-    "mark_ranges",
-    "states_at",
-    "states_between",
-    "void_dead_marks_below",
-]
 
 Int64s = npt.NDArray[np.int64]
 Int8s = npt.NDArray[np.int8]

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.mq.queue import Cancelled, DelayMark
-from deltamq.tables.log import PartitionLog, Warehouse, pages
+from deltamq.mq.queue.delay_mark import Cancelled, DelayMark
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.records import delay_marks_of
 from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
-
-__all__ = ["DelayMarks", "LogTail", "ended_below", "void_marks_below"]
 
 Int64s = npt.NDArray[np.int64]
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from deltamq.mq.meta import AccessState, Topic
-from deltamq.mq.queue import Delayed
-from deltamq.tables.log import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE, PartitionLog, Warehouse
+from deltamq.mq.meta.access import AccessState
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.delay import Delayed
+from deltamq.tables.log.fences import ANY_EPOCH, BROKER_FENCE, ROUTE_FENCE
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.placement import Placement
 from deltamq.tables.queue.sealing import seal_moves
-
-__all__ = ["DelayTargets"]
 
 
 class DelayTargets:

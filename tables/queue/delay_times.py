@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.mq.errors import Corrupt, Unavailable
-from deltamq.tables.delta import DataFile, RowCache, decoded_stats, time_ms
-from deltamq.tables.log import PartitionLog
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.file_stats import decoded_stats, time_ms
+from deltamq.tables.delta.reader import RowCache
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.delay_marks import DelayMarks
-
-__all__ = ["DeliverTimes"]
 
 Int64s = npt.NDArray[np.int64]
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from deltamq.mq.meta import Topic
+from deltamq.mq.meta.topics import Topic
 from deltamq.tables.schema import ORIGIN, TIME
-
-__all__ = ["producer_in_delay", "with_destination"]
 
 
 def producer_in_delay(topic_id: str, producer_id: str) -> str:

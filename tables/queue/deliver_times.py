@@ -19,10 +19,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.queue import deliver_time
+from deltamq.mq.queue.delay import deliver_time
 from deltamq.tables.schema import TIME
-
-__all__ = ["AT_ONCE", "Times", "times_of_columns", "times_of_lists"]
 
 #: Milliseconds since 1970 for each message, or AT_ONCE.
 Times: TypeAlias = NDArray[np.int64]

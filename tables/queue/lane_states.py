@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.mq.queue import CheckpointKey, CheckpointState, LaneKey
-from deltamq.tables.state import LANE_KEY, states_of_rows
-
-__all__ = ["LaneStates", "Live", "lane_states"]
+from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.tables.state.rows import states_of_rows
+from deltamq.tables.state.schema import LANE_KEY
 
 Ints = NDArray[np.int64]
 

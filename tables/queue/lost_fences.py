@@ -7,13 +7,12 @@ the lost one did.
 
 from __future__ import annotations
 
-from deltamq.mq.meta import Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.names import broker_of
-from deltamq.tables.log import RESET_FENCE, ROUTE_FENCE, Warehouse
+from deltamq.tables.log.fences import RESET_FENCE, ROUTE_FENCE
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.placement import fence_epochs_of
-
-__all__ = ["put_up_fences"]
 
 
 def put_up_fences(warehouse: Warehouse, meta: Meta, ref: PartitionRef) -> dict[str, int]:

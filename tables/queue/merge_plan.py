@@ -23,23 +23,9 @@ import msgspec
 
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.tables.paths import PartitionRef, Space
-from deltamq.tables.state import CONSUMER_OFFSETS, GROUP_STATISTICS, LOST_MESSAGES, POP_CHECKPOINTS, state_transactions
-from deltamq.tables.store import FileMissing, NotDurable, Store
-
-__all__ = [
-    "MERGED_TABLES",
-    "MergePlan",
-    "PlannedRange",
-    "Stops",
-    "app_id",
-    "forget_plans",
-    "last_planned",
-    "merged_stops",
-    "merged_to",
-    "put_plan",
-    "read_plan",
-    "watermark",
-]
+from deltamq.tables.state.schema import CONSUMER_OFFSETS, GROUP_STATISTICS, LOST_MESSAGES, POP_CHECKPOINTS
+from deltamq.tables.state.table import state_transactions
+from deltamq.tables.store.store import FileMissing, NotDurable, Store
 
 told = logging.getLogger("deltamq.tables")
 

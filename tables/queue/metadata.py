@@ -27,27 +27,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
-from deltamq.mq.meta import (
-    AnyEvent,
-    Event,
-    GroupEvent,
-    GroupsState,
-    Meta,
-    MetaSnapshot,
-    MetaState,
-    event_from_json,
-    event_to_json,
-    parts_told,
-)
+from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json, parts_told
+from deltamq.mq.meta.group import GroupEvent, GroupsState
+from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topics import Event, MetaState
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
-from deltamq.tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
-from deltamq.tables.log import Batch, LogFollower, NotStored, Warehouse, pages
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.delta.snapshot import PartitionNotFound, load
+from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.follow import LogFollower
+from deltamq.tables.log.paging import NotStored, pages
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.schema import INGEST_SCHEMA
 from deltamq.tables.settings import Flush
-from deltamq.tables.store import Store
-
-__all__ = ["META_PARTITION", "MetaFollower", "MetaLog", "read_meta"]
+from deltamq.tables.store.store import Store
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 

@@ -22,21 +22,14 @@ from numpy.typing import NDArray
 
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.queue_limits import REVIVE_QUEUES
-from deltamq.tables.delta import RowCache, decoded_stats, time_ms
+from deltamq.tables.delta.file_stats import decoded_stats, time_ms
+from deltamq.tables.delta.reader import RowCache
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.merge_plan import merged_stops
-from deltamq.tables.state import (
-    CHECKPOINT_COLUMNS,
-    CHECKPOINT_KEY,
-    POP_CHECKPOINTS,
-    POP_CHECKPOINTS_SCHEMA,
-    StateLog,
-    read_state_log,
-    state_version,
-)
-from deltamq.tables.store import Store
-
-__all__ = ["CheckpointTable", "OpenCheckpoints"]
+from deltamq.tables.state.rows import CHECKPOINT_COLUMNS
+from deltamq.tables.state.schema import CHECKPOINT_KEY, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from deltamq.tables.state.table import StateLog, read_state_log, state_version
+from deltamq.tables.store.store import Store
 
 Ints = NDArray[np.int64]
 

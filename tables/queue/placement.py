@@ -20,13 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import NotFound, Unavailable
-from deltamq.mq.meta import Access, AccessState, BrokersState, Meta, MovedKeys, Topic, not_writable, queues_of
+from deltamq.mq.meta.access import Access, AccessState, not_writable
+from deltamq.mq.meta.brokers import BrokersState
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.moved_keys import MovedKeys
+from deltamq.mq.meta.static_topics import queues_of
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_table, slot_of
-from deltamq.mq.static import TopicQueues, is_queue_name
-from deltamq.tables.log import BROKER_FENCE, ROUTE_FENCE
-
-__all__ = ["FenceEpochs", "Placement", "fence_epochs_of"]
+from deltamq.mq.static.logical_queue import is_queue_name
+from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.tables.log.fences import BROKER_FENCE, ROUTE_FENCE
 
 FenceEpochs = Mapping[str, int]
 #: Among how many others the keys of a closed partition are divided at most, if they go by Kafka's hash: it bounds the

@@ -16,42 +16,17 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from deltamq.mq.audit import AuditRecord
-from deltamq.mq.audit import record_from_json as audit_from_json
-from deltamq.mq.audit import record_to_json as audit_to_json
+from deltamq.mq.audit.records import AuditRecord
+from deltamq.mq.audit.records import record_from_json as audit_from_json
+from deltamq.mq.audit.records import record_to_json as audit_to_json
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.queue import (
-    DeadMark,
-    DelayMark,
-    LostRecord,
-    OffsetRecord,
-    Record,
-    dead_mark_from_json,
-    dead_mark_to_json,
-    mark_from_json,
-    mark_to_json,
-    record_from_json,
-    record_to_json,
-)
-from deltamq.mq.statistics import StatisticsRecord
+from deltamq.mq.queue.dead_mark import DeadMark, dead_mark_from_json, dead_mark_to_json
+from deltamq.mq.queue.delay_mark import DelayMark, mark_from_json, mark_to_json
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import OffsetRecord
+from deltamq.mq.queue.revive_record import Record, record_from_json, record_to_json
+from deltamq.mq.statistics.consumed import StatisticsRecord
 from deltamq.tables.schema import INGEST_SCHEMA, TIME
-
-__all__ = [
-    "audit_records_of",
-    "dead_marks_of",
-    "delay_marks_of",
-    "lost_records_of",
-    "offset_records_of",
-    "records_of",
-    "rows_of_audit",
-    "rows_of_dead_marks",
-    "rows_of_delay_marks",
-    "rows_of_lost_records",
-    "rows_of_offset_records",
-    "rows_of_records",
-    "rows_of_statistics",
-    "statistics_of",
-]
 
 T = TypeVar("T")
 

@@ -18,28 +18,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committed_of, fold
-from deltamq.tables.log import NotStored, PartitionLog, Warehouse, pages
+from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.progress import Committed, committed_of
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import NotStored, pages
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.lane_states import LaneStates, lane_states
 from deltamq.tables.queue.merge_plan import Stops, merged_stops
 from deltamq.tables.queue.records import offset_records_of, records_of
 from deltamq.tables.queue.refs import OFFSETS, revive_refs, system_ref
-from deltamq.tables.state import (
-    CHECKPOINT_COLUMNS,
+from deltamq.tables.state.rows import CHECKPOINT_COLUMNS, OFFSET_COLUMNS, Progress, committed_of_rows, states_of_rows
+from deltamq.tables.state.schema import (
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
-    OFFSET_COLUMNS,
     POP_CHECKPOINTS,
     POP_CHECKPOINTS_SCHEMA,
-    Progress,
-    committed_of_rows,
-    read_state,
-    states_of_rows,
 )
-from deltamq.tables.store import Store
-
-__all__ = ["Follower", "LogCursor", "ProgressFollower", "Recovered", "recover", "recover_progress"]
+from deltamq.tables.state.table import read_state
+from deltamq.tables.store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

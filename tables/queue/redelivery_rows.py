@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.queue import DEAD_REASON_HEADER, without_reason
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER, without_reason
 from deltamq.tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
-
-__all__ = ["again", "forwarded", "sent_back", "with_reason"]
 
 _KEPT: Final = ("message_id", "key", "tag", "headers", "body", "born_time")
 _AGAIN: Final = pa.schema([INTERNAL_SCHEMA.field(name) for name in (*_KEPT, "reconsume_times", "origin")])

@@ -22,29 +22,9 @@ from __future__ import annotations
 from typing import Final
 
 from deltamq.mq.names import partition_name
-from deltamq.mq.queue import DeadLetterTopic, RetryTopic, holds_marks
+from deltamq.mq.queue.retry_topic import DeadLetterTopic, RetryTopic, holds_marks
 from deltamq.mq.queue_limits import REVIVE_QUEUES
 from deltamq.tables.paths import PartitionRef, Space
-
-__all__ = [
-    "AUDIT",
-    "DELAY",
-    "DELAY_MARKS",
-    "LOST",
-    "OFFSETS",
-    "REVIVE_LOG",
-    "STATISTICS",
-    "TOPIC_LIVES_MAX",
-    "dead_marks_ref",
-    "dead_ref",
-    "is_dead_marks",
-    "lives_of_retry",
-    "retry_life",
-    "retry_ref",
-    "revive_ref",
-    "revive_refs",
-    "system_ref",
-]
 
 REVIVE_LOG: Final = "rmq_sys_REVIVE_LOG"
 OFFSETS: Final = "rmq_sys_OFFSETS"

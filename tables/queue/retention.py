@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Lag, Removal, decide_removal, is_old, lags_of
-from deltamq.mq.queue import Bounds
+from deltamq.mq.meta.retention_holds import Lag, Removal, decide_removal, is_old, lags_of
+from deltamq.mq.queue.progress import Bounds
 from deltamq.tables.config_sections import RetentionSettings
-from deltamq.tables.delta import DataFile, PartitionNotFound, Snapshot, load
-from deltamq.tables.log import PartitionLog, Removed, Warehouse
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.snapshot import PartitionNotFound, Snapshot, load
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.rewrite import Removed
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.retention_rules import RetainedPartition, Rule, Rules
-
-__all__ = ["Retained", "Retention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,12 +28,11 @@ import pyarrow.compute as pc
 
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
-from deltamq.mq.meta import (
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.retention_holds import (
     Dated,
     Hold,
-    Meta,
     Readers,
-    Topic,
     checkpoint_holds,
     group_holds,
     is_old,
@@ -41,11 +40,17 @@ from deltamq.mq.meta import (
     progress_of,
     readers_of,
 )
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import CheckpointState, LaneKey, RetryTopic, Start
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.progress import Start
+from deltamq.mq.queue.retry_topic import RetryTopic
 from deltamq.tables.config_sections import RetentionSettings
-from deltamq.tables.delta import DataFile, FileReader, RowCache, decoded_stats, time_ms
-from deltamq.tables.log import Warehouse
+from deltamq.tables.delta.actions import DataFile
+from deltamq.tables.delta.file_stats import decoded_stats, time_ms
+from deltamq.tables.delta.reader import FileReader, RowCache
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.dead_marks import void_dead_marks_below
 from deltamq.tables.queue.delay_marks import ended_below, void_marks_below
@@ -62,8 +67,6 @@ from deltamq.tables.queue.refs import (
     is_dead_marks,
     lives_of_retry,
 )
-
-__all__ = ["RetainedPartition", "Rule", "Rules"]
 
 T = TypeVar("T")
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from deltamq.mq.meta import Meta, MoveEvent, Topic, decide_seal
+from deltamq.mq.meta.fold import Meta
+from deltamq.mq.meta.moved_keys import MoveEvent, decide_seal
+from deltamq.mq.meta.topics import Topic
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import ROUTE_FENCE, PartitionLog
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.metadata import MetaLog
-
-__all__ = ["seal_moves"]
 
 
 def seal_moves(meta: MetaLog, topic: Topic, open_log: Callable[[str], PartitionLog], now_ms: Callable[[], int]) -> int:

@@ -21,19 +21,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import AnyEvent, Meta, Topic, decide_drop_segments, progress_of, queues_of
+from deltamq.mq.meta.fold import AnyEvent, Meta
+from deltamq.mq.meta.retention_holds import progress_of
+from deltamq.mq.meta.static_topics import decide_drop_segments, queues_of
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import PartitionName, broker_of
-from deltamq.mq.queue import RetryTopic
-from deltamq.mq.static import Segment
-from deltamq.tables.delta import PartitionNotFound, load
+from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.static.segment import Segment
+from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.recovery import recover_progress
 from deltamq.tables.queue.refs import lives_of_retry
-
-__all__ = ["DroppedSegments", "drop_segments"]
 
 
 @dataclass(frozen=True, slots=True)

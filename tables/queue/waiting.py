@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.queue import Delayed
-from deltamq.tables.log import PartitionLog, pages, pick
-
-__all__ = ["DUE_KEPT_MS", "WAITING_MESSAGES_MAX", "WaitingIndex", "delayed_of"]
+from deltamq.mq.queue.delay import Delayed
+from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.point_reads import pick
 
 Int64s = NDArray[np.int64]
 

@@ -14,22 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import (
-    Attempts,
-    Checkpoint,
-    CheckpointKey,
-    CheckpointState,
-    CommitNote,
-    Committed,
-    Delivered,
-    LaneKey,
-    Pop,
-    Span,
-)
+from deltamq.mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span
+from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.progress import CommitNote, Committed, Delivered
 from deltamq.tables.schema import TIME
 from deltamq.tables.state.schema import CONSUMER_OFFSETS_SCHEMA
-
-__all__ = ["CHECKPOINT_COLUMNS", "OFFSET_COLUMNS", "committed_of_rows", "rows_of_committed", "states_of_rows"]
 
 OFFSET_COLUMNS: Final = (
     "topic_id",

@@ -25,49 +25,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltamq.mq.queue import Delivered
-from deltamq.mq.statistics import Consumed
+from deltamq.mq.queue.progress import Delivered
+from deltamq.mq.statistics.consumed import Consumed
 from deltamq.tables.schema import TIME
-
-__all__ = [
-    "ACLS",
-    "ACLS_SCHEMA",
-    "ALLOCATIONS",
-    "ALLOCATIONS_SCHEMA",
-    "BROKERS",
-    "BROKERS_SCHEMA",
-    "CHECKPOINT_KEY",
-    "CLIENTS",
-    "CLIENTS_SCHEMA",
-    "COMPUTED_COLUMNS",
-    "CONSUMER_OFFSETS",
-    "CONSUMER_OFFSETS_SCHEMA",
-    "GROUPS",
-    "GROUPS_SCHEMA",
-    "GROUP_STATISTICS",
-    "GROUP_STATISTICS_SCHEMA",
-    "KEYS",
-    "KEYS_SCHEMA",
-    "LANE_KEY",
-    "LOST_KEY",
-    "LOST_MESSAGES",
-    "LOST_MESSAGES_SCHEMA",
-    "MOVES",
-    "MOVES_SCHEMA",
-    "POP_CHECKPOINTS",
-    "POP_CHECKPOINTS_SCHEMA",
-    "PRINCIPALS",
-    "PRINCIPALS_SCHEMA",
-    "QUEUE_MAPPINGS",
-    "QUEUE_MAPPINGS_SCHEMA",
-    "QUOTAS",
-    "QUOTAS_SCHEMA",
-    "ROUTES",
-    "ROUTES_SCHEMA",
-    "STATISTICS_KEY",
-    "TOPICS",
-    "TOPICS_SCHEMA",
-]
 
 CONSUMER_OFFSETS: Final = "state/consumer_offsets"
 POP_CHECKPOINTS: Final = "state/pop_checkpoints"

@@ -15,9 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from deltamq.tables.delta import OUR_ENGINE, author_of, columns_of
-
-__all__ = ["Actions", "foreign_change", "is_ours", "signature", "signed_after"]
+from deltamq.tables.delta.foreign import OUR_ENGINE, author_of, columns_of
 
 _SIGNED: Final = re.compile(r"deltamq after (-?\d+)")
 _OURS: Final = "mq."

@@ -23,26 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltamq.mq.errors import Corrupt, Unavailable
-from deltamq.tables.delta import UNGUARDED_PROTOCOL, create_table
+from deltamq.tables.delta.creation import create_table
+from deltamq.tables.delta.protocol import UNGUARDED_PROTOCOL
 from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.schema import delta_schema
 from deltamq.tables.state.signature import foreign_change, is_ours, signed_after
-from deltamq.tables.store import FileMissing, Store
-
-__all__ = [
-    "State",
-    "StateLog",
-    "apply_commit",
-    "commit_key",
-    "from_checkpoint",
-    "log_versions_of",
-    "open_state_log",
-    "read_actions",
-    "read_state",
-    "read_state_log",
-    "state_transactions",
-    "state_version",
-]
+from deltamq.tables.store.store import FileMissing, Store
 
 told = logging.getLogger("deltamq.tables")
 

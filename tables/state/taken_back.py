@@ -18,7 +18,8 @@ from urllib.parse import unquote
 import msgspec
 
 from deltamq.mq.errors import Conflict
-from deltamq.tables.delta import ENGINE, UNGUARDED_PROTOCOL
+from deltamq.tables.delta.actions import ENGINE
+from deltamq.tables.delta.protocol import UNGUARDED_PROTOCOL
 from deltamq.tables.state.signature import signature
 from deltamq.tables.state.table import (
     StateLog,
@@ -28,9 +29,7 @@ from deltamq.tables.state.table import (
     log_versions_of,
     read_actions,
 )
-from deltamq.tables.store import Store
-
-__all__ = ["is_whole", "take_back"]
+from deltamq.tables.store.store import Store
 
 log = logging.getLogger("deltamq.tables")
 

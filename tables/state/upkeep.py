@@ -12,9 +12,7 @@ from typing import Final
 
 from deltamq.tables.paths import LOG_FOLDER
 from deltamq.tables.state.table import read_state_log
-from deltamq.tables.store import Store
-
-__all__ = ["DATA_KEEP_MS", "LOG_KEEP_MS", "sweep_state"]
+from deltamq.tables.store.store import Store
 
 #: How long a replaced data file is kept, for queries that still read it.
 DATA_KEEP_MS: Final = 15 * 60_000

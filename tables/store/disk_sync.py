@@ -12,8 +12,6 @@ import fcntl
 import os
 from typing import Final
 
-__all__ = ["sync_whole"]
-
 _FULL: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 _UNKNOWN: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 

@@ -37,8 +37,6 @@ from deltamq.tables.store.local import OsFiles
 from deltamq.tables.store.native import NativePublication, OpenFile, create_natively, native_library, open_dead_natively
 from deltamq.tables.store.publishing import awaited
 
-__all__ = ["PoolingFiles"]
-
 #: Most files in the pool: 16,384 small files of one block are 64 MiB of disk.
 POOL_FILES_MAX: Final = 16_384
 #: Size of the largest file that goes to the pool. Larger files are deleted: they are few, and free many blocks.

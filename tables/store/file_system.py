@@ -8,8 +8,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-__all__ = ["CommitStep", "Failed", "FileSystem", "Publication"]
-
 
 class CommitStep(IntEnum):
     """A step of a commit; from `SETTLE` on the commit exists for all processes."""

@@ -12,11 +12,9 @@ from typing import Final
 import msgspec
 
 from deltamq.mq.errors import Refused, Unavailable, Unknown
-from deltamq.mq.queue import HandleKeys
+from deltamq.mq.queue.handle import HandleKeys
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 from deltamq.tables.store.store import FileMissing, Store
-
-__all__ = ["handle_keys"]
 
 _KEY: Final = "sys/handle_keys/0.json"
 _SECRET_BYTES: Final = 32

@@ -14,8 +14,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["HostLocks", "this_machine"]
-
 #: The folder of the locks, beside the folders of the spaces of tables; no space has this name.
 FOLDER: Final = "hosts"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

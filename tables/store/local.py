@@ -28,8 +28,6 @@ from deltamq.tables.store.store import FileMissing, ListedFile, NotDurable, Stor
 from deltamq.tables.store.trash import Trash
 from deltamq.tables.store.waits import waiting
 
-__all__ = ["HEAD", "TEMP_PREFIX", "LocalStore", "OsFiles", "make_root"]
-
 #: Second name of a folder's newest put-if-absent file.
 HEAD: Final = ".head"
 TEMP_PREFIX: Final = ".tmp-"

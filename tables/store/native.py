@@ -19,15 +19,6 @@ from deltamq.tables.compiled import library_path
 from deltamq.tables.store.file_system import CommitStep, Failed, Publication
 from deltamq.tables.store.waits import add_wait
 
-__all__ = [
-    "NativePool",
-    "NativePublication",
-    "OpenFile",
-    "create_natively",
-    "native_library",
-    "open_dead_natively",
-]
-
 _SOURCE: Final = Path(__file__).with_name("publish.c")
 #: Most outcomes that are taken at once.
 _OUTCOMES: Final = 64

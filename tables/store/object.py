@@ -23,8 +23,6 @@ from deltamq.tables.store.waits import waiting
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
 
-__all__ = ["ObjectStore"]
-
 
 class ObjectStore:
     """A store of files below a prefix of a bucket."""

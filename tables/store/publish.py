@@ -17,8 +17,6 @@ import os
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.file_system import CommitStep, Failed, FileSystem, Publication
 
-__all__ = ["publish_in_steps"]
-
 
 def publish_in_steps(files: FileSystem, wanted: Publication, *, sync: bool) -> Failed | None:
     """Publish in Python; return what failed, None if nothing did."""

@@ -11,8 +11,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from deltamq.tables.store.file_system import Failed
 
-__all__ = ["Publishing", "Work", "awaited", "blocking"]
-
 T = TypeVar("T")
 
 

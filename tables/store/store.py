@@ -21,18 +21,6 @@ import pyarrow as pa
 from deltamq.mq.errors import NotFound, Unavailable, Unknown
 from deltamq.tables.failpoints import failpoint
 
-__all__ = [
-    "FileMissing",
-    "ListedFile",
-    "MemoryStore",
-    "NotDurable",
-    "Store",
-    "StoreUnsafe",
-    "probe",
-    "put_in_turn",
-    "sparse_buffer",
-]
-
 
 class StoreUnsafe(Unavailable):
     """Put-if-absent does not hold on this warehouse: two writers could overwrite each other."""

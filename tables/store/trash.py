@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Trash"]
-
 _PREFIX: Final = ".deleted-"
 
 

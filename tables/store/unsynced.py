@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 
 from deltamq.tables.store.store import FileMissing, Store
 
-__all__ = ["Unsynced"]
-
 
 class Unsynced:
     """The keys of one partition that must be synced, in the order of their commits. Safe for threads."""

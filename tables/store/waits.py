@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["add_wait", "waited_s", "waiting"]
-
 
 class _Waited(threading.local):
     seconds = 0.0

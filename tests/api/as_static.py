@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pytest
 
-from deltamq.api.log import Partition
+from deltamq.api.log.partition import Partition
 from deltamq.mq.routing import new_route
 from deltamq.mq.static.logical_queue import queue_name
 from tests.api.running import ARROW, Api, Reply

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.static_topics import queues_of
-from deltamq.mq.static import LogicalQueue
+from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.tables.log.paging import pages
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space

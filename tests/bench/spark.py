@@ -48,7 +48,7 @@ class SparkCounter:
         """The session, started at the first call; None where there are to be no such figures."""
         if self._spark is None and not self._missing and self._session.effort.spark:
             try:
-                from deltamq.jobs.sql import spark_session
+                from deltamq.jobs.spark.session import spark_session
 
                 self._spark = spark_session("deltamq-bench", warehouse=self._session.folder)
             except Exception as error:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from deltamq.mq.errors import Conflict, Corrupt, NotFound, Unavailable
-from deltamq.mq.meta import AnyEvent, Meta
 from deltamq.mq.meta.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group import GroupEvent, decide_put_group, decide_reset_offsets
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.moved_keys import moves_of

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from deltamq.api.host.fencing import passes
 from deltamq.mq.errors import Fenced
-from deltamq.mq.meta import AnyEvent, Meta
 from deltamq.mq.meta.brokers import Host, decide_register, decide_takeover
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import decide_seal, first_blocked, moves_of
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic

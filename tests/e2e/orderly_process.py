@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from deltamq import OrderlyConsumer, Verdict
-from deltamq.mq.client import OrderedMessage
+from deltamq.mq.client.messages.received import OrderedMessage
 from tests.consumer_process import READY, ConsumerProcess
 
 __all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to", "until"]

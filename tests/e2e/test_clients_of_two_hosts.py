@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deltamq import Admin, PopConsumer, Producer, PullConsumer
-from deltamq.mq.client import Patience, PoppedMessage
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.popped import PoppedMessage
 from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess
 

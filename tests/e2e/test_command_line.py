@@ -9,8 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from deltamq.mq.client import Admin, Message, PopClient, Producer
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.root import COMMANDS
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.produce.producer import Producer
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

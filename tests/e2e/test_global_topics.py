@@ -16,7 +16,7 @@ import pytest
 
 from deltamq import Producer
 from deltamq.api.first_start import make_administrator
-from deltamq.mq.client import cli
+from deltamq.mq.client.cli import root as cli
 from tests.api.running import config_for
 from tests.api.two_clusters import name_of
 from tests.e2e.service_process import ServiceProcess

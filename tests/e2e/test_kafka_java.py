@@ -15,7 +15,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from deltamq import Admin, Producer
-from deltamq.mq.client import ReceivedMessage
+from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.errors import NotFound
 from deltamq.mq.partitioners import kafka_hash
 from tests.api.kafka.door import stored_messages

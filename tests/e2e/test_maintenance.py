@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltamq import Admin, Message, Producer, PullConsumer
-from deltamq.mq.client import Patience
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.errors import DeltaMQError
 from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from deltamq import Admin, OrderlyConsumer, Producer, Verdict
-from deltamq.mq.client import OrderedMessage, Patience
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.received import OrderedMessage
 from tests.e2e.as_static import create
 from tests.e2e.orderly_process import Heard, OrderlyProcess, heard_in, journal_to, until
 from tests.e2e.service_process import ServiceProcess

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deltamq import PullConsumer
-from deltamq.mq.client import OutboxRelay
+from deltamq.mq.client.outbox.relay import OutboxRelay
 from tests.e2e.outbox_process import POINTS, WRITE_POINTS
 from tests.e2e.service_process import CLI, ServiceProcess
 from tests.forked import Forked, run_forked

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
-from deltamq.mq.client import OrderedMessage, PoppedMessage, ReceivedMessage, Sent
+from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import OrderedMessage, ReceivedMessage
+from deltamq.mq.client.messages.sent import Sent
 from deltamq.mq.meta.static_events import MappingRemoved
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import MetaLog
 from tests.e2e.service_process import CLI
 from tests.e2e.test_expansion import dying

@@ -17,9 +17,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deltamq.mq.client import Admin, OrderlyConsumer, Patience, PopConsumer, Producer, PullConsumer, Result, Verdict
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.root import cli
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.errors import DeltaMQError, Unavailable
+from deltamq.mq.order.orderly import Verdict
 from tests.certificates import Authority, Pair
 from tests.e2e.service_process import ServiceProcess
 

@@ -63,7 +63,7 @@ class StreamProcess:
 
 
 def main() -> None:
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     warehouse, folder, into = sys.argv[1], Path(sys.argv[2]), next(iter(sys.argv[3:]), None)
     settings: dict[str, Any] = {"spark.master": "local[2]"}

@@ -18,7 +18,7 @@ from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.last_run import read_last_run
 from deltamq.jobs.run.locks import DriverBusy, take_shard
 from deltamq.jobs.tasks.warehouse_files import storage
-from deltamq.tables.ops import LastRun
+from deltamq.tables.ops.job_runs import LastRun
 from deltamq.tables.store.store import Store
 from tests.faults.spark_jobs_process import ROWS, RUN_S_MAX
 from tests.faults.test_shared_shards import until

@@ -18,45 +18,48 @@ import google_crc32c
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deltamq.api.auth import KeyTimes
-from deltamq.api.issuer import IssuerTokens
+from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.jwks import JwksInvalid, signing_keys
+from deltamq.api.issuer.tokens import IssuerTokens
 from deltamq.api.kafka.access.exchanges import MECHANISMS, exchange_of
-from deltamq.api.kafka.messages import read_frame
-from deltamq.api.kafka.records import BatchHeader, NativeDecoder, batches_of, decode_batches, expanded_batch
+from deltamq.api.kafka.messages.apis import read_frame
+from deltamq.api.kafka.records.batch import BatchHeader, batches_of
+from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
+from deltamq.api.kafka.records.native import NativeDecoder
 from deltamq.api.kafka.rows import native_decoder
-from deltamq.api.wire import (
-    ArrowRows,
-    decode,
-    decode_arrow,
-    decode_json,
-    decode_ndjson,
-    decode_pop,
-    integer,
-    message_filter,
-    parse_query,
-    route_messages,
-    unquoted,
-)
-from deltamq.mq.audit import record_from_json as audit_from_json
-from deltamq.mq.auth import Credential, Key, credential_of, new_key
+from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.json_rows import decode_json, decode_ndjson
+from deltamq.api.wire.message_filter import message_filter
+from deltamq.api.wire.pop_request import decode, decode_pop
+from deltamq.api.wire.request import integer, parse_query, unquoted
+from deltamq.api.wire.route_batch import route_messages
+from deltamq.api.wire.rows import ArrowRows
+from deltamq.mq.audit.records import record_from_json as audit_from_json
+from deltamq.mq.auth.claims import credential_of
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.key import Key, new_key
 from deltamq.mq.errors import DeltaMQError, Unauthenticated
-from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.filters.evaluation import Fields, evaluate
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.limits import MIB
-from deltamq.mq.meta import MetaSnapshot, event_from_json
+from deltamq.mq.meta.fold import event_from_json
+from deltamq.mq.meta.snapshot import MetaSnapshot
 from deltamq.mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
-from deltamq.mq.queue import HandleKeys, LostRecord, OffsetRecord, Span, mint, open_handles, record_from_json
-from deltamq.mq.queue.checkpoint import Pop
+from deltamq.mq.queue.checkpoint import Pop, Span
 from deltamq.mq.queue.delay_mark import mark_from_json
+from deltamq.mq.queue.handle import HandleKeys, mint, open_handles
+from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.progress import OffsetRecord
+from deltamq.mq.queue.revive_record import record_from_json
 from deltamq.mq.routing import new_route
-from deltamq.mq.statistics import StatisticsRecord
-from deltamq.mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
+from deltamq.mq.statistics.consumed import StatisticsRecord
+from deltamq.mq.wire.handles import AckRequest, DeadRequest, InvisibleRequest, NackRequest
 from deltamq.tables.config import load
-from deltamq.tables.delta import FileReader, RowCache
 from deltamq.tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
 from deltamq.tables.delta.checkpoint import _checksum as _checkpoint_checksum
 from deltamq.tables.delta.checkpoint import _crc_at, read_checkpoint
 from deltamq.tables.delta.encode import encode_file, footer_start
+from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.stamped import Stamped
 from deltamq.tables.oidc_settings import OIDC_ALGORITHMS, OidcSettings
 from deltamq.tables.store.store import MemoryStore

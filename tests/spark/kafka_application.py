@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from deltamq.jobs.sql import spark_session
+from deltamq.jobs.spark.session import spark_session
 
 
 def main(servers: str, warehouse: str, checkpoint: str, first: int, last: int, jars: list[str]) -> None:

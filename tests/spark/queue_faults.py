@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from deltamq.jobs.queue.delay_in_tasks import TaskForwarder
 from deltamq.jobs.queue.revive_in_tasks import TaskReviver
-from deltamq.jobs.sql import spark_session
+from deltamq.jobs.spark.session import spark_session
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.tables import failpoints
 from deltamq.tables.log.warehouse import Warehouse

@@ -10,7 +10,7 @@ import sys
 
 from pyspark.sql import Row, SparkSession
 
-from deltamq.jobs.sql import spark_session
+from deltamq.jobs.spark.session import spark_session
 from deltamq.tables.config import load
 
 

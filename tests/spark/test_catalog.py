@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from deltamq.jobs.merge.merge import merge
-from deltamq.jobs.sql import register_tables
-from deltamq.jobs.sql.catalog import catalog
+from deltamq.jobs.sql.catalog import catalog, register_tables
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.mq.errors import Conflict, Refused
 from deltamq.mq.queue.checkpoint import LaneKey

@@ -14,7 +14,7 @@ from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.jobs.upkeep.compact import compact
 from deltamq.mq.errors import Corrupt
 from deltamq.tables.config import Config
-from deltamq.tables.log import Warehouse
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.verification import Gravity, verify
 from deltamq.tables.settings import LogSettings
 from tests.queue_tables import with_spark_engine

@@ -14,11 +14,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from deltamq.jobs.read import Catalog
+from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.spark.session import another_session
 from deltamq.jobs.sql.queue_source import register_queue_sources
 from deltamq.jobs.sql.reader import read_topic
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Refused
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.warehouses import Filled

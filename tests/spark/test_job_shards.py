@@ -13,7 +13,7 @@ from deltamq.jobs.run.last_run import Recorder
 from deltamq.jobs.run.locks import shard_lock
 from deltamq.jobs.sql.views import register_views
 from deltamq.tables.config import load
-from deltamq.tables.ops import LastRun
+from deltamq.tables.ops.job_runs import LastRun
 from deltamq.tables.store.local import LocalStore
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from deltamq.api.kafka.records import Records
+from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.rows import records_of, rows_of
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.tables.log.batch import Batch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deltamq import Admin
-from deltamq.jobs.setup import jars_folder, pinned_jars
+from deltamq.jobs.setup.jars import jars_folder, pinned_jars
 from tests.api.kafka.door import stored_messages
 from tests.e2e.service_process import ServiceProcess
 from tests.free_ports import free_port

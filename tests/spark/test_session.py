@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.avro.functions import from_avro, to_avro
 
-from deltamq.jobs.setup import java_path
+from deltamq.jobs.setup.java import java_path
 from deltamq.jobs.spark.class_archive import archive_path
 from deltamq.jobs.spark.datasource import register, session_warehouse
 from deltamq.jobs.spark.session import another_session, spark_session

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deltamq.jobs.sink.stream_run import StreamRun, check_claim
-from deltamq.jobs.tasks import Claimant
+from deltamq.jobs.tasks.checkpoint_claims import Claimant
 from tests.queue_tables import QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.promise("PIPE-1")]

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltamq.jobs.merge.merge import Merger
-from deltamq.jobs.sql import read_topic
 from deltamq.jobs.sql.catalog import register_tables
+from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.stream.progress import behind
 from deltamq.mq.meta.group import decide_put_group
@@ -24,7 +24,7 @@ from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import Committed, OffsetRecord
 from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.static import queue_name
+from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.records import rows_of_lost_records, rows_of_offset_records

@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from deltamq.jobs.sql import read_topic
+from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.stream.progress import behind
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.tables.queue.recovery import recover_progress

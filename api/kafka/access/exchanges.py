@@ -15,10 +15,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from deltamq.mq.auth import SCRAM_HASHES, SCRAM_ITERATIONS, Credential, Key, Scram, is_proof, salt_of, signature_of
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
 from deltamq.mq.errors import Unauthenticated
-
-__all__ = ["BEARER", "MECHANISMS", "PLAIN", "Exchange", "Identities", "Step", "exchange_of"]
 
 PLAIN: Final = "PLAIN"
 BEARER: Final = "OAUTHBEARER"

@@ -9,54 +9,62 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from deltamq.api.auth import EVERYBODY, OPEN, Caller, caller_header, named_by, needs_of
-from deltamq.api.kafka.messages import (
-    AlterClientQuotasRequest,
+from deltamq.api.auth.caller import EVERYBODY, Caller
+from deltamq.api.auth.calls import OPEN, named_by, needs_of
+from deltamq.api.auth.forwarded_caller import caller_header
+from deltamq.api.kafka.messages.cluster_messages import (
     AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteGroupsRequest,
-    DeleteRecordsRequest,
     DeleteTopicsRequest,
-    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
-    DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
-    DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest,
-    FetchRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    MetadataRequest,
+)
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.group_messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
-    IncrementalAlterConfigsRequest,
-    InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
-    ListConfigResourcesRequest,
     ListGroupsRequest,
-    ListOffsetsRequest,
-    ListPartitionReassignmentsRequest,
-    Message,
-    MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
     SyncGroupRequest,
 )
-from deltamq.api.wire import Header
-from deltamq.mq.auth import CLUSTER, Credential, Resource, Verb
+from deltamq.api.kafka.messages.log_messages import (
+    DeleteRecordsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+)
+from deltamq.api.kafka.messages.replica_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from deltamq.api.kafka.messages.user_messages import (
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
+)
+from deltamq.api.wire.answer import Header
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.rule import CLUSTER, Resource, Verb
 from deltamq.mq.errors import Forbidden
-
-__all__ = ["NEEDS", "Asker"]
 
 #: What each call needs. "any" is a principal with any grant, "open" needs nobody to be known yet.
 NEEDS: Final[Mapping[type[Message], str]] = {

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from deltamq.api.auth import named_by
+from deltamq.api.auth.calls import named_by
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.mq.auth import Resource, Verb
-
-__all__ = ["operations"]
+from deltamq.mq.auth.rule import Resource, Verb
 
 #: Kafka's numbers of the operations that each verb allows.
 _OPERATIONS: Final[Mapping[Resource, Mapping[Verb, Sequence[int]]]] = {

@@ -14,22 +14,22 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from deltamq.api.auth import EVERYBODY, Gate
+from deltamq.api.auth.caller import EVERYBODY
+from deltamq.api.auth.gate import Gate
 from deltamq.api.kafka.access.exchanges import BEARER, MECHANISMS, PLAIN, Exchange, exchange_of
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.api.kafka.messages import (
-    ApiVersionsRequest,
-    ErrorCode,
-    Message,
+from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.sasl_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from deltamq.mq.auth import Credential, Key
+from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.key import Key
 from deltamq.mq.errors import Unauthenticated, Unavailable
-
-__all__ = ["Session"]
 
 log = logging.getLogger("deltamq.api")
 

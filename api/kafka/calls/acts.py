@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from deltamq.api.audit import Asking, Audit
-from deltamq.api.kafka.access import Asker
-from deltamq.mq.audit import ANONYMOUS
-
-__all__ = ["recorded"]
+from deltamq.api.audit.acts import Asking
+from deltamq.api.audit.audit import Audit
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.mq.audit.records import ANONYMOUS
 
 
 def recorded(

@@ -7,15 +7,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from deltamq.api.auth import permit_put
-from deltamq.api.host import Topics
-from deltamq.api.kafka.access import Asker, operations
+from deltamq.api.auth.caller import permit_put
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.access.operations import operations
 from deltamq.api.kafka.calls.places import EPOCH, Node, Places
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.cluster_messages import (
     BROKERS,
     CONTROLLERS,
     NO_OPERATIONS,
-    NO_TOPIC_ID,
     BrokerNode,
     ClusterNode,
     DescribeClusterRequest,
@@ -26,7 +26,6 @@ from deltamq.api.kafka.messages import (
     DescribeLogDirsResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
-    ErrorCode,
     LogDir,
     LogDirPartition,
     LogDirTopic,
@@ -36,16 +35,15 @@ from deltamq.api.kafka.messages import (
     MetadataResponse,
     MetadataTopic,
     PartitionCursor,
-    error_code_of,
 )
+from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.topic_ids import topic_id_of
-from deltamq.api.log import Partitions
-from deltamq.mq.auth import CLUSTER
+from deltamq.api.log.partition import Partitions
+from deltamq.mq.auth.rule import CLUSTER
 from deltamq.mq.errors import DeltaMQError, Unprocessable
-from deltamq.mq.meta import Topic
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_client_topic, is_system
-
-__all__ = ["Cluster"]
 
 #: How long a topic that was deleted is not made again by a question for it, in seconds. Kafka makes topics after its
 #: answer, so that who deletes one and asks then hears that it is gone.

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from deltamq.api.host import Groups, HostedMeta, HostedTopic, Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
-    ErrorCode,
+from deltamq.api.kafka.messages.errors import ErrorCode, group_code_of, offset_code_of
+from deltamq.api.kafka.messages.group_messages import (
     FetchedGroup,
     FetchedOffset,
     FetchedOffsets,
@@ -18,17 +20,14 @@ from deltamq.api.kafka.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchTopic,
-    group_code_of,
-    offset_code_of,
 )
 from deltamq.api.kafka.topic_ids import topic_id_of
-from deltamq.api.progress import QueueProgress
-from deltamq.api.queue import Lanes, MovedProgress
+from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.names import check_group
-from deltamq.mq.queue import LaneKey
-
-__all__ = ["BY_ID", "OffsetFetches"]
+from deltamq.mq.queue.checkpoint import LaneKey
 
 #: The version of OffsetCommit and of OffsetFetch from which on topics are named by id.
 BY_ID: Final = 10

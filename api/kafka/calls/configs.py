@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from deltamq.api.audit import Audit
-from deltamq.api.auth import permit_put
-from deltamq.api.host import HostedTopic, Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.audit.audit import Audit
+from deltamq.api.auth.caller import permit_put
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.acts import recorded
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.cluster_messages import (
     CLIENT_METRICS,
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -29,30 +29,21 @@ from deltamq.api.kafka.messages import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
-    ErrorCode,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
     ListedResource,
     NamedValue,
-    error_code_of,
 )
-from deltamq.api.kafka.settings import (
-    PARTITIONER,
-    TOPIC_SETTINGS,
-    Change,
-    Changes,
-    Operation,
-    Shown,
-    changes_of,
-    shown_of_topic,
-)
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.settings.changes import Change, Changes, Operation, changes_of
+from deltamq.api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, shown_of_topic
+from deltamq.api.kafka.settings.values import Shown
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from deltamq.mq.meta import TopicRequest, TopicSettings, check_partitioner, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.meta.topics import check_partitioner
 from deltamq.mq.names import check_client_topic
-
-__all__ = ["Configs", "created_configs", "settings_of"]
 
 _TOPIC: Final = 2
 _NODE: Final = 4

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from deltamq.api.kafka.access import MECHANISMS, Asker, Session
+from deltamq.api.kafka.access.exchanges import MECHANISMS
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.cluster import Cluster
 from deltamq.api.kafka.calls.committed import OffsetFetches
 from deltamq.api.kafka.calls.configs import Configs
@@ -23,57 +25,61 @@ from deltamq.api.kafka.calls.removal import Removal
 from deltamq.api.kafka.calls.replicas import Replicas
 from deltamq.api.kafka.calls.topics import TopicCalls
 from deltamq.api.kafka.calls.users import Users
-from deltamq.api.kafka.messages import (
-    AlterClientQuotasRequest,
+from deltamq.api.kafka.messages.apis import Frame, offered, unknown_version
+from deltamq.api.kafka.messages.cluster_messages import (
     AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteGroupsRequest,
-    DeleteRecordsRequest,
     DeleteTopicsRequest,
-    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
-    DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
-    DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    Frame,
-    HeartbeatRequest,
     IncrementalAlterConfigsRequest,
-    InitProducerIdRequest,
+    ListConfigResourcesRequest,
+    MetadataRequest,
+)
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.group_messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
-    ListConfigResourcesRequest,
     ListGroupsRequest,
-    ListOffsetsRequest,
-    ListPartitionReassignmentsRequest,
-    Message,
-    MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from deltamq.api.kafka.messages.log_messages import (
+    DeleteRecordsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-    SyncGroupRequest,
-    offered,
-    unknown_version,
 )
-from deltamq.api.kafka.settings import shown_of_node
-from deltamq.api.sending import PartitionAppender, QueueAppender
-from deltamq.api.service import Service
-from deltamq.api.wire import Ticket
-
-__all__ = ["Door"]
+from deltamq.api.kafka.messages.replica_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from deltamq.api.kafka.messages.user_messages import (
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
+)
+from deltamq.api.kafka.settings.nodes import shown_of_node
+from deltamq.api.sending.partition_appender import PartitionAppender
+from deltamq.api.sending.queue_appender import QueueAppender
+from deltamq.api.service.service import Service
+from deltamq.api.wire.request import Ticket
 
 
 class Door:

@@ -14,32 +14,33 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from deltamq.api.host import GONE, HostedTopic, Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.places import Places, check_epoch
 from deltamq.api.kafka.calls.read_ahead import Chunk, Place, ReadAhead
-from deltamq.api.kafka.messages import (
-    ErrorCode,
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.messages.log_messages import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    error_code_of,
 )
-from deltamq.api.kafka.records import Compression, encode_records
+from deltamq.api.kafka.records.compression import Compression
+from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
-from deltamq.api.kafka.settings import compression_of
-from deltamq.api.log import Gauge, Metrics, Partition, Partitions
-from deltamq.api.reading import FetchQuery, PartitionReader, QueueReader
-from deltamq.api.sending import INLINE_BYTES
-from deltamq.api.wire import Ticket
+from deltamq.api.kafka.settings.topics import compression_of
+from deltamq.api.log.metrics import Gauge, Metrics
+from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader
+from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.sending.request_appender import INLINE_BYTES
+from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, WAIT_MS_MAX
-from deltamq.mq.static import LogicalQueue, place_of
-from deltamq.tables.log import Fetched, FetchStatus
-
-__all__ = ["Fetching"]
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.reading import place_of
+from deltamq.tables.log.fetch import Fetched, FetchStatus
 
 #: Errors after which consumers should try again, but with these numbers would not.
 _TRY_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from deltamq.api.audit import Audit
-from deltamq.api.host import Groups, Hosting
-from deltamq.api.kafka.access import Asker, operations
+from deltamq.api.audit.audit import Audit
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.access.operations import operations
 from deltamq.api.kafka.calls.acts import recorded
 from deltamq.api.kafka.calls.members import Members
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of
+from deltamq.api.kafka.messages.group_messages import (
     DeletedGroup,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -18,19 +21,14 @@ from deltamq.api.kafka.messages import (
     DescribedMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    ErrorCode,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
-    error_code_of,
-    group_code_of,
 )
 from deltamq.mq.errors import DeltaMQError, Unavailable
-from deltamq.mq.members import ClassicGroup, Phase
-from deltamq.mq.meta import META_ROLE
+from deltamq.mq.members.classic_group import ClassicGroup, Phase
+from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.names import check_group
-
-__all__ = ["GroupLists"]
 
 #: What groups without members are shown as.
 _CONSUMER: Final = "consumer"

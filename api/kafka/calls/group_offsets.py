@@ -16,32 +16,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from deltamq.api.audit import Audit
-from deltamq.api.host import Call, Groups, HostedTopic, Owners
-from deltamq.api.kafka.access import Asker
+from deltamq.api.audit.audit import Audit
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.acts import recorded
 from deltamq.api.kafka.calls.committed import BY_ID, OffsetFetches
 from deltamq.api.kafka.calls.members import Members
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.errors import ErrorCode, group_code_of
+from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
     CommittedOffset,
     CommittedTopic,
     CommitTopic,
-    ErrorCode,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    group_code_of,
 )
-from deltamq.api.progress import GroupCommits, QueueProgress
+from deltamq.api.progress.group_commits import GroupCommits
+from deltamq.api.progress.queue_progress import QueueProgress
 from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
-from deltamq.mq.meta import NO_OFFSET, Group
+from deltamq.mq.meta.group import NO_OFFSET, Group
 from deltamq.mq.names import broker_of, check_group
-from deltamq.mq.queue import LaneKey, check_metadata, is_storable_metadata
-
-__all__ = ["OffsetChanges"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import check_metadata, is_storable_metadata
 
 #: Most partitions of groups of which it is remembered that an offset beyond the end was committed.
 _BEYOND_MAX: Final = 10_000

@@ -11,15 +11,16 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
-from deltamq.api.host import Groups, Hosting
-from deltamq.api.kafka.access import Asker
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.places import address_of
-from deltamq.api.kafka.messages import (
-    ErrorCode,
+from deltamq.api.kafka.messages.apis import Frame
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of, group_code_of
+from deltamq.api.kafka.messages.group_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
-    Frame,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinedMember,
@@ -31,16 +32,13 @@ from deltamq.api.kafka.messages import (
     LeftMember,
     SyncGroupRequest,
     SyncGroupResponse,
-    error_code_of,
-    group_code_of,
-    subscription_of,
 )
+from deltamq.api.kafka.messages.subscription import subscription_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, Unavailable
-from deltamq.mq.members import ClassicGroup, Joined, Joining, MemberError, Phase
-from deltamq.mq.meta import META_ROLE, Group
+from deltamq.mq.members.classic_group import ClassicGroup, Joined, Joining, MemberError, Phase
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.meta.group import Group
 from deltamq.mq.names import check_group
-
-__all__ = ["Members"]
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1

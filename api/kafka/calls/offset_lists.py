@@ -10,11 +10,11 @@ from collections import Counter
 from functools import partial
 from typing import Final, NamedTuple
 
-from deltamq.api.host import GONE, HostedTopic, Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.places import EPOCH, Places, check_epoch
-from deltamq.api.kafka.messages import (
-    ErrorCode,
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.messages.log_messages import (
     ListedOffset,
     ListedTopic,
     ListOffsetsPartition,
@@ -25,15 +25,12 @@ from deltamq.api.kafka.messages import (
     OffsetOfEpoch,
     OffsetsOfEpochs,
     WantedEpoch,
-    error_code_of,
 )
-from deltamq.api.log import Partitions
-from deltamq.api.progress import QueueProgress
+from deltamq.api.log.partition import Partitions
+from deltamq.api.progress.queue_progress import QueueProgress
 from deltamq.mq.errors import DeltaMQError, Unprocessable
-from deltamq.mq.static import LogicalQueue
-from deltamq.tables.log import Born
-
-__all__ = ["OffsetLists"]
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.tables.log.reader import Born
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2

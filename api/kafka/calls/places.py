@@ -8,14 +8,14 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from deltamq.api.host import HostedMeta, HostedTopic, Hosting, Topics
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.hosting import Hosting
 from deltamq.api.kafka.topic_ids import TopicIds
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
-from deltamq.mq.meta import Topic
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, check_client_topic
-from deltamq.mq.static import LogicalQueue, queue_name
-
-__all__ = ["EPOCH", "Node", "Places", "address_of", "check_epoch", "existing"]
+from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
 
 #: The leader epoch of every partition: its log is never cut, whichever process serves it. Clients say -1 for none.
 EPOCH: Final = 0

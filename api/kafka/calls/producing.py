@@ -20,38 +20,41 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from deltamq.api.host import GONE, HostedTopic, Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
-    ErrorCode,
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.messages.log_messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
-    Message,
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProduceTopic,
-    error_code_of,
 )
-from deltamq.api.kafka.records import BatchHeader, batches_of, decode_batches, expanded_batch
+from deltamq.api.kafka.records.batch import BatchHeader, batches_of
+from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.api.kafka.rows import native_decoder, rows_of
-from deltamq.api.log import Metrics, Partitions, RecordRows
-from deltamq.api.sending import INLINE_BYTES, InLine, InQueue, PartitionAppender, QueueAppender
-from deltamq.api.wire import Ticket
+from deltamq.api.log.metrics import Metrics
+from deltamq.api.log.partition import Partitions
+from deltamq.api.log.parts import RecordRows
+from deltamq.api.sending.line import InLine
+from deltamq.api.sending.partition_appender import PartitionAppender
+from deltamq.api.sending.queue_appender import InQueue, QueueAppender
+from deltamq.api.sending.request_appender import INLINE_BYTES
+from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
 from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
-from deltamq.mq.meta import is_compacted
+from deltamq.mq.meta.topic_settings import is_compacted
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
 from deltamq.mq.sequences import Sequence as ProducerSequence
-from deltamq.tables.delta import ProducerStamp
+from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.key_column import kafka_hashes_of_keys
 from deltamq.tables.settings import Flush
-
-__all__ = ["Producing", "Reply"]
 
 _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = "kafka-"

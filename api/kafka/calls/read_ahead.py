@@ -19,13 +19,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from deltamq.api.wire import Admission, Ticket
+from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.errors import DeltaMQError, Overloaded
 from deltamq.mq.limits import MIB
-from deltamq.mq.static import LogicalQueue
-from deltamq.tables.log import FetchStatus
-
-__all__ = ["Chunk", "Place", "Read", "ReadAhead"]
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.tables.log.fetch import FetchStatus
 
 log = logging.getLogger("deltamq.api")
 

@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from deltamq.api.audit import Audit
-from deltamq.api.host import GONE, HostedTopic, Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.audit.audit import Audit
+from deltamq.api.host.hosted_topic import GONE, HostedTopic, Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.acts import recorded
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.messages.log_messages import (
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
-    ErrorCode,
-    error_code_of,
 )
-from deltamq.api.log import Partitions
-from deltamq.api.progress import QueueProgress
+from deltamq.api.log.partition import Partitions
+from deltamq.api.progress.queue_progress import QueueProgress
 from deltamq.mq.errors import DeltaMQError, NotFound
-from deltamq.mq.queue import Bounds
-from deltamq.mq.static import LogicalQueue, commit_steps
-from deltamq.tables.log import delete_before
-
-__all__ = ["Removal"]
+from deltamq.mq.queue.progress import Bounds
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.progress import commit_steps
+from deltamq.tables.log.rewrite import delete_before
 
 #: Stands for the end of a partition.
 _END = -1

@@ -6,10 +6,12 @@ is its only replica. What asks for that is answered as done, and what cannot be 
 
 from __future__ import annotations
 
-from deltamq.api.host import HostedTopic
-from deltamq.api.kafka.access import Asker
+from deltamq.api.host.hosted_topic import HostedTopic
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.messages.replica_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirsRequest,
@@ -18,20 +20,15 @@ from deltamq.api.kafka.messages import (
     ElectedTopic,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    ErrorCode,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    Message,
     MovedLog,
     MovedLogs,
     ReassignedPartition,
     ReassignedTopic,
     ReassigningPartition,
-    error_code_of,
 )
 from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
-
-__all__ = ["Replicas"]
 
 #: What is said of a partition without a leader, by the type of election: of the preferred one, or of any.
 _NO_LEADER = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)

@@ -7,15 +7,14 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from deltamq.api.audit import Audit
-from deltamq.api.auth import permit_put
-from deltamq.api.host import Topics
-from deltamq.api.kafka.access import Asker
+from deltamq.api.audit.audit import Audit
+from deltamq.api.auth.caller import permit_put
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.kafka.access.needs import Asker
 from deltamq.api.kafka.calls.acts import recorded
 from deltamq.api.kafka.calls.configs import created_configs, settings_of
 from deltamq.api.kafka.calls.places import Places
-from deltamq.api.kafka.messages import (
-    NO_TOPIC_ID,
+from deltamq.api.kafka.messages.cluster_messages import (
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -27,17 +26,15 @@ from deltamq.api.kafka.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeletingTopic,
-    ErrorCode,
-    Message,
     NewPartitions,
-    error_code_of,
 )
+from deltamq.api.kafka.messages.codec import NO_TOPIC_ID, Message
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.topic_ids import topic_id_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from deltamq.mq.meta import TopicRequest, check_may_grow
+from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.topics import check_may_grow
 from deltamq.mq.names import check_client_topic
-
-__all__ = ["TopicCalls"]
 
 M = TypeVar("M", bound=Message)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from deltamq.api.host import HostedMeta
-from deltamq.api.kafka.access import Asker
-from deltamq.api.kafka.messages import (
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
+from deltamq.api.kafka.messages.user_messages import (
     SCRAM_MECHANISMS,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -24,13 +25,9 @@ from deltamq.api.kafka.messages import (
     DescribedUser,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
-    ErrorCode,
     UserCredential,
-    error_code_of,
 )
 from deltamq.mq.errors import Conflict, DeltaMQError
-
-__all__ = ["Users"]
 
 _KEYS = "keys are made, and revoked, by the service: `deltamq auth key`"
 _QUOTAS = "quotas are those of principals: `deltamq auth quota`"

@@ -65,8 +65,6 @@ from deltamq.api.kafka.messages.user_messages import (
     DescribeUserScramCredentialsRequest,
 )
 
-__all__ = ["APIS", "API_VERSIONS", "Api", "Frame", "answer_frame", "offered", "read_frame", "unknown_version"]
-
 _HEAD: Final = struct.Struct(">hhi")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")

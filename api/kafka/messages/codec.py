@@ -22,27 +22,6 @@ import msgspec
 
 from deltamq.mq.errors import Refused
 
-__all__ = [
-    "NO_TOPIC_ID",
-    "At",
-    "Bool",
-    "Bytes",
-    "Float64",
-    "Int8",
-    "Int16",
-    "Int32",
-    "Int64",
-    "Message",
-    "NullableBytes",
-    "NullableString",
-    "Reader",
-    "String",
-    "Uuid",
-    "malformed",
-    "read_message",
-    "write_message",
-]
-
 #: Most elements of all arrays of one frame, and tagged fields: each takes Python's time, or is an object of it.
 ELEMENTS_MAX: Final = 100_000
 #: What stands in place of a topic's id where there is none.

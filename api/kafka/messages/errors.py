@@ -18,8 +18,6 @@ from deltamq.mq.errors import (
     Unavailable,
 )
 
-__all__ = ["ErrorCode", "error_code_of", "group_code_of", "offset_code_of"]
-
 
 class ErrorCode(enum.IntEnum):
     """The errors that the door answers with."""

@@ -21,48 +21,6 @@ from deltamq.api.kafka.messages.codec import (
     Uuid,
 )
 
-__all__ = [
-    "CommitPartition",
-    "CommitTopic",
-    "CommittedOffset",
-    "CommittedTopic",
-    "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
-    "DeletedGroup",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "DescribedGroup",
-    "DescribedMember",
-    "FetchedGroup",
-    "FetchedOffset",
-    "FetchedOffsets",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "FoundCoordinator",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "JoinGroupRequest",
-    "JoinGroupResponse",
-    "JoinedMember",
-    "LeaveGroupRequest",
-    "LeaveGroupResponse",
-    "LeavingMember",
-    "LeftMember",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListedGroup",
-    "OffsetCommitRequest",
-    "OffsetCommitResponse",
-    "OffsetDeleteRequest",
-    "OffsetDeleteResponse",
-    "OffsetFetchGroup",
-    "OffsetFetchRequest",
-    "OffsetFetchResponse",
-    "OffsetFetchTopic",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-]
-
 
 class FindCoordinatorRequest(Message):
     key: Annotated[String, At(0, 3)] = ""

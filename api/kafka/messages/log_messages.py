@@ -21,43 +21,6 @@ from deltamq.api.kafka.messages.codec import (
     Uuid,
 )
 
-__all__ = [
-    "AbortedTransaction",
-    "DeleteRecordsPartition",
-    "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
-    "DeleteRecordsResult",
-    "DeleteRecordsTopic",
-    "DeletedRecords",
-    "FetchPartition",
-    "FetchRequest",
-    "FetchResponse",
-    "FetchTopic",
-    "FetchedPartition",
-    "FetchedTopic",
-    "ForgottenTopic",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "ListOffsetsPartition",
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "ListOffsetsTopic",
-    "ListedOffset",
-    "ListedTopic",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "OffsetOfEpoch",
-    "OffsetsOfEpochs",
-    "ProducePartition",
-    "ProduceRequest",
-    "ProduceResponse",
-    "ProduceTopic",
-    "ProducedPartition",
-    "ProducedTopic",
-    "RecordError",
-    "WantedEpoch",
-]
-
 
 class ProducePartition(Message):
     index: Int32

@@ -6,27 +6,6 @@ from typing import Annotated
 
 from deltamq.api.kafka.messages.codec import At, Bool, Int8, Int16, Int32, Message, NullableString, String
 
-__all__ = [
-    "AlterPartitionReassignmentsRequest",
-    "AlterPartitionReassignmentsResponse",
-    "AlterReplicaLogDirsRequest",
-    "AlterReplicaLogDirsResponse",
-    "ElectLeadersRequest",
-    "ElectLeadersResponse",
-    "ElectedPartition",
-    "ElectedTopic",
-    "ListPartitionReassignmentsRequest",
-    "ListPartitionReassignmentsResponse",
-    "MovedLog",
-    "MovedLogs",
-    "MovingLogDir",
-    "NamedPartitions",
-    "ReassignedPartition",
-    "ReassignedTopic",
-    "ReassigningPartition",
-    "ReassigningTopic",
-]
-
 
 class NamedPartitions(Message):
     """A topic and the numbers of partitions."""

@@ -8,13 +8,6 @@ from msgspec import field
 
 from deltamq.api.kafka.messages.codec import At, Bytes, Int16, Int64, Message, NullableString, String
 
-__all__ = [
-    "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-]
-
 
 class SaslHandshakeRequest(Message):
     mechanism: String

@@ -11,8 +11,6 @@ from typing import Final
 from deltamq.api.kafka.messages.codec import Reader
 from deltamq.mq.errors import Refused
 
-__all__ = ["subscription_of"]
-
 _SHORT: Final = struct.Struct(">h")
 
 

@@ -16,23 +16,6 @@ from deltamq.api.kafka.messages.codec import (
     String,
 )
 
-__all__ = [
-    "SCRAM_MECHANISMS",
-    "AlterClientQuotasRequest",
-    "AlterClientQuotasResponse",
-    "AlterUserScramCredentialsRequest",
-    "AlterUserScramCredentialsResponse",
-    "AlteredQuota",
-    "AlteredUser",
-    "DescribeClientQuotasRequest",
-    "DescribeClientQuotasResponse",
-    "DescribeUserScramCredentialsRequest",
-    "DescribeUserScramCredentialsResponse",
-    "DescribedUser",
-    "QuotaEntity",
-    "UserCredential",
-]
-
 #: Kafka's numbers for the mechanisms.
 SCRAM_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 

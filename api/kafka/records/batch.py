@@ -18,8 +18,6 @@ from deltamq.api.kafka.records.compression import Compression
 from deltamq.api.kafka.records.varints import corrupt
 from deltamq.mq.errors import Unprocessable
 
-__all__ = ["HEADER_BYTES", "NO_PRODUCER", "RECORD_BYTES_MIN", "BatchHeader", "batches_of", "pack_header"]
-
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = _HEADER.size
 #: Bytes before the length, and the length itself.

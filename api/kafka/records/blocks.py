@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from deltamq.api.kafka.records.varints import Int64s, varint_sizes, zigzag
 
-__all__ = ["blocks_of"]
-
 #: Fewest records of a block on average, below which it is not worth its dozen calls.
 _BLOCK_MIN: Final = 32
 

@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from deltamq.api.kafka.records.varints import Int64s
 
-__all__ = ["Records", "binary", "pieces"]
-
 
 @dataclass(frozen=True, slots=True)
 class Records:

@@ -15,8 +15,6 @@ import pyarrow as pa
 from deltamq.api.kafka.records.varints import corrupt
 from deltamq.mq.errors import TooLarge
 
-__all__ = ["Compression", "compressed", "expanded"]
-
 _XERIAL: Final = b"\x82SNAPPY\x00"
 #: The magic and two version numbers of four bytes.
 _XERIAL_HEADER_BYTES: Final = 16

@@ -30,8 +30,6 @@ from deltamq.api.kafka.records.varints import Int64s, corrupt, read_varints
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.limits import HEADERS_MAX
 
-__all__ = ["decode_batches", "decode_in_columns", "expanded_batch"]
-
 #: Records from which on the compiled decoder is faster than reading them one by one.
 _NATIVE_MIN: Final = 5
 #: Records of one length from which on numpy finds them faster than a loop, and the most that one step looks at.

@@ -21,8 +21,6 @@ from deltamq.api.kafka.records.few import FEW_RECORDS, encode_few
 from deltamq.api.kafka.records.native import NativeEncoder
 from deltamq.api.kafka.records.varints import Int64s, varint_sizes, write_varints
 
-__all__ = ["encode_records"]
-
 _NO_HEADERS: Final = b"\x00"
 
 

@@ -17,8 +17,6 @@ from deltamq.api.kafka.records.batch import BatchHeader
 from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.records.varints import VARINT_BYTES_MAX, corrupt
 
-__all__ = ["FEW_RECORDS", "decode_few"]
-
 #: Most records that are read one by one.
 FEW_RECORDS: Final = 10
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from deltamq.api.kafka.records.batch import BatchHeader
 from deltamq.api.kafka.records.columns import Records
 
-__all__ = ["DECODER_SOURCE", "ENCODER_SOURCE", "NativeDecoder", "NativeEncoder"]
-
 DECODER_SOURCE: Final = Path(__file__).with_name("decode.c")
 ENCODER_SOURCE: Final = Path(__file__).with_name("encode.c")
 #: Bytes from which on a function gives the interpreter's lock away: with fewer, getting it back would take longer.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["CORRUPT", "Int64s", "corrupt", "read_varints", "varint_sizes", "write_varints", "zigzag"]
-
 Int64s: TypeAlias = NDArray[np.int64]
 
 #: The code of the error for bytes that are no record batch.

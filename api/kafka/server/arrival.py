@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from deltamq.api.auth import Meter, Quotas
-from deltamq.api.kafka.access import Session
-from deltamq.api.wire import Admission, Ticket
+from deltamq.api.auth.quotas import Meter, Quotas
+from deltamq.api.kafka.access.session import Session
+from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Overloaded, TooLarge, Unauthenticated
 from deltamq.mq.limits import ADMIN_BYTES_MAX
-
-__all__ = ["FETCH", "LENGTH_BYTES", "PRODUCE", "START_BYTES", "Arrival", "Room"]
 
 LENGTH_BYTES: Final = 4
 #: A frame's length and its call.

@@ -25,18 +25,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol, TypeAlias, cast
 
-from deltamq.api.auth import Meter
-from deltamq.api.kafka.access import Asker, Session
-from deltamq.api.kafka.calls import Door
-from deltamq.api.kafka.messages import Frame, Message, Parts, ProduceRequest, answer_frame, read_frame
+from deltamq.api.auth.quotas import Meter
+from deltamq.api.kafka.access.needs import Asker
+from deltamq.api.kafka.access.session import Session
+from deltamq.api.kafka.calls.door import Door
+from deltamq.api.kafka.messages.apis import Frame, answer_frame, read_frame
+from deltamq.api.kafka.messages.codec import Message, Parts
+from deltamq.api.kafka.messages.log_messages import ProduceRequest
 from deltamq.api.kafka.server.arrival import FETCH, LENGTH_BYTES, PRODUCE, START_BYTES, Arrival, Room
 from deltamq.api.kafka.server.inbox import Inbox
-from deltamq.api.wire import Ticket
+from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import DeltaMQError, Forbidden, Refused, Unauthenticated
 from deltamq.mq.limits import ADMIN_BYTES_MAX
 from deltamq.tables.config_sections import ServiceSettings
-
-__all__ = ["Connection", "Connections"]
 
 log = logging.getLogger("deltamq.api")
 

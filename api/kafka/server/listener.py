@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from deltamq.api.sockets import listening
 from deltamq.tables.config_sections import ServiceSettings
 
-__all__ = ["KafkaListener", "bind_kafka"]
-
 
 @dataclass(frozen=True, slots=True)
 class KafkaListener:

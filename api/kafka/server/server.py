@@ -9,18 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from deltamq.api.kafka.access import Session
-from deltamq.api.kafka.calls import Door
+from deltamq.api.kafka.access.session import Session
+from deltamq.api.kafka.calls.door import Door
 from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from deltamq.api.kafka.server.listener import KafkaListener
-from deltamq.api.service import Service
-from deltamq.api.tls import TlsServer, server_context
-from deltamq.api.wire import Admission
+from deltamq.api.service.service import Service
+from deltamq.api.tls.contexts import server_context
+from deltamq.api.tls.handshakes import TlsServer
+from deltamq.api.wire.request import Admission
 from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.mq.limits import MIB
-
-__all__ = ["KafkaServer"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -11,8 +11,6 @@ from deltamq.api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, clash
 from deltamq.api.kafka.settings.values import Kind
 from deltamq.mq.partitioners import Partitioner
 
-__all__ = ["Change", "Changes", "Operation", "changes_of"]
-
 _SHOWN_CHARS: Final = 100
 
 

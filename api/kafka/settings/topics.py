@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from deltamq.api.kafka.records import Compression
+from deltamq.api.kafka.records.compression import Compression
 from deltamq.api.kafka.settings.values import (
     INT_MAX,
     LONG_MAX,
@@ -27,9 +27,7 @@ from deltamq.api.kafka.settings.values import (
     whole,
 )
 from deltamq.mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
-from deltamq.mq.meta import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
-
-__all__ = ["PARTITIONER", "TOPIC_SETTINGS", "clash", "compression_of", "shown_of_topic"]
+from deltamq.mq.meta.topic_settings import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
 
 PARTITIONER: Final = "deltamq.partitioner"
 _KEPT: Final = "Kept and shown. Nothing here depends on it."

@@ -8,22 +8,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = [
-    "INT_MAX",
-    "LONG_MAX",
-    "Kind",
-    "Read",
-    "Setting",
-    "Shown",
-    "Source",
-    "decimal",
-    "either",
-    "one_of",
-    "some_of",
-    "throttled",
-    "whole",
-]
-
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")

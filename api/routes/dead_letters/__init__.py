@@ -4,7 +4,3 @@ calls --> chosen: which are asked for, page by page --> `api.sending`: their log
 """
 
 from __future__ import annotations
-
-from deltamq.api.routes.dead_letters.calls import router
-
-__all__ = ["router"]

@@ -24,19 +24,19 @@ from deltamq.api.routes.dead_letters.chosen import (
     skip,
 )
 from deltamq.api.routes.groups import GroupName
-from deltamq.api.sending import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted, Replayer
-from deltamq.api.service import Asking, Running
-from deltamq.api.wire import JsonBody, dead_letters, problems, shown_origins
+from deltamq.api.sending.letters import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted
+from deltamq.api.sending.replay import Replayer
+from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.dead_letter_json import dead_letters
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.api.wire.shown_rows import shown_origins
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
-from deltamq.mq.queue import Deleted, LetterState
+from deltamq.mq.queue.dead_mark import Deleted, LetterState
 from deltamq.mq.queue_limits import REASON_LENGTH_MAX
-from deltamq.mq.wire import DeadLetters, DeleteLettersRequest, ReplayRequest
-from deltamq.tables.queue import LETTER_STATES
-
-__all__ = [
-    "router",
-]
+from deltamq.mq.wire.dead_letters import DeadLetters, DeleteLettersRequest, ReplayRequest
+from deltamq.tables.queue.dead_marks import LETTER_STATES
 
 log = logging.getLogger("deltamq.api")
 

@@ -10,16 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deltamq.api.sending import KEPT_STATES, LetterFailures, Letters, LettersWanted, some_letters
-from deltamq.api.wire import parse_time
+from deltamq.api.sending.letters import KEPT_STATES, LetterFailures, Letters, LettersWanted, some_letters
+from deltamq.api.wire.times import parse_time
 from deltamq.mq.errors import Corrupt, Forbidden, NotFound, Refused
 from deltamq.mq.limits import MIB, OFFSET_MAX
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import LetterState
-from deltamq.mq.wire import LetterFilter
-from deltamq.tables.queue import LETTER_STATES
-
-__all__ = ["Chosen", "Page", "begin_at", "chosen_by", "cursor_to", "letters_wanted", "named", "page_of", "skip"]
+from deltamq.mq.queue.dead_mark import LetterState
+from deltamq.mq.wire.dead_letters import LetterFilter
+from deltamq.tables.queue.dead_marks import LETTER_STATES
 
 Int64s = NDArray[np.int64]
 

@@ -4,7 +4,3 @@ calls --> offsets: here, or in all clusters of a global topic --> views of lanes
 """
 
 from __future__ import annotations
-
-from deltamq.api.routes.group_offsets.calls import router
-
-__all__ = ["router"]

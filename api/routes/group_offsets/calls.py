@@ -7,18 +7,17 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
-from deltamq.api.host import Call
+from deltamq.api.host.peers import Call
 from deltamq.api.routes.group_offsets.commits import OffsetCommits, check_texts
 from deltamq.api.routes.group_offsets.offsets import TopicOffsets
 from deltamq.api.routes.group_offsets.resets import OffsetResets
 from deltamq.api.routes.groups import ReaderName
 from deltamq.api.routes.lane_views import LaneView, LaneViews
 from deltamq.api.routes.topics import TopicName
-from deltamq.api.service import Running
-from deltamq.api.wire import JsonBody, problems
-from deltamq.mq.wire import CommitRequest, ResetRequest
-
-__all__ = ["router"]
+from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.openapi_parts import problems
+from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 

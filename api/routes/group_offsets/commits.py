@@ -7,21 +7,28 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from deltamq.api.host import Call, Groups, HostedMeta, Hosting, Owners, Peer, Topics, is_forwarded, together
-from deltamq.api.order import Locks
-from deltamq.api.progress import LaneCommits, QueueProgress, check_offset, is_begin
-from deltamq.api.queue import Lanes, begin
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import Topics
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Owners, together
+from deltamq.api.host.peers import Call, Peer, is_forwarded
+from deltamq.api.order.pull_locks import Locks
+from deltamq.api.progress.lane_commits import LaneCommits, is_begin
+from deltamq.api.progress.queue_progress import QueueProgress, check_offset
+from deltamq.api.queue.group_start import begin
+from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
 from deltamq.api.routes.order_request import check_named
-from deltamq.api.statistics import GroupStatistics
+from deltamq.api.statistics.group_statistics import GroupStatistics
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta import Group, Topic
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Committed, LaneKey, check_epoch, check_metadata
-from deltamq.mq.static import LogicalQueue
-from deltamq.mq.wire import CommitRequest
-
-__all__ = ["OffsetCommits", "check_texts"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Committed, check_epoch, check_metadata
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.wire.offsets import CommitRequest
 
 #: A lane or a logical queue.
 K = TypeVar("K")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from deltamq.api.host import Topics
+from deltamq.api.host.hosted_topic import Topics
 from deltamq.mq.errors import Conflict, NotFound
-from deltamq.mq.meta import Group, Topic, lanes_of
-from deltamq.mq.queue import Bounds, LaneKey
-from deltamq.mq.static import LogicalQueue
-
-__all__ = ["EMPTY", "check_not_broadcast", "named"]
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Bounds
+from deltamq.mq.static.logical_queue import LogicalQueue
 
 #: The bounds of a partition that does not exist yet.
 EMPTY: Final = Bounds(0, 0)

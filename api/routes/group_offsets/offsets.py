@@ -5,26 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from deltamq.api.host import (
-    Call,
-    GlobalCopies,
-    Groups,
-    HostedTopic,
-    Owners,
-    Topics,
-    from_cluster,
-    is_forwarded,
-    refuse_global,
-)
-from deltamq.api.progress import GlobalGroup, GlobalTimes, Here, is_for_all
+from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.global_copies import GlobalCopies
+from deltamq.api.host.global_topics import refuse_global
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.progress.global_group import GlobalGroup, Here, is_for_all
+from deltamq.api.progress.global_times import GlobalTimes
 from deltamq.api.routes.group_offsets.commits import OffsetCommits
 from deltamq.api.routes.group_offsets.named import check_not_broadcast
 from deltamq.api.routes.group_offsets.resets import OffsetResets
 from deltamq.api.routes.lane_views import LaneViews, Others, ask_others
 from deltamq.mq.names import broker_of
-from deltamq.mq.wire import CommitRequest, ResetRequest
-
-__all__ = ["TopicOffsets"]
+from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
 
 
 class TopicOffsets:

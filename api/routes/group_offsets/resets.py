@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deltamq.api.host import Call, Groups, HostedMeta, HostedTopic, Owners, Topics
-from deltamq.api.progress import QueueProgress, check_offset
-from deltamq.api.queue import Lanes, bounds_at
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosted_topic import HostedTopic, Topics
+from deltamq.api.host.owners import Owners
+from deltamq.api.host.peers import Call
+from deltamq.api.progress.queue_progress import QueueProgress, check_offset
+from deltamq.api.queue.group_start import bounds_at
+from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
-from deltamq.mq.meta import Topic, lanes_of
+from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue import Bounds, LaneKey, Start, reset_position
-from deltamq.mq.static import LogicalQueue
-from deltamq.mq.wire import ResetRequest
-
-__all__ = ["OffsetResets"]
+from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.queue.progress import Bounds, Start, reset_position
+from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.wire.offsets import ResetRequest
 
 
 class OffsetResets:

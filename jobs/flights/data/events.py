@@ -33,19 +33,6 @@ from numpy.typing import NDArray
 from deltamq.jobs.flights.data.instants import Times, at, clock_minutes, first_reading, to_utc
 from deltamq.jobs.flights.failure import JobFailed
 
-__all__ = [
-    "ARRIVAL",
-    "BODY_FIELDS",
-    "CANCELLATION",
-    "DEPARTURE",
-    "KINDS",
-    "arrival_times",
-    "departure_times",
-    "events_of",
-    "scheduled_arrivals",
-    "scheduled_departures",
-]
-
 ARRIVAL: Final = "arrival"
 DEPARTURE: Final = "departure"
 CANCELLATION: Final = "cancellation"

@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["Times", "at", "clock_minutes", "first_reading", "to_utc", "to_wall"]
-
 #: datetime64[s]; NaT where unknown.
 Times: TypeAlias = NDArray[np.datetime64]
 

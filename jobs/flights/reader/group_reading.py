@@ -18,22 +18,24 @@ from typing import TYPE_CHECKING, Final
 from deltamq.jobs.flights.group_account import GroupAccount
 from deltamq.jobs.flights.group_left import GroupsLeft
 from deltamq.jobs.flights.reader.statements import statements
-from deltamq.jobs.merge import STATE_TABLES
-from deltamq.jobs.sql import read_topic, register_views
-from deltamq.jobs.tasks import storage
-from deltamq.mq.queue import RetryTopic
+from deltamq.jobs.merge.state_tables import STATE_TABLES
+from deltamq.jobs.sql.reader import read_topic
+from deltamq.jobs.sql.views import register_views
+from deltamq.jobs.tasks.warehouse_files import storage
+from deltamq.mq.queue.retry_topic import RetryTopic
 from deltamq.tables.config import load
-from deltamq.tables.delta import load as load_snapshot
-from deltamq.tables.log import refs
+from deltamq.tables.delta.snapshot import load as load_snapshot
+from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import Space
-from deltamq.tables.queue import REVIVE_LOG, merged_to
-from deltamq.tables.state import POP_CHECKPOINTS, state_transactions
-from deltamq.tables.store import Store
+from deltamq.tables.queue.merge_plan import merged_to
+from deltamq.tables.queue.refs import REVIVE_LOG
+from deltamq.tables.state.schema import POP_CHECKPOINTS
+from deltamq.tables.state.table import state_transactions
+from deltamq.tables.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-__all__ = ["GroupReader", "queries"]
 
 QUERIES: Final = Path(__file__).with_name("groups.sql")
 

@@ -31,7 +31,8 @@ import pyarrow as pa
 from deltamq.jobs.flights.account import Account, PartitionCount
 from deltamq.jobs.flights.data.events import BODY_FIELDS, DEPARTURE
 from deltamq.jobs.flights.reader.statements import statements
-from deltamq.tables.log import Batch, Warehouse
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from deltamq.jobs.flights.reader.streaming import FlightStreams
     from deltamq.jobs.flights.stream_account import StreamAccount
 
-__all__ = ["Ask", "Following", "Look", "Ready", "account", "look", "main", "queries"]
 
 QUERIES: Final = Path(__file__).with_name("queries.sql")
 SHOWN: Final = 3
@@ -104,7 +104,7 @@ def look(spark: SparkSession, topic: str, **options: str) -> Look:
 
 def account(spark: SparkSession, topic: str, **options: str) -> Account:
     """Return Spark's account of the topic; the bodies are read once, and their checksums cached meanwhile."""
-    from deltamq.jobs.sql import read_topic
+    from deltamq.jobs.sql.reader import read_topic
 
     views = _Views(spark, read_topic(spark, topic, **options))
     with views.kept("fingerprints"):
@@ -162,7 +162,7 @@ def main(warehouse: str, scratch: str) -> None:
     signal.signal(signal.SIGTERM, _leave)
     from py4j.protocol import Py4JError
 
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     settings: dict[str, Any] = {"spark.local.dir": scratch}
     spark = spark_session("deltamq-flights", warehouse=warehouse, **settings)

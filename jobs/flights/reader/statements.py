@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
-__all__ = ["statements"]
-
 
 def statements(file: Path, **values: object) -> dict[str, str]:
     """Return the statements of a file by name; `values` replace their placeholders `${...}`."""

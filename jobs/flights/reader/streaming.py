@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["FlightStreams"]
 
 QUERIES: Final = Path(__file__).with_name("stream.sql")
 #: The interval of batches; shorter ones would take cores from the replay.

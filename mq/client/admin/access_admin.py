@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from deltamq.mq.client.http import Calls, path_of, read_answer
+from deltamq.mq.client.http.calls import Calls, read_answer
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.names import check_broker, check_topic
-
-__all__ = ["AccessAdmin", "AccessInfo", "time_text"]
 
 
 class AccessInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,20 +15,10 @@ from deltamq.mq.client.admin.auth_admin import AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
 from deltamq.mq.client.admin.static_admin import StaticAdmin
 from deltamq.mq.client.admin.topic_info import TopicInfo, topic_info
-from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.names import check_client_topic, check_topic
-
-__all__ = [
-    "Admin",
-    "BrokerInfo",
-    "ClusterInfo",
-    "FeatureInfo",
-    "HostInfo",
-    "MissingJob",
-    "StoppedPartition",
-    "UpgradeInfo",
-]
 
 _CREATED: Final = 201
 

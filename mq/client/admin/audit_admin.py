@@ -11,8 +11,6 @@ import msgspec
 from deltamq.mq.client.admin.access_admin import time_text
 from deltamq.mq.client.admin.paged_calls import Page, PagedCalls
 
-__all__ = ["ActInfo", "AuditAdmin", "RefusalInfo"]
-
 
 class ActInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An administrative act: who did what, from where, and what became of it.

@@ -9,10 +9,9 @@ import msgspec
 
 from deltamq.mq.client.admin.access_admin import time_text
 from deltamq.mq.client.admin.paged_calls import Page, PagedCalls
-from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import NotFound
-
-__all__ = ["AclInfo", "AuthAdmin", "KeyInfo", "NewKey", "PrincipalInfo", "QuotaInfo"]
 
 
 class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,22 +10,12 @@ import msgspec
 
 from deltamq.mq.client.admin.access_admin import time_text
 from deltamq.mq.client.admin.paged_calls import PagedCalls
-from deltamq.mq.client.http import path_of, read_answer
-from deltamq.mq.client.messages import MessageOrigin
+from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.names import check_group
-from deltamq.mq.queue import LetterState
-from deltamq.mq.wire import DeleteLettersRequest, ReplayRequest
-
-__all__ = [
-    "CountedLetters",
-    "DeadLetter",
-    "DeadLetterAdmin",
-    "DeadLetterCounts",
-    "DeadLetterPage",
-    "DeletedLetters",
-    "FailedReplay",
-    "Replayed",
-]
+from deltamq.mq.queue.dead_mark import LetterState
+from deltamq.mq.wire.dead_letters import DeleteLettersRequest, ReplayRequest
+from deltamq.mq.wire.stored import MessageOrigin
 
 #: Offsets of dead letters by their partition.
 LetterOffsets: TypeAlias = Mapping[str, Sequence[int]]

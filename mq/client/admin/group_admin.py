@@ -11,26 +11,13 @@ import msgspec
 
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetterAdmin
 from deltamq.mq.client.admin.paged_calls import Page
-from deltamq.mq.client.http import path_of, read_answer
+from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import NotFound, Unprocessable
-from deltamq.mq.meta import ConsumeStrategy, Ordering, Strategy
+from deltamq.mq.meta.allocation import Strategy
+from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
 from deltamq.mq.names import check_client_topic, check_group, check_reader, check_topic
-from deltamq.mq.wire import CommitRequest, ResetRequest
-
-__all__ = [
-    "ClientSubscription",
-    "GroupAdmin",
-    "GroupAllocation",
-    "GroupClient",
-    "GroupInfo",
-    "GroupMember",
-    "GroupPartition",
-    "GroupPlace",
-    "GroupStatistics",
-    "GroupTopic",
-    "ResetTarget",
-    "TopicStatistics",
-]
+from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
 
 _CREATED: Final = 201
 

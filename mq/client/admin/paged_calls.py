@@ -7,9 +7,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from deltamq.mq.client.http import Calls, path_of, read_answer
-
-__all__ = ["Page", "PagedCalls"]
+from deltamq.mq.client.http.calls import Calls, read_answer
+from deltamq.mq.client.http.endpoint import path_of
 
 #: Rows in one page.
 _PAGE_ROWS: Final = 1_000

@@ -8,19 +8,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from deltamq.mq.client.admin.topic_info import TopicInfo, topic_info
-from deltamq.mq.client.http import Answer, Calls, path_of, read_answer
+from deltamq.mq.client.http.calls import Calls, read_answer
+from deltamq.mq.client.http.endpoint import Answer, path_of
 from deltamq.mq.names import check_client_topic
-
-__all__ = [
-    "FaultInfo",
-    "MappingInfo",
-    "MovedQueue",
-    "RemapMode",
-    "Remapping",
-    "StaticAdmin",
-    "TopicCheck",
-    "TopicRepair",
-]
 
 _CREATED: Final = 201
 

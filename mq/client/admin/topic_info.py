@@ -10,10 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from deltamq.mq.client.http import decoded
+from deltamq.mq.client.http.calls import decoded
 from deltamq.mq.errors import Corrupt, Unavailable
-
-__all__ = ["PartitionInfo", "QueueInfo", "SegmentInfo", "StayInfo", "TopicInfo", "topic_info"]
 
 _SERVING = "serving"
 

@@ -16,14 +16,14 @@ from typing import Final
 
 import msgspec
 
-from deltamq.mq.client.http import Hosts, decode_as, path_of
+from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.errors import Unknown
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition
 from deltamq.mq.routing import Places, Route, equal_ranges
-from deltamq.mq.static import is_queue_name
-
-__all__ = ["TopicView", "broker_in", "fetch_view", "lp_of"]
+from deltamq.mq.static.logical_queue import is_queue_name
 
 _KEYS_REMEMBERED: Final = 65_536
 

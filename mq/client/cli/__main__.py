@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deltamq.mq.client.cli import main
+from deltamq.mq.client.cli.root import main
 
 main()

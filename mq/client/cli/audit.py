@@ -8,11 +8,10 @@ from typing import Final
 
 import click
 
-from deltamq.mq.client.admin import ActInfo, Admin, RefusalInfo
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.audit_admin import ActInfo, RefusalInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from deltamq.mq.client.http import ClientAccess
-
-__all__ = ["audit"]
+from deltamq.mq.client.http.calls import ClientAccess
 
 _TIMES: Final = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"])
 

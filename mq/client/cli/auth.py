@@ -9,12 +9,11 @@ from typing import Final, Literal, get_args
 
 import click
 
-from deltamq.mq.auth import Effect, Resource
-from deltamq.mq.client.admin import AclInfo, Admin, KeyInfo, QuotaInfo
+from deltamq.mq.auth.rule import Effect, Resource
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.auth_admin import AclInfo, KeyInfo, QuotaInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from deltamq.mq.client.http import ClientAccess
-
-__all__ = ["auth"]
+from deltamq.mq.client.http.calls import ClientAccess
 
 #: The entry point group of the commands that need the warehouse itself.
 _COMMANDS: Final = "deltamq.auth"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import click
 
-from deltamq.mq.client.admin import Admin, ClusterInfo, UpgradeInfo
+from deltamq.mq.client.admin.admin import Admin, ClusterInfo, UpgradeInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.cli.missing_jobs import missing_jobs_line
-from deltamq.mq.client.http import ClientAccess
-
-__all__ = ["cluster", "upgrade"]
+from deltamq.mq.client.http.calls import ClientAccess
 
 
 @click.command()

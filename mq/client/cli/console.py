@@ -10,10 +10,11 @@ from typing import Any, Final, TypeVar, cast
 import click
 import msgspec
 
-from deltamq.mq.client.http import CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV, ClientAccess, Patience
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.credentials import TOKEN_ENV
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
 from deltamq.mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
-
-__all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "one_line", "print_json", "print_table", "service_options"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import click
 
-from deltamq.mq.client.admin import Admin
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.console import PATIENCE, service_options
 from deltamq.mq.client.cli.group_consume import GroupOptions, consume_for_group
 from deltamq.mq.client.cli.groups import ORDERS, parse_order
@@ -16,12 +16,12 @@ from deltamq.mq.client.cli.message_lines import json_line, text_line, write_line
 from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
 from deltamq.mq.client.cli.moments import parse_moment
 from deltamq.mq.client.cli.orderly_consume import consume_in_order
-from deltamq.mq.client.http import ClientAccess
-from deltamq.mq.client.messages import ReceivedMessage
-from deltamq.mq.client.pull import BroadcastOffsets, PullConsumer, Start
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.messages.received import ReceivedMessage
+from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.client.pull.offset_stores import BroadcastOffsets
+from deltamq.mq.client.pull.start import Start
 from deltamq.mq.errors import NotFound
-
-__all__ = ["consume", "parse_start", "polls"]
 
 _POLL_MESSAGES: Final = 5_000
 _POLL_MS: Final = 1_000

@@ -11,14 +11,13 @@ from typing import Any, Final, Literal, TypeVar, cast
 import click
 import msgspec
 
-from deltamq.mq.client.admin import Admin, DeadLetter, FailedReplay
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.dead_letter_admin import DeadLetter, FailedReplay
 from deltamq.mq.client.cli.console import PATIENCE, error_line, one_line, print_json, print_table, service_options
 from deltamq.mq.client.cli.groups import parse_offsets
 from deltamq.mq.client.cli.moments import PLACE_HELP, parse_moment
-from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["dead_letters"]
 
 _PAGE: Final = 500
 _FAILED: Final = 1

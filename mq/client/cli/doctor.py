@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
 
 if TYPE_CHECKING:
-    from deltamq.mq.client.http import ClientAccess
+    from deltamq.mq.client.http.calls import ClientAccess
 
-__all__ = ["CHECKERS", "Check", "CheckOutcome", "Checker", "Subject", "check_service", "examine", "installed_checkers"]
 
 #: The entry point group in which the other layers register their checkers.
 CHECKERS = "deltamq.doctor"
@@ -85,8 +84,8 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
 
 def check_service(subject: Subject) -> Iterator[Check]:
     """Check whether the service at the URL answers and is ready, and report what it hosts."""
-    from deltamq.mq.client.admin import Admin
-    from deltamq.mq.client.http import Patience
+    from deltamq.mq.client.admin.admin import Admin
+    from deltamq.mq.client.http.retries import Patience
 
     with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
         try:

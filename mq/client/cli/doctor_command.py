@@ -8,9 +8,7 @@ import click
 
 from deltamq.mq.client.cli.console import print_json, service_options
 from deltamq.mq.client.cli.doctor import Check, CheckOutcome, Subject, examine, installed_checkers
-from deltamq.mq.client.http import ClientAccess
-
-__all__ = ["doctor"]
+from deltamq.mq.client.http.calls import ClientAccess
 
 _SIGNS: Final = {
     CheckOutcome.OK: ("ok", "green"),

@@ -21,16 +21,19 @@ from typing import Final, Protocol
 
 import click
 
-from deltamq.mq.client.admin import fetch_view
+from deltamq.mq.client.admin.topic_view import fetch_view
 from deltamq.mq.client.cli.console import PATIENCE
 from deltamq.mq.client.cli.message_lines import Line, write_lines
-from deltamq.mq.client.http import Attempts, ClientAccess, Endpoint, is_worth_retrying
-from deltamq.mq.client.messages import FailedHandle, PopBatch
-from deltamq.mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.endpoint import Endpoint
+from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
+from deltamq.mq.client.messages.popped import PopBatch
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.pop.connection import PopConnection
+from deltamq.mq.client.pop.wire import PopAsk, parse_batch
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Ordering
-
-__all__ = ["GroupOptions", "consume_for_group", "stopped_by_sigterm"]
+from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.wire.handles import FailedHandle
 
 #: Few enough for a slow reader of the output to take them all within their invisible time.
 _POP_MESSAGES: Final = 256

@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 import click
 import msgspec
 
-from deltamq.mq.client.admin import (
-    Admin,
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.group_admin import (
     GroupClient,
     GroupInfo,
     GroupMember,
@@ -21,10 +21,9 @@ from deltamq.mq.client.admin import (
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
 from deltamq.mq.client.cli.moments import PLACE_HELP, parse_place
-from deltamq.mq.client.http import ClientAccess
-from deltamq.mq.meta import STRATEGIES, ConsumeStrategy
-
-__all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_policy"]
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.meta.allocation import STRATEGIES
+from deltamq.mq.meta.group_settings import ConsumeStrategy
 
 ORDERS: Final = {"none": False, "partition": True, "key": "key"}
 

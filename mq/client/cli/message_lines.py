@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from deltamq.mq.client.cli.console import one_line
-from deltamq.mq.client.messages import PoppedMessage, ReceivedMessage
-
-__all__ = ["Line", "json_line", "text_line", "write_lines"]
+from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import ReceivedMessage
 
 Line = Callable[[ReceivedMessage], bytes]
 

@@ -6,12 +6,10 @@ from contextlib import suppress
 
 import click
 
-from deltamq.mq.client.admin import Admin, ClusterInfo
+from deltamq.mq.client.admin.admin import Admin, ClusterInfo
 from deltamq.mq.client.cli.console import PATIENCE
-from deltamq.mq.client.http import ClientAccess
+from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["missing_jobs_line", "warn_of_missing_jobs"]
 
 
 def warn_of_missing_jobs(url: str, access: ClientAccess) -> None:

@@ -9,8 +9,6 @@ import click
 
 from deltamq.mq.request_values import ago_ms
 
-__all__ = ["PLACE_HELP", "parse_moment", "parse_place"]
-
 PLACE_HELP: Final = "first, last, -1h (s, m, h or d ago) or TIME (RFC 3339)"
 
 #: Kafka's words are taken, too.

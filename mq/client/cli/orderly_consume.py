@@ -10,16 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from deltamq.mq.client.admin import Admin
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.console import PATIENCE
 from deltamq.mq.client.cli.group_consume import GroupOptions, stopped_by_sigterm
 from deltamq.mq.client.cli.message_lines import Line, write_lines
-from deltamq.mq.client.http import ClientAccess
-from deltamq.mq.client.messages import OrderedMessage
-from deltamq.mq.client.orderly import OrderlyConsumer
-from deltamq.mq.order import Verdict
-
-__all__ = ["consume_in_order"]
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.order.orderly import Verdict
 
 _LOOK_S: Final = 0.05
 #: Without --follow: seconds after its partitions were read to the end until it stops ...

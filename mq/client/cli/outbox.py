@@ -10,11 +10,13 @@ import click
 
 from deltamq.mq.client.cli.console import error_line, print_json, print_table, service_options
 from deltamq.mq.client.cli.group_consume import stopped_by_sigterm
-from deltamq.mq.client.http import ClientAccess
-from deltamq.mq.client.outbox import Outbox, OutboxRelay, OutboxStatus, SetAside, connector_of, opened
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.outbox.databases import connector_of
+from deltamq.mq.client.outbox.ledger import SetAside
+from deltamq.mq.client.outbox.outbox import Outbox, OutboxStatus
+from deltamq.mq.client.outbox.relay import OutboxRelay
+from deltamq.mq.client.outbox.session import opened
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["outbox"]
 
 _FAILED: Final = 1
 _SHOWN_MAX: Final = 1_000

@@ -15,13 +15,14 @@ import click
 import msgspec
 
 from deltamq.mq.client.cli.console import print_json, service_options
-from deltamq.mq.client.http import ClientAccess
-from deltamq.mq.client.messages import Message, Sent
-from deltamq.mq.client.produce import Producer, SendFuture, row_bar
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.messages.sent import Sent
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.produce.progress_bar import row_bar
+from deltamq.mq.client.produce.send_future import SendFuture
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import REQUEST_BYTES_MAX
-
-__all__ = ["decode_line", "produce"]
 
 #: Futures kept for lines whose outcome is not read yet.
 _PENDING_MAX: Final = 50_000

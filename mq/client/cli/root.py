@@ -19,8 +19,6 @@ import click
 
 from deltamq.mq.errors import DeltaMQError, Unknown
 
-__all__ = ["COMMANDS", "main"]
-
 #: The entry point group in which the other layers register their commands.
 COMMANDS: Final = "deltamq.commands"
 

@@ -14,24 +14,14 @@ from typing import Final
 import click
 from msgspec.structs import replace
 
-from deltamq.mq.client.admin import (
-    Admin,
-    FaultInfo,
-    MovedQueue,
-    PartitionInfo,
-    QueueInfo,
-    RemapMode,
-    Remapping,
-    SegmentInfo,
-    TopicCheck,
-    TopicInfo,
-)
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.static_admin import FaultInfo, MovedQueue, RemapMode, Remapping, TopicCheck
+from deltamq.mq.client.admin.topic_info import PartitionInfo, QueueInfo, SegmentInfo, TopicInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from deltamq.mq.client.http import ClientAccess, Patience
-from deltamq.mq.client.produce import row_bar
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.produce.progress_bar import row_bar
 from deltamq.mq.errors import Unavailable
-
-__all__ = ["LONG_PATIENCE", "check", "print_static_topic", "remap", "repair", "static_line"]
 
 _FAILED: Final = 1
 #: Many queues are made, or moved and sealed, by one call.

@@ -6,13 +6,12 @@ import sys
 
 import click
 
-from deltamq.mq.client.admin import Admin, TopicInfo
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_info import TopicInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
 from deltamq.mq.client.cli.static_topics import LONG_PATIENCE, check, print_static_topic, remap, repair, static_line
-from deltamq.mq.client.http import ClientAccess
-
-__all__ = ["topic"]
+from deltamq.mq.client.http.calls import ClientAccess
 
 
 @click.group()

@@ -32,8 +32,6 @@ from deltamq.mq.errors import (
     Unauthenticated,
 )
 
-__all__ = ["REQUEST_SIZE", "TIMED_OUT", "AfterFailure", "certainly_not_applied", "judge"]
-
 _WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})
 #: Refusals that depend on the service's state, not on the request: an earlier attempt may have met another state.
 _OF_THE_MOMENT: Final = (NotFound, Unauthenticated, Forbidden)

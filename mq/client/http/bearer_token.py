@@ -8,8 +8,6 @@ from typing import Final
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import TOKEN_BYTES_MAX
 
-__all__ = ["TOKEN_UNAVAILABLE", "check_token"]
-
 #: Code of a request that was not sent, because its token could not be had.
 TOKEN_UNAVAILABLE: Final = "token_unavailable"
 #: What it may consist of: nothing that could end the header's line.

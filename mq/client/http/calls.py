@@ -17,8 +17,6 @@ from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying
 from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.errors import DeltaMQError, Unknown
 
-__all__ = ["Calls", "ClientAccess", "decoded", "read_answer"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.client.http.oidc import from_environment
 from deltamq.mq.errors import DeltaMQError, Unavailable
 
-__all__ = ["TOKEN_ENV", "Credentials", "Token"]
-
 log = logging.getLogger("deltamq.client")
 
 Token = str | Callable[[], str]

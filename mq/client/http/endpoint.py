@@ -32,8 +32,6 @@ from deltamq.mq.client.http.problems import error_of
 from deltamq.mq.client.http.tls import Tls
 from deltamq.mq.errors import Refused, Unauthenticated, Unavailable, Unknown
 
-__all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "lost_connection", "path_of"]
-
 CONNECT_FAILED: Final = "connect_failed"
 NO_ANSWER: Final = "no_answer"
 #: The service's certificate is not signed by a trusted authority, over, or another host's.

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["Birthplace", "ForkedClient", "in_child"]
-
 #: How many forks lie between the first process of this program and this one.
 _forks = 0
 _renewals: Final[list[Callable[[], Callable[[], None] | None]]] = []

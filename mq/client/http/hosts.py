@@ -29,8 +29,6 @@ from deltamq.mq.client.http.tls import Tls
 from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.errors import DeltaMQError, Refused
 
-__all__ = ["META", "Hosts"]
-
 log = logging.getLogger("deltamq.client")
 
 #: The role of heartbeats, beside the brokers' names.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Inside"]
-
 
 class Inside(threading.local):
     """A thread-local flag: `active` is True within a `with` block of this object."""

@@ -28,8 +28,6 @@ from deltamq.mq.errors import Refused, Unauthenticated, Unavailable
 from deltamq.mq.limits import TOKEN_ANSWER_BYTES_MAX
 from deltamq.mq.loopback import is_loopback
 
-__all__ = ["OIDC_ENV", "OidcClientCredentials", "from_environment"]
-
 #: The variable with the provider of a client that is given neither a token nor a variable with one; others begin alike.
 OIDC_ENV: Final = "DELTAMQ_CLIENT_OIDC_ISSUER"
 

@@ -32,8 +32,6 @@ from deltamq.mq.errors import (
     UnsupportedMedia,
 )
 
-__all__ = ["error_of", "retry_after_s"]
-
 _BY_CODE: Final[dict[str, type[DeltaMQError]]] = {kind.code: kind for kind in (Fenced, Unknown, Corrupt, StorageFull)}
 _BY_STATUS: Final[dict[int, type[DeltaMQError]]] = {
     kind.status: kind

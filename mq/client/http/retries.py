@@ -15,8 +15,6 @@ from typing import Final
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
 
-__all__ = ["Attempts", "Patience", "asked_s", "is_worth_retrying"]
-
 # Below this an attempt could not even connect.
 _ATTEMPT_S_MIN: Final = 0.001
 

@@ -10,8 +10,6 @@ from typing import Final
 from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.errors import Refused
 
-__all__ = ["CA_ENV", "CERT_ENV", "KEY_ENV", "Tls"]
-
 CA_ENV: Final = "DELTAMQ_CLIENT_CA"
 CERT_ENV: Final = "DELTAMQ_CLIENT_CERT"
 KEY_ENV: Final = "DELTAMQ_CLIENT_KEY"

@@ -13,8 +13,6 @@ import msgspec
 
 from deltamq.mq.client.http.forks import in_child
 
-__all__ = ["decode_as"]
-
 T = TypeVar("T")
 
 _reading = threading.Lock()

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Workers"]
-
 log = logging.getLogger("deltamq.client")
 
 _IDLE_S: Final = 30.0

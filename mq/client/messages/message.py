@@ -19,8 +19,6 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.names import check_tag
 
-__all__ = ["Message", "as_bytes", "as_messages", "check_message"]
-
 # Memory that a message takes besides its body, in bytes: the object, its entry and its future.
 OVERHEAD_BYTES = 600
 

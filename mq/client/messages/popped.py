@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from deltamq.mq.client.messages.received import ReceivedMessage
-from deltamq.mq.wire import FailedHandle, MessageOrigin
-
-__all__ = ["FailedHandle", "MessageOrigin", "PopBatch", "PopTable", "PoppedMessage"]
+from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.stored import MessageOrigin
 
 
 class PoppedMessage(ReceivedMessage, frozen=True, gc=False):

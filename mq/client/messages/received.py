@@ -11,8 +11,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["OrderedMessage", "ReceivedMessage", "messages_of", "ordered_messages_of", "with_partition"]
-
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     """One stored message: its partition and offset, and what its producer sent.

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.queue import check_reason
+from deltamq.mq.queue.retry import check_reason
 from deltamq.mq.queue_limits import INVISIBLE_MS_CEILING
-
-__all__ = ["Dead", "Result", "Retry"]
 
 _REASON: Final = "rejected by its consumer"
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from deltamq.mq.errors import DeltaMQError, Unknown
 
-__all__ = ["Failure", "PartlySent", "Sent", "SentBatch", "SentRange", "offset_after", "summed_up"]
-
 #: The offset of a message in a logical queue that is moving to another broker: stored, its offset not decided yet.
 _UNDECIDED: Final = -1
 

@@ -11,23 +11,24 @@ from typing import Final, Literal, Unpack
 
 import msgspec
 
-from deltamq.mq.client.admin import TopicView, broker_in, fetch_view
-from deltamq.mq.client.http import META, Answer, Calls, ClientAccess, Patience, Query, path_of, read_answer
+from deltamq.mq.client.admin.topic_view import TopicView, broker_in, fetch_view
+from deltamq.mq.client.http.calls import Calls, ClientAccess, read_answer
+from deltamq.mq.client.http.endpoint import Answer, Query, path_of
+from deltamq.mq.client.http.hosts import META
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.orderly.work import OrderlyWork
 from deltamq.mq.names import check_client_topic, check_group
-from deltamq.mq.order import MoveAway
+from deltamq.mq.order.orderly import MoveAway
 from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX
-from deltamq.mq.wire import (
+from deltamq.mq.wire.offsets import CommitRequest
+from deltamq.mq.wire.order import (
     AsideRequest,
-    CommitRequest,
     HeartbeatRequest,
     LocksGiven,
     LocksRequest,
     ReleaseRequest,
     SubscriptionRequest,
 )
-
-__all__ = ["Heartbeat", "OrderlyCalls"]
 
 _HEADERS: Final = {"Content-Type": "application/json"}
 

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from deltamq.mq.client.http import Workers, asked_s, is_worth_retrying
+from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
+from deltamq.mq.client.http.workers import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError
-from deltamq.mq.order import RunState
-
-__all__ = ["Commits"]
+from deltamq.mq.order.orderly import RunState
 
 log = logging.getLogger("deltamq.client")
 

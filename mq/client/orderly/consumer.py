@@ -29,7 +29,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Unpack
 
-from deltamq.mq.client.http import ClientAccess, Patience, Workers
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.http.workers import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.commits import Commits
 from deltamq.mq.client.orderly.heartbeats import Heartbeats
@@ -38,23 +40,15 @@ from deltamq.mq.client.orderly.retries import retries_of
 from deltamq.mq.client.orderly.rights import Rights
 from deltamq.mq.client.orderly.turns import FetchSize, Turns
 from deltamq.mq.client.orderly.work import monotonic_ms
-from deltamq.mq.client.pop import (
-    CLOSE_TIMEOUT_S,
-    CONSUME_TIMEOUT_S,
-    ConsumerCounters,
-    ConsumerLife,
-    ConsumerStats,
-    OrderlyManner,
-    check_handler,
-    checked_topics,
-)
+from deltamq.mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
+from deltamq.mq.client.pop.consumer_settings import OrderlyManner, check_handler, checked_topics
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
+from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import MIB
-from deltamq.mq.order import OrderlySettings
+from deltamq.mq.order.orderly import OrderlySettings
 from deltamq.mq.order_limits import AHEAD_MESSAGES_DEFAULT, RUN_MS_MAX, SUSPEND_MS_DEFAULT
-from deltamq.mq.wire import SubscriptionRequest
-
-__all__ = ["OrderlyClosed", "OrderlyConsumer"]
+from deltamq.mq.wire.order import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 

@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deltamq.mq.client.http import is_worth_retrying
+from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.orderly.calls import Heartbeat, OrderlyCalls
 from deltamq.mq.client.orderly.work import monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
-from deltamq.mq.order import Authorization
+from deltamq.mq.order.authorization import Authorization
 from deltamq.mq.order_limits import HEARTBEAT_MS
-from deltamq.mq.wire import SubscriptionRequest
-
-__all__ = ["Heartbeats"]
+from deltamq.mq.wire.order import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 

@@ -18,9 +18,8 @@ from typing import Final
 from deltamq.mq.client.orderly.listener import ListenerOutcome
 from deltamq.mq.client.orderly.timers import Timers
 from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
-from deltamq.mq.order import Busy, Fetch, KeyedRun, MoveAway, Process, Stop, Verdict
-
-__all__ = ["KeyedTurns"]
+from deltamq.mq.order.keyed import Busy, KeyedRun
+from deltamq.mq.order.orderly import Fetch, MoveAway, Process, Stop, Verdict
 
 #: Wait before another try, if a careful run could not commit, in milliseconds.
 _DOUBT_MS: Final = 50

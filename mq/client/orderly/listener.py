@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from deltamq.mq.client.messages import OrderedMessage
-from deltamq.mq.client.pop import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, call_hook, ending_of
 from deltamq.mq.errors import Refused
-from deltamq.mq.order import Verdict
-
-__all__ = ["AfterVerdict", "Heard", "Listener", "ListenerOutcome", "Listening", "Suspend"]
+from deltamq.mq.order.orderly import Verdict
 
 log = logging.getLogger("deltamq.client")
 

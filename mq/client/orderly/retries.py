@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from deltamq.mq.client.http import ClientAccess, Patience
-from deltamq.mq.client.messages import OrderedMessage, PoppedMessage, Result
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.messages.result import Result
 from deltamq.mq.client.orderly.listener import Listening
-from deltamq.mq.client.pop import PopConsumer
-from deltamq.mq.order import Verdict
-
-__all__ = ["retries_of"]
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.order.orderly import Verdict
 
 
 def retries_of(

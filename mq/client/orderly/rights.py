@@ -17,15 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from deltamq.mq.client.http import Workers, certainly_not_applied, is_worth_retrying
+from deltamq.mq.client.http.after_failure import certainly_not_applied
+from deltamq.mq.client.http.retries import is_worth_retrying
+from deltamq.mq.client.http.workers import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError
-from deltamq.mq.order import Authorization, ClientLock, KeyedRun, OrderlyRun, OrderlySettings, Right
-from deltamq.mq.static import is_queue_name
-from deltamq.mq.wire import LocksGiven
-
-__all__ = ["Rights"]
+from deltamq.mq.order.authorization import Authorization
+from deltamq.mq.order.keyed import KeyedRun
+from deltamq.mq.order.orderly import OrderlyRun, OrderlySettings, Right
+from deltamq.mq.order.pull_lock import ClientLock
+from deltamq.mq.static.logical_queue import is_queue_name
+from deltamq.mq.wire.order import LocksGiven
 
 log = logging.getLogger("deltamq.client")
 

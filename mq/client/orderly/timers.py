@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from deltamq.mq.client.orderly.work import monotonic_ms
 
-__all__ = ["Timers"]
-
 
 class Timers:
     """A heap of calls. Safe for any number of threads. It calls `poke` when the next time may have changed."""

@@ -22,22 +22,23 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from deltamq.mq.client.http import Inside, Workers, asked_s, is_worth_retrying
-from deltamq.mq.client.messages import OrderedMessage, ordered_messages_of
+from deltamq.mq.client.http.inside import Inside
+from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
+from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.messages.received import OrderedMessage, ordered_messages_of
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
 from deltamq.mq.client.orderly.keyed_turns import KeyedTurns
 from deltamq.mq.client.orderly.listener import Heard, ListenerOutcome, Listening
 from deltamq.mq.client.orderly.timers import Timers
 from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
-from deltamq.mq.client.pop import ConsumerCounters
-from deltamq.mq.client.pull import FetchAsk, Fetched
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.client.pull.fetch import FetchAsk, Fetched
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
-from deltamq.mq.order import Fetch, KeyedRun, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
-from deltamq.mq.queue import DeadReason
-from deltamq.mq.wire import SubscriptionRequest
-
-__all__ = ["FetchSize", "Turns"]
+from deltamq.mq.order.keyed import KeyedRun
+from deltamq.mq.order.orderly import Fetch, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
+from deltamq.mq.queue.retry import DeadReason
+from deltamq.mq.wire.order import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 

@@ -16,10 +16,10 @@ import enum
 import threading
 import time
 
-from deltamq.mq.client.messages import OrderedMessage
-from deltamq.mq.order import ClientLock, KeyedRun, OrderlyRun, Right
-
-__all__ = ["Key", "OrderlyWork", "Place", "monotonic_ms"]
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.order.keyed import KeyedRun
+from deltamq.mq.order.orderly import OrderlyRun, Right
+from deltamq.mq.order.pull_lock import ClientLock
 
 #: Topic and partition.
 Key = tuple[str, str]

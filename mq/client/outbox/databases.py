@@ -11,8 +11,6 @@ from typing import Any, Final, cast
 from deltamq.mq.client.outbox.dialect import Connection
 from deltamq.mq.errors import NotFound, Refused, Unavailable
 
-__all__ = ["connector_of"]
-
 _SQLITE: Final = "sqlite:///"
 _POSTGRESQL: Final = ("postgresql://", "postgres://")
 

@@ -11,8 +11,6 @@ from typing import Any, Final, Protocol
 
 from deltamq.mq.errors import Refused
 
-__all__ = ["POSTGRESQL", "SQLITE", "Connection", "Cursor", "OutboxDialect", "Parameters", "dialect_of"]
-
 Parameters = Sequence[object] | Mapping[str, object]
 
 

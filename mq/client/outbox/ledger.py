@@ -23,25 +23,13 @@ from typing import Any, Final
 
 import msgspec
 
-from deltamq.mq.client.http import certainly_not_applied
-from deltamq.mq.client.messages import Message, check_message
+from deltamq.mq.client.http.after_failure import certainly_not_applied
+from deltamq.mq.client.messages.message import Message, check_message
 from deltamq.mq.client.outbox.rows import Row, message_of, topic_of
 from deltamq.mq.client.outbox.session import Session
 from deltamq.mq.client.outbox.statements import Tables
 from deltamq.mq.client.outbox.verdicts import OUTCOME_UNKNOWN
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown
-
-__all__ = [
-    "HELD_BACK_LOOKS_MAX",
-    "LOOKS_MAX",
-    "Claim",
-    "ClaimLimits",
-    "LaneLost",
-    "Ledger",
-    "SetAside",
-    "fitting",
-    "not_repeatable",
-]
 
 #: Most lanes at which one pass looks, in one transaction; of these, those that were held back when it looked last. Only
 #: a person ends that, so such lanes need not be looked at in every pass, and a look at one reads all that waits in it.

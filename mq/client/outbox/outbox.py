@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from deltamq.mq.client.messages import Message, as_messages, check_message
+from deltamq.mq.client.messages.message import Message, as_messages, check_message
 from deltamq.mq.client.outbox.dialect import Connection, OutboxDialect, dialect_of
 from deltamq.mq.client.outbox.rows import lane_of, row_of
 from deltamq.mq.client.outbox.session import run
 from deltamq.mq.client.outbox.statements import Tables, ids_in
 from deltamq.mq.names import check_client_topic
-
-__all__ = ["Outbox", "OutboxStatus", "OutboxTopic", "SetAsideMessage", "WaitingLane"]
 
 #: The outbox's table, if the caller names no other.
 TABLE: Final = "mq_outbox"

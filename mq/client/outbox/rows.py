@@ -12,12 +12,10 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from deltamq.mq.client.admin import lp_of
-from deltamq.mq.client.messages import Message, as_bytes
+from deltamq.mq.client.admin.topic_view import lp_of
+from deltamq.mq.client.messages.message import Message, as_bytes
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import LOGICAL_PARTITIONS
-
-__all__ = ["Row", "lane_of", "message_of", "row_of", "topic_of"]
 
 #: The lanes of a topic's keys. Neighbouring logical partitions share one, because they are mostly in one partition:
 #: when its broker is out, the lanes of the others go on.

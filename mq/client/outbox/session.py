@@ -11,8 +11,6 @@ from deltamq.mq.client.outbox.dialect import Connection, OutboxDialect, dialect_
 from deltamq.mq.client.outbox.statements import Tables
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
 
-__all__ = ["DATABASE_FAILED", "Session", "opened", "run"]
-
 DATABASE_FAILED: Final = "outbox_database_failed"
 
 

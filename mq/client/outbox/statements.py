@@ -14,8 +14,6 @@ from typing import Final
 from deltamq.mq.client.outbox.dialect import OutboxDialect
 from deltamq.mq.errors import Refused
 
-__all__ = ["MESSAGE_COLUMNS", "Tables", "ids_in"]
-
 #: A name, or a schema and a name, that needs no quotes.
 _TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,50}")
 

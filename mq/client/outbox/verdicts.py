@@ -19,11 +19,9 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from deltamq.mq.client.http import REQUEST_SIZE, TIMED_OUT
+from deltamq.mq.client.http.after_failure import REQUEST_SIZE, TIMED_OUT
 from deltamq.mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unknown
 from deltamq.mq.limits import PRODUCER_WINDOW_MS
-
-__all__ = ["OUTCOME_UNKNOWN", "REPEATABLE_MS", "NextStep", "after_unknown", "step_after", "too_late"]
 
 #: How long after its first attempt a request is repeated: an hour less than the service remembers it, for clocks that
 #: do not agree.

@@ -20,8 +20,10 @@ from typing import Unpack
 
 import msgspec
 
-from deltamq.mq.client.http import Answer, Calls, ClientAccess, Patience, path_of
-from deltamq.mq.client.messages import FailedHandle, PopBatch, PopTable
+from deltamq.mq.client.http.calls import Calls, ClientAccess
+from deltamq.mq.client.http.endpoint import Answer, path_of
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.popped import PopBatch, PopTable
 from deltamq.mq.client.pop.wire import (
     HANDLE_EXPIRED,
     HANDLES_MAX,
@@ -35,10 +37,8 @@ from deltamq.mq.client.pop.wire import (
 )
 from deltamq.mq.errors import Conflict, DeltaMQError, Unknown
 from deltamq.mq.names import check_group, check_topic
-from deltamq.mq.queue import check_reason
-from deltamq.mq.wire import AckRequest, DeadRequest, InvisibleRequest, NackRequest
-
-__all__ = ["PopClient"]
+from deltamq.mq.queue.retry import check_reason
+from deltamq.mq.wire.handles import AckRequest, DeadRequest, FailedHandle, InvisibleRequest, NackRequest
 
 
 class PopClient(Calls):

@@ -22,21 +22,19 @@ from typing import Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from deltamq.mq.client.http import (
+from deltamq.mq.client.http.endpoint import (
     CONNECT_FAILED,
     CONNECTION_LOST,
     NO_ANSWER,
     Answer,
     Endpoint,
-    Hosts,
-    error_of,
     is_cut_short,
     lost_connection,
 )
+from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.http.problems import error_of
 from deltamq.mq.client.pop.wire import PopAsk
 from deltamq.mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
-
-__all__ = ["PopConnection"]
 
 _OK: Final = 200
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, Unpack
 
-from deltamq.mq.client.http import ClientAccess, Patience
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from deltamq.mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
@@ -41,10 +42,8 @@ from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.client.pop.wire import PopOptions
 from deltamq.mq.errors import Refused
-from deltamq.mq.meta import Ordering
+from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.queue_limits import POP_MESSAGES_MAX
-
-__all__ = ["ConsumerClosed", "PopConsumer"]
 
 log = logging.getLogger("deltamq.client")
 

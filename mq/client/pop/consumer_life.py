@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
-from deltamq.mq.client.http import Birthplace
+from deltamq.mq.client.http.forks import Birthplace
 from deltamq.mq.errors import DeltaMQError, Refused
-
-__all__ = ["CLOSE_TIMEOUT_S", "ConsumerLife"]
 
 log = logging.getLogger("deltamq.client")
 

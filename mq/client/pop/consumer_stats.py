@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ConsumerCounters", "ConsumerStats"]
-
 _WINDOW_S: Final = 60
 
 

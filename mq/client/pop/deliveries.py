@@ -10,15 +10,15 @@ import threading
 from functools import partial
 from typing import Final
 
-from deltamq.mq.client.http import Inside, Workers
-from deltamq.mq.client.messages import PopBatch, PopTable, Result
+from deltamq.mq.client.http.inside import Inside
+from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.messages.popped import PopBatch, PopTable
+from deltamq.mq.client.messages.result import Result
 from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
 from deltamq.mq.client.pop.handler import Handling
 from deltamq.mq.client.pop.lease import Leases, Release
 from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.client.pop.work import Work, leases_of, works_of
-
-__all__ = ["Deliveries", "in_handler"]
 
 #: Active in the threads that run a handler.
 in_handler: Final = Inside()

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from deltamq.mq.client.http import decode_as, is_worth_retrying, path_of
+from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.http.retries import is_worth_retrying
+from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
-from deltamq.mq.meta import Ordering
-
-__all__ = ["GroupOrder"]
+from deltamq.mq.meta.group_settings import Ordering
 
 log = logging.getLogger("deltamq.client")
 

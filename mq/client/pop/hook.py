@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CONSUME_TIMEOUT_S", "Ending", "HandlerEnd", "call_hook", "ending_of"]
-
 log = logging.getLogger("deltamq.client")
 
 #: Default of the seconds after which hooks are told that a handler took too long.

@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deltamq.mq.client.admin import broker_in
-from deltamq.mq.client.messages import Result
-
-__all__ = ["Lease", "Leases", "Release", "Settlement"]
+from deltamq.mq.client.admin.topic_view import broker_in
+from deltamq.mq.client.messages.result import Result
 
 
 @dataclass(frozen=True)

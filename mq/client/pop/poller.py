@@ -20,16 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from deltamq.mq.backoff import Backoff
-from deltamq.mq.client.http import Endpoint, is_worth_retrying
-from deltamq.mq.client.messages import PopBatch, PopTable
+from deltamq.mq.client.http.endpoint import Endpoint
+from deltamq.mq.client.http.retries import is_worth_retrying
+from deltamq.mq.client.messages.popped import PopBatch, PopTable
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.connection import PopConnection
 from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.client.pop.wire import PopAsk, parse_batch, parse_table
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
-
-__all__ = ["Poller", "Popping"]
 
 log = logging.getLogger("deltamq.client")
 

@@ -18,17 +18,15 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from deltamq.mq.client.admin import fetch_view
-from deltamq.mq.client.http import Endpoint
+from deltamq.mq.client.admin.topic_view import fetch_view
+from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.group_order import GroupOrder
 from deltamq.mq.client.pop.poller import Poller, Popping
 from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta import Ordering
-
-__all__ = ["Pollers"]
+from deltamq.mq.meta.group_settings import Ordering
 
 log = logging.getLogger("deltamq.client")
 

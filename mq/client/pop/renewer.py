@@ -12,13 +12,11 @@ import random
 import time
 from typing import Final
 
-from deltamq.mq.client.http import is_worth_retrying
+from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.lease import Lease, Leases
 from deltamq.mq.client.pop.wire import HANDLE_EXPIRED
 from deltamq.mq.errors import DeltaMQError, Unknown
-
-__all__ = ["Renewer"]
 
 log = logging.getLogger("deltamq.client")
 

@@ -20,15 +20,13 @@ from typing import Final
 
 import msgspec
 
-from deltamq.mq.client.http import is_worth_retrying
-from deltamq.mq.client.messages import Dead, FailedHandle, Retry
+from deltamq.mq.client.http.retries import is_worth_retrying
+from deltamq.mq.client.messages.result import Dead, Retry
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.lease import Lease, Release, Settlement
 from deltamq.mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, QUEUE_UNSERVED, failed_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Unknown
-from deltamq.mq.wire import AckRequest, DeadRequest, NackRequest
-
-__all__ = ["Settler"]
+from deltamq.mq.wire.handles import AckRequest, DeadRequest, FailedHandle, NackRequest
 
 log = logging.getLogger("deltamq.client")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Slots"]
-
 
 class Slots:
     """A number of slots, taken before a pop and given back when its messages are handled."""

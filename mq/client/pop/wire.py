@@ -12,29 +12,18 @@ from typing import Final, Literal, TypedDict, cast
 import msgspec
 import pyarrow as pa
 
-from deltamq.mq import wire
-from deltamq.mq.client.http import decode_as, decoded, path_of
-from deltamq.mq.client.messages import FailedHandle, PopBatch, PoppedMessage, PopTable
-from deltamq.mq.client.produce import ARROW
+from deltamq.mq.client.http.calls import decoded
+from deltamq.mq.client.http.endpoint import path_of
+from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.messages.popped import PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.errors import Refused, Unknown
 from deltamq.mq.limits import WAIT_MS_MAX
-from deltamq.mq.meta import Ordering
+from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.queue_limits import POP_MESSAGES_MAX
-from deltamq.mq.wire import FAILED_KEY, InvisibleAnswer, PopAnswer, PopRequest
-
-__all__ = [
-    "HANDLES_MAX",
-    "HANDLE_EXPIRED",
-    "JSON_HEADERS",
-    "OUTCOME_UNKNOWN",
-    "QUEUE_UNSERVED",
-    "PopAsk",
-    "PopOptions",
-    "failed_of",
-    "new_handle",
-    "parse_batch",
-    "parse_table",
-]
+from deltamq.mq.wire import pop as wire
+from deltamq.mq.wire.handles import FailedHandle, InvisibleAnswer
+from deltamq.mq.wire.pop import FAILED_KEY, PopAnswer, PopRequest
 
 #: Maximum number of handles in one call.
 HANDLES_MAX: Final = POP_MESSAGES_MAX

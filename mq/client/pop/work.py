@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from deltamq.mq.client.messages import PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.messages.popped import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.pop.handler import Handled
 from deltamq.mq.client.pop.lease import Lease
-
-__all__ = ["Ticket", "Work", "leases_of", "works_of"]
 
 
 class Ticket:

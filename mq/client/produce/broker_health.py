@@ -13,8 +13,6 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
-__all__ = ["BrokerHealth", "avoided_s"]
-
 _AVOIDED: Final = ((15.0, 60.0), (5.0, 30.0), (3.0, 10.0), (2.0, 6.0), (1.0, 5.0), (0.55, 2.0))
 FAILED_S: Final = 3.0
 

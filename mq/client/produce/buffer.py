@@ -7,8 +7,6 @@ import time
 
 from deltamq.mq.errors import Overloaded
 
-__all__ = ["Buffer"]
-
 
 class Buffer:
     """Room for `bytes_max` bytes of unresolved messages."""

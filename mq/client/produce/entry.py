@@ -8,10 +8,9 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from deltamq.mq.client.messages import Message, Sent, SentRange
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.messages.sent import Sent, SentRange
 from deltamq.mq.client.produce.send_future import SendFuture
-
-__all__ = ["Entry", "Outcome"]
 
 Outcome: TypeAlias = SendFuture[Sent] | SendFuture[tuple[SentRange, ...]] | None
 

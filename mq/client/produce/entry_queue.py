@@ -6,8 +6,6 @@ from collections import deque
 
 from deltamq.mq.client.produce.entry import Entry
 
-__all__ = ["EntryQueue"]
-
 
 class EntryQueue:
     """Entries in the order in which they were put."""

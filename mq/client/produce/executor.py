@@ -23,25 +23,17 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from deltamq.mq.access_codes import NOT_WRITABLE
-from deltamq.mq.client.http import (
-    AfterFailure,
-    Answer,
-    Attempts,
-    Inside,
-    certainly_not_applied,
-    is_worth_retrying,
-    judge,
-    path_of,
-)
-from deltamq.mq.client.messages import SentRange
+from deltamq.mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
+from deltamq.mq.client.http.endpoint import Answer, path_of
+from deltamq.mq.client.http.inside import Inside
+from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
+from deltamq.mq.client.messages.sent import SentRange
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.entry_queue import EntryQueue
 from deltamq.mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
 from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
-
-__all__ = ["Executor", "Failing", "Owner", "completing"]
 
 log = logging.getLogger("deltamq.client")
 

@@ -13,10 +13,8 @@ import time
 import weakref
 from typing import Final
 
-from deltamq.mq.client.http import in_child
+from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.client.produce.buffer import Buffer
-
-__all__ = ["flushed_at_exit"]
 
 log = logging.getLogger("deltamq.client")
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deltamq.mq.client.messages import Message, SentRange
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.messages.sent import SentRange
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor, Failing
 from deltamq.mq.client.produce.send_future import SendFuture
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.errors import DeltaMQError, Refused
-
-__all__ = ["FixedRequests", "send_fixed"]
 
 
 class FixedRequests:

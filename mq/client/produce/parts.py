@@ -12,13 +12,11 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.mq.client.messages import Failure, SentBatch, SentRange, summed_up
+from deltamq.mq.client.messages.sent import Failure, SentBatch, SentRange, summed_up
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor
 from deltamq.mq.client.produce.send_future import SendFuture
 from deltamq.mq.errors import DeltaMQError, Unknown
-
-__all__ = ["Parts", "wait_for"]
 
 #: Seconds beyond the deadline in which the last attempt of a batch may still be answered.
 _GRACE_S = 0.25

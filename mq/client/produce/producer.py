@@ -24,8 +24,13 @@ from typing import Final, Literal, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from deltamq.mq.client.http import ClientAccess, Hosts, Patience, Workers, in_child
-from deltamq.mq.client.messages import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.messages.message import Message, as_bytes, as_messages, check_message
+from deltamq.mq.client.messages.sent import Sent, SentBatch, SentRange
 from deltamq.mq.client.produce.buffer import Buffer
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import completing
@@ -40,8 +45,6 @@ from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chun
 from deltamq.mq.client.produce.table_send import Progress, TableSend, TableSendState
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
-
-__all__ = ["Producer"]
 
 _CLOSE_TIMEOUT_S: Final = 30.0
 

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["row_bar"]
-
 
 @contextmanager
 def row_bar(title: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:

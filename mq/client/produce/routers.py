@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from deltamq.mq.client.messages import Message, SentRange
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.messages.sent import SentRange
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor
 from deltamq.mq.client.produce.parts import Parts
@@ -18,8 +19,6 @@ from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
 from deltamq.mq.client.produce.topic_router import TopicRouter
 from deltamq.mq.errors import DeltaMQError, Unavailable
 from deltamq.mq.names import check_client_topic
-
-__all__ = ["Closed", "Routers"]
 
 _DRAW_BITS = 30
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from deltamq.mq.client.messages import Message
+from deltamq.mq.client.messages.message import Message
 from deltamq.mq.errors import Refused
-
-__all__ = ["Selector", "selected"]
 
 #: A function of the topic's partitions (of a static topic, its logical queues), the message and the caller's argument;
 #: returns one of the partitions.

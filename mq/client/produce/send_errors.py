@@ -6,8 +6,6 @@ from typing import Final
 
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
 
-__all__ = ["NOT_SENT", "STOPPED", "outcome_unknown", "producer_closed", "sending_stopped", "timed_out_in_queue"]
-
 NOT_SENT: Final = "not_sent"
 STOPPED: Final = "executor_stopped"
 

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from deltamq.mq.client.http import ForkedClient, in_child
-
-__all__ = ["SendFuture"]
+from deltamq.mq.client.http.forks import ForkedClient, in_child
 
 Result = TypeVar("Result")
 

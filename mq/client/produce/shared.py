@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from deltamq.mq.client.http import Hosts, Patience, Workers
+from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.http.workers import Workers
 from deltamq.mq.client.produce.broker_health import BrokerHealth
 from deltamq.mq.client.produce.buffer import Buffer
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
-
-__all__ = ["Counters", "ProducerStats", "SendSettings", "Shared"]
 
 #: Bytes of a request reserved for everything but bodies: keys, offsets, the Arrow frame.
 _FRAME_BYTES: Final = 1 * MIB

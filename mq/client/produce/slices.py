@@ -11,16 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.mq.client.admin import TopicView
-from deltamq.mq.client.messages import Message
+from deltamq.mq.client.admin.topic_view import TopicView
+from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.produce.wire import ROW_SCHEMA
 from deltamq.mq.errors import Refused, TooLarge
 from deltamq.mq.hashed_columns import column_buffers
 from deltamq.mq.limits import KEY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, TAG_BYTES_MAX
 from deltamq.mq.partitioners import Slots, slots_of
 from deltamq.mq.routing import spread
-
-__all__ = ["Slice", "checked_rows", "chunk_of", "chunk_starts", "split_messages", "split_rows"]
 
 #: Number of keys from which hashing them as a column is quicker than one by one.
 _COLUMN_KEYS_MIN: Final = 256

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.mq.client.admin import TopicView
-from deltamq.mq.client.http import decode_as
-from deltamq.mq.client.messages import SentBatch, SentRange
+from deltamq.mq.client.admin.topic_view import TopicView
+from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.messages.sent import SentBatch, SentRange
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor, Failing
 from deltamq.mq.client.produce.fixed_requests import FixedRequests
@@ -40,8 +40,6 @@ from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.routing import Route
-
-__all__ = ["Progress", "TableProgress", "TableSend", "TableSendInterrupted", "TableSendState"]
 
 Indexes = NDArray[np.int64]
 

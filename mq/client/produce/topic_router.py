@@ -21,17 +21,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deltamq.mq.client.admin import TopicView, fetch_view
-from deltamq.mq.client.http import Attempts, is_worth_retrying
-from deltamq.mq.client.messages import Message
+from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
+from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
+from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.executor import Executor, Failing
 from deltamq.mq.client.produce.selector import Selector, selected
 from deltamq.mq.client.produce.send_errors import NOT_SENT
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
-
-__all__ = ["TopicRouter"]
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0

@@ -18,14 +18,13 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UnsetType
 
-from deltamq.mq import wire
-from deltamq.mq.client.http import Body
-from deltamq.mq.client.messages import Message, SentRange, offset_after
+from deltamq.mq.client.http.endpoint import Body
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.messages.sent import SentRange, offset_after
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.errors import Unknown
-from deltamq.mq.wire import ProduceAnswer, Producer
-
-__all__ = ["ARROW", "ROW_SCHEMA", "EncodedRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
+from deltamq.mq.wire import produce as wire
+from deltamq.mq.wire.produce import ProduceAnswer, Producer
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 JSON: Final = "application/json"

@@ -20,20 +20,23 @@ from typing import Final, Literal, Unpack
 
 import pyarrow as pa
 
-from deltamq.mq.client.admin import Admin, topic_info
-from deltamq.mq.client.http import Birthplace, ClientAccess, Closing, Endpoint, Patience, is_worth_retrying, path_of
-from deltamq.mq.client.messages import ReceivedMessage, messages_of, with_partition
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_info import topic_info
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.closing import Closing
+from deltamq.mq.client.http.endpoint import Endpoint, path_of
+from deltamq.mq.client.http.forks import Birthplace
+from deltamq.mq.client.http.retries import Patience, is_worth_retrying
+from deltamq.mq.client.messages.received import ReceivedMessage, messages_of, with_partition
 from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
 from deltamq.mq.client.pull.fetch_connections import FetchConnections
 from deltamq.mq.client.pull.offset_stores import OffsetStore
-from deltamq.mq.client.pull.out_of_range import OffsetOutOfRange, out_of_range
+from deltamq.mq.client.pull.out_of_range import out_of_range
 from deltamq.mq.client.pull.partition_reader import PartitionReader
 from deltamq.mq.client.pull.start import Start, resume_offsets, start_offsets
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unknown
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from deltamq.mq.names import check_topic
-
-__all__ = ["OffsetOutOfRange", "PullConsumer"]
 
 log = logging.getLogger("deltamq.client")
 

@@ -16,20 +16,18 @@ import pyarrow as pa
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from deltamq.mq.client.http import (
+from deltamq.mq.client.http.endpoint import (
     CONNECT_FAILED,
     CONNECTION_LOST,
     NO_ANSWER,
     Endpoint,
-    error_of,
     is_cut_short,
     lost_connection,
     path_of,
 )
-from deltamq.mq.client.produce import ARROW
+from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.errors import Unauthenticated, Unavailable, Unknown
-
-__all__ = ["FetchAsk", "FetchConnection", "Fetched"]
 
 _OK: Final = 200
 

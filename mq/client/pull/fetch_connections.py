@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from deltamq.mq.client.http import Endpoint
+from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.pull.fetch import FetchConnection
-
-__all__ = ["FetchConnections"]
 
 
 class FetchConnections:

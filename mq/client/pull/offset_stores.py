@@ -23,13 +23,11 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from deltamq.mq.client.admin import Admin, GroupPlace
-from deltamq.mq.client.http import decode_as
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.group_admin import GroupPlace
+from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.names import member_name, split_member
-
-__all__ = ["BroadcastOffsets", "FileOffsets", "GroupOffsets", "OffsetStore"]
-
 
 log = logging.getLogger("deltamq.client")
 

@@ -6,8 +6,6 @@ from deltamq.mq.client.pull.fetch import Fetched
 from deltamq.mq.client.pull.partition_reader import PartitionReader
 from deltamq.mq.errors import Refused
 
-__all__ = ["OffsetOutOfRange", "out_of_range"]
-
 
 class OffsetOutOfRange(Refused):
     """The offset is not, or no longer, in the partition."""

@@ -12,11 +12,9 @@ from collections import deque
 
 import pyarrow as pa
 
-from deltamq.mq.client.http import Patience
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.pull.fetch import FetchConnection, Fetched
 from deltamq.mq.errors import DeltaMQError
-
-__all__ = ["PartitionReader"]
 
 
 class PartitionReader:

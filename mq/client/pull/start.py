@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
-from deltamq.mq.client.admin import Admin, TopicInfo
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_info import TopicInfo
 from deltamq.mq.errors import Refused
-
-__all__ = ["Start", "resume_offsets", "start_offsets"]
 
 Start: TypeAlias = str | int | datetime | Mapping[str, int]
 

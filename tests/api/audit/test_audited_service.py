@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from deltamq.api.audit.asked import SHOWN_FIELDS
-from deltamq.api.auth import CALLS, is_audited
-from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
+from deltamq.api.auth.calls import CALLS, is_audited
+from deltamq.mq.audit.records import ActBegun, ActEnded, RefusalCount
 from deltamq.tables.config_sections import AuditWhen
-from deltamq.tables.log import Warehouse, pages
-from deltamq.tables.queue import AUDIT, audit_records_of
+from deltamq.tables.log.paging import pages
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.records import audit_records_of
+from deltamq.tables.queue.refs import AUDIT
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import Reply, config_for, running, until
 

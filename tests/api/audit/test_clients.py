@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltamq import Admin
-from deltamq.mq.client.cli import main
+from deltamq.mq.client.cli.root import main
 from deltamq.mq.errors import Forbidden
 from tests.api.guarded import Guarded, guarded
 

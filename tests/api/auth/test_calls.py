@@ -16,8 +16,7 @@ from deltamq.api.auth.calls import CALLS, CallsDisagree, Need, Required, check_c
 from deltamq.api.front import HOT_CALLS
 from deltamq.api.principals import AUTH_ROUTERS
 from deltamq.api.routes import ROUTERS
-from deltamq.mq.auth import CLUSTER
-from deltamq.mq.auth.rule import VERBS
+from deltamq.mq.auth.rule import CLUSTER, VERBS
 from tests.api.running import config_for
 
 ADMIN = Required(needs_of("cluster admin"), (CLUSTER,))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client.cli import main
+from deltamq.mq.client.cli.root import main
 from tests.api.guarded import Guarded
 from tests.api.running import config_for, running, until
 

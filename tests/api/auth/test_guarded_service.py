@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from deltamq.api.auth import CALLS, access_of
+from deltamq.api.auth.calls import CALLS, access_of
 from tests.api.guarded import Guarded, guarded
 from tests.api.routes.test_dead_letters import bury, letter
 from tests.api.running import JSON, PROBLEM, Reply, config_for, running, until

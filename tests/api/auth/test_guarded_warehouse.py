@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltamq.api.first_start import make_administrator
-from deltamq.api.service import Service
+from deltamq.api.service.service import Service
 from deltamq.mq.errors import Unavailable
 from tests.api.guarded import guarded
 from tests.api.running import config_for, running, until

@@ -17,10 +17,11 @@ from urllib.parse import quote
 
 import pytest
 
-from deltamq.api.auth import CALLS
+from deltamq.api.auth.calls import CALLS
 from deltamq.api.front import HOT_CALLS
-from deltamq.mq.auth import AuthState, new_key
 from deltamq.mq.auth.changes import decide_first_administrator
+from deltamq.mq.auth.key import new_key
+from deltamq.mq.auth.state import AuthState
 from tests.api.auth.test_guarded_service import refused, waiting
 from tests.api.auth.test_two_processes import Two, consumer, two_in
 from tests.api.guarded import Guarded, guarded
@@ -273,7 +274,7 @@ def test_outsider_5_a_pattern_opens_no_other_name_however_it_is_written(prefixed
 
 
 def test_outsider_6_how_much_of_a_key_is_right_does_not_show_in_the_time() -> None:
-    from deltamq.api.auth import Credentials
+    from deltamq.api.auth.credentials import Credentials
     from deltamq.mq.errors import Unauthenticated
 
     key, token = new_key("root", b"r" * 8, b"R" * 32, 1)

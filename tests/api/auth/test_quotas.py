@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import pytest
 
-from deltamq.api.auth import Meter
+from deltamq.api.auth.quotas import Meter
 from deltamq.api.ports import Ports
-from deltamq.mq.auth import Quota
+from deltamq.mq.auth.quota import Quota
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import Reply, until
 from tests.set_clock import SetClock

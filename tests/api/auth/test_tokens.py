@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from deltamq.api.auth import KeyTimes
+from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.ports import Ports
 from deltamq.mq.auth_limits import AUTHORIZATION_BYTES_MAX, JWKS_BYTES_MAX
 from deltamq.mq.errors import Refused
@@ -457,8 +457,8 @@ def test_sec_24_the_sdk_and_the_command_line_get_their_tokens_from_the_issuer(
     from click.testing import CliRunner
 
     from deltamq import Admin, PullConsumer
-    from deltamq.mq.client import OidcClientCredentials
     from deltamq.mq.client.cli.root import cli
+    from deltamq.mq.client.http.oidc import OidcClientCredentials
 
     idp, url = world.idp, f"http://127.0.0.1:{world.admin.port}"
     idp.clients["reports"] = "s3cret"

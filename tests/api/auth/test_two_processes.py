@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from deltamq.mq.auth import decide_disable_principal, decide_revoke_key
+from deltamq.mq.auth.changes import decide_disable_principal, decide_revoke_key
 from deltamq.tables.config_sections import Secret
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import MetaLog
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
 from tests.api.auth.test_guarded_service import refused, waiting
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.guarded import SECRET, Guarded, guarded

@@ -10,7 +10,8 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from deltamq.api.wire import ArrowRows, decode_arrow
+from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.errors import Refused
 from deltamq.mq.filters.like import matches_like, parse_like
 from deltamq.mq.limits import FILTER_DEPTH_MAX, MIB

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from deltamq.api.host import Relayed
 from deltamq.api.host.clusters import has_newer_copy
+from deltamq.api.host.owners import Relayed
 from deltamq.api.host.peer_json import json_of
 from deltamq.api.sending.merged_answers import told_by
-from deltamq.api.wire import Answer
+from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.wire import ProduceAnswer
+from deltamq.mq.wire.produce import ProduceAnswer
 
 HTML, TEXT, JSON = ([(b"content-type", kind)] for kind in (b"text/html", b"text/plain", b"application/json"))
 

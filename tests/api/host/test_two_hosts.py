@@ -19,8 +19,8 @@ import pytest
 from deltamq.api.host.peers import Call
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import DeltaMQError, Unavailable
-from deltamq.mq.meta import AnyEvent, Meta
 from deltamq.mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.tables.clock import SystemClock
 from tests.api.exclusive import Member
 from tests.api.raw_pop import RawPop

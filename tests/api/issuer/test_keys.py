@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from deltamq.api.auth import KeyTimes
+from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.jwks import JwksInvalid
 from deltamq.api.issuer.keys import IssuerKeys
 from deltamq.mq.auth_limits import KEY_WAITERS_MAX

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deltamq import Admin, PullConsumer
-from deltamq.mq.client import ReceivedMessage
+from deltamq.mq.client.messages.received import ReceivedMessage
 from tests.api.running import Api, config_for, running
 from tests.free_ports import free_port
 

@@ -10,9 +10,9 @@ import ssl
 from base64 import b64decode, b64encode
 from typing import Any
 
-from deltamq.api.kafka.messages import Message, SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.api.kafka.messages.apis import APIS, Frame, answer_frame
-from deltamq.api.kafka.messages.codec import Parts, Reader, read_message, write_message
+from deltamq.api.kafka.messages.codec import Message, Parts, Reader, read_message, write_message
+from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.api.kafka.responses import RESPONSES
 
 __all__ = ["RawClient", "framed"]

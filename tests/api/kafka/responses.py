@@ -4,48 +4,55 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.kafka.messages import (
-    AlterClientQuotasResponse,
+from deltamq.api.kafka.messages.cluster_messages import (
     AlterConfigsResponse,
-    AlterPartitionReassignmentsResponse,
-    AlterReplicaLogDirsResponse,
-    AlterUserScramCredentialsResponse,
+    ApiVersionsResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,
-    DeleteGroupsResponse,
-    DeleteRecordsResponse,
     DeleteTopicsResponse,
-    DescribeClientQuotasResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,
-    DescribeGroupsResponse,
     DescribeLogDirsResponse,
     DescribeTopicPartitionsResponse,
-    DescribeUserScramCredentialsResponse,
-    ElectLeadersResponse,
-    FetchResponse,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesResponse,
+    MetadataResponse,
+)
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.group_messages import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,
-    IncrementalAlterConfigsResponse,
-    InitProducerIdResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
-    ListConfigResourcesResponse,
     ListGroupsResponse,
-    ListOffsetsResponse,
-    ListPartitionReassignmentsResponse,
-    Message,
-    MetadataResponse,
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetFetchResponse,
-    OffsetForLeaderEpochResponse,
-    ProduceResponse,
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
     SyncGroupResponse,
 )
-from deltamq.api.kafka.messages.cluster_messages import ApiVersionsResponse
+from deltamq.api.kafka.messages.log_messages import (
+    DeleteRecordsResponse,
+    FetchResponse,
+    InitProducerIdResponse,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochResponse,
+    ProduceResponse,
+)
+from deltamq.api.kafka.messages.replica_messages import (
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+)
+from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from deltamq.api.kafka.messages.user_messages import (
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsResponse,
+    DescribeClientQuotasResponse,
+    DescribeUserScramCredentialsResponse,
+)
 
 __all__ = ["RESPONSES"]
 

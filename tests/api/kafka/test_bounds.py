@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.api.kafka.messages import FetchPartition, FetchRequest, MetadataRequest
-from deltamq.api.kafka.messages.log_messages import FetchTopic
+from deltamq.api.kafka.messages.cluster_messages import MetadataRequest
+from deltamq.api.kafka.messages.log_messages import FetchPartition, FetchRequest, FetchTopic
 from deltamq.mq.limits import MIB
 from tests.api.guarded import guarded
 from tests.api.kafka.door import kafka_running

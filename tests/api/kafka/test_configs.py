@@ -9,15 +9,20 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic
 
-from deltamq.api.kafka.messages import ConfigResource as AskedResource
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.cluster_messages import (
+    AlteringConfig,
+    CreateTopic,
     CreateTopicsRequest,
     DescribeConfigsRequest,
-    ErrorCode,
     IncrementalAlterConfigsRequest,
+    IncrementallyAltering,
+    NamedValue,
 )
-from deltamq.api.kafka.messages.cluster_messages import AlteringConfig, CreateTopic, IncrementallyAltering, NamedValue
-from deltamq.api.kafka.settings import TOPIC_SETTINGS, Change, Operation, changes_of, shown_of_node
+from deltamq.api.kafka.messages.cluster_messages import ConfigResource as AskedResource
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.settings.changes import Change, Operation, changes_of
+from deltamq.api.kafka.settings.nodes import shown_of_node
+from deltamq.api.kafka.settings.topics import TOPIC_SETTINGS
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
 from deltamq.tables.config_sections import ServiceSettings
 from tests.api.kafka.door import KafkaApi, kafka_running

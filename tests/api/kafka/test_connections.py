@@ -12,25 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deltamq.api.auth import Quotas
-from deltamq.api.kafka.access import Session
+from deltamq.api.auth.quotas import Quotas
+from deltamq.api.kafka.access.session import Session
 from deltamq.api.kafka.calls.producing import Reply
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.apis import Frame
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import (
     DescribeGroupsRequest,
-    ErrorCode,
-    Frame,
+    GroupProtocol,
     JoinGroupRequest,
     ListGroupsRequest,
-    ProducePartition,
-    ProduceRequest,
 )
-from deltamq.api.kafka.messages.group_messages import GroupProtocol
-from deltamq.api.kafka.messages.log_messages import ProduceTopic
-from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.kafka.messages.log_messages import ProducePartition, ProduceRequest, ProduceTopic
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
-from deltamq.api.sending import INLINE_BYTES
-from deltamq.api.wire import Admission, Ticket
+from deltamq.api.sending.request_appender import INLINE_BYTES
+from deltamq.api.wire.request import Admission, Ticket
 from deltamq.mq.limits import MIB
 from deltamq.tables.config_sections import ServiceSettings
 from tests.api.guarded import guarded

@@ -21,21 +21,24 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from deltamq.api.kafka.messages import (
-    ErrorCode,
-    Frame,
+from deltamq.api.kafka.messages.apis import Frame
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import (
     InitProducerIdRequest,
     OffsetForLeaderEpochRequest,
     ProducePartition,
     ProduceRequest,
+    ProduceTopic,
     WantedEpoch,
+    WantedEpochs,
 )
-from deltamq.api.kafka.messages.log_messages import ProduceTopic, WantedEpochs
-from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.ports import Ports
-from deltamq.api.sending import INLINE_BYTES
-from deltamq.tables.delta import RowsPart
-from deltamq.tables.log import ROUTE_FENCE, Warehouse
+from deltamq.api.sending.request_appender import INLINE_BYTES
+from deltamq.tables.delta.stamped import RowsPart
+from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient

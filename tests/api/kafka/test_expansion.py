@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deltamq.api.kafka.messages import ErrorCode, ProducedPartition, ProducePartition, ProduceRequest
-from deltamq.api.kafka.messages.log_messages import ProduceTopic
-from deltamq.api.kafka.records import batches_of, encode_records
-from deltamq.api.kafka.records.batch import pack_header
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceTopic
+from deltamq.api.kafka.records.batch import batches_of, pack_header
 from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.records.compression import Compression, compressed
-from deltamq.api.wire import Ticket
+from deltamq.api.kafka.records.encode import encode_records
+from deltamq.api.wire.request import Ticket
 from deltamq.mq.limits import KIB, MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient

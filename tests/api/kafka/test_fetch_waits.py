@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.kafka.messages import ErrorCode, FetchedPartition, FetchPartition, FetchRequest
-from deltamq.api.kafka.messages.log_messages import FetchTopic
-from deltamq.api.kafka.records import batches_of, decode_batches
-from deltamq.api.reading import PartitionReader
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
+from deltamq.api.kafka.records.batch import batches_of
+from deltamq.api.kafka.records.decode import decode_batches
+from deltamq.api.reading.partition_reader import PartitionReader
 from deltamq.mq.limits import KIB, MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient

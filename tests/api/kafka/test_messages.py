@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from deltamq.api.kafka.messages import (
-    Message,
-    MetadataRequest,
+from deltamq.api.kafka.messages.apis import (
+    API_VERSIONS,
+    APIS,
+    Frame,
     answer_frame,
     offered,
     read_frame,
     unknown_version,
 )
-from deltamq.api.kafka.messages.apis import API_VERSIONS, APIS, Frame
-from deltamq.api.kafka.messages.codec import ELEMENTS_MAX, At, Reader, Uuid, read_message, write_message
+from deltamq.api.kafka.messages.cluster_messages import MetadataRequest
+from deltamq.api.kafka.messages.codec import ELEMENTS_MAX, At, Message, Reader, Uuid, read_message, write_message
 from deltamq.mq.errors import DeltaMQError
 from tests.api.kafka.responses import RESPONSES
 

@@ -23,7 +23,8 @@ from confluent_kafka.admin import (
 
 from deltamq import Admin, PopConsumer
 from deltamq import Producer as MqProducer
-from deltamq.mq.client import Message, cli
+from deltamq.mq.client.cli import root as cli
+from deltamq.mq.client.messages.message import Message
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.partitioners import kafka_hash
 from tests.api.kafka.door import KafkaApi, kafka_running, stored_messages

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import pytest
 
 from deltamq.api.kafka.calls.read_ahead import Chunk, Place, Read, ReadAhead
-from deltamq.api.kafka.messages import ErrorCode, FetchedPartition, FetchPartition, FetchRequest
-from deltamq.api.kafka.messages.log_messages import FetchTopic
-from deltamq.api.kafka.records import batches_of, decode_batches
-from deltamq.api.wire import Ticket
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
+from deltamq.api.kafka.records.batch import batches_of
+from deltamq.api.kafka.records.decode import decode_batches
+from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.limits import MIB
-from deltamq.tables.log import FetchStatus
+from deltamq.tables.log.fetch import FetchStatus
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.kafka.records import Records
+from deltamq.api.kafka.records.columns import Records
 from deltamq.api.kafka.rows import records_of, rows_of
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import HEADER_BYTES_MAX, KEY_BYTES_MAX, MESSAGE_BYTES_MAX

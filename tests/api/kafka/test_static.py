@@ -16,9 +16,15 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
-from deltamq.api.kafka.messages import ErrorCode, InitProducerIdRequest, ProducePartition, ProduceRequest
-from deltamq.api.kafka.messages.log_messages import ProduceTopic
-from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import (
+    InitProducerIdRequest,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.ports import Ports
 from deltamq.mq.meta.static_topics import decide_remap
 from tests.api.kafka.raw_client import RawClient

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from deltamq.api.log.filter_scan import scan_filtered
-from deltamq.tables.log import Fetched, FetchStatus
+from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import MESSAGE_SCHEMA
 

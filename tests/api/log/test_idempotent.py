@@ -12,11 +12,11 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from deltamq.api.host.producers import ProducerGate, draw_of
-from deltamq.api.log import Partition
+from deltamq.api.log.partition import Partition
 from deltamq.mq.errors import Conflict, StorageFull
 from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
-from deltamq.mq.wire import Producer
-from deltamq.tables.log import PartitionLog
+from deltamq.mq.wire.produce import Producer
+from deltamq.tables.log.log import PartitionLog
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 
 pytestmark = pytest.mark.static_too

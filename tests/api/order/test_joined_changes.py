@@ -10,7 +10,7 @@ import pytest
 
 from deltamq.api.order.joined_changes import JoinedChanges
 from deltamq.mq.errors import Conflict, Unknown
-from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.online_events import ClientPut, OnlineClient
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltamq import OrderlyConsumer, Verdict
-from deltamq.mq.client import OrderedMessage
+from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.meta.static_topics import RemapMode
 from tests.api.exclusive import exclusive_group
 from tests.api.running import config_for, running, until

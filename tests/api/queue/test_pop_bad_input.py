@@ -16,7 +16,7 @@ from deltamq.mq.queue_limits import (
     INVISIBLE_MS_MIN,
     POP_MESSAGES_MAX,
 )
-from deltamq.mq.wire import PopRequest
+from deltamq.mq.wire.pop import PopRequest
 from tests.api.running import JSON, PROBLEM, Api
 
 _LONG = "x" * (HANDLE_CHARS_MAX + 1)

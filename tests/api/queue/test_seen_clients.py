@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from deltamq.api.queue import SeenClients
-from deltamq.api.queue.seen_clients import TOPICS_MAX
-from deltamq.mq.meta import Subscription
+from deltamq.api.queue.seen_clients import TOPICS_MAX, SeenClients
+from deltamq.mq.meta.online_events import Subscription
 
 ALL = Subscription(order=False, tags="*", filter=None)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import GroupOffsets, PullConsumer
+from deltamq.mq.client.pull.consumer import PullConsumer
+from deltamq.mq.client.pull.offset_stores import GroupOffsets
 from tests.api.running import Api, Reply
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 

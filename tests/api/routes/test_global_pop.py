@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from deltamq import PopConsumer
-from deltamq.mq.meta import decide_move
-from deltamq.tables.log import Warehouse
+from deltamq.mq.meta.global_topics import decide_move
+from deltamq.tables.log.warehouse import Warehouse
 from tests.api.running import Api, Reply, running, until
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 from tests.free_ports import free_port

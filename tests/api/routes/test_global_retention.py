@@ -10,7 +10,7 @@ import pytest
 
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import Unavailable
-from deltamq.tables.log import REMEMBERED_MS
+from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from tests.api.running import Api
 from tests.api.static_queues import on_loop
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters

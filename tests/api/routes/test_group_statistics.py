@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deltamq.api.ports import Ports
-from deltamq.mq.client.admin import Admin
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.statistics.consumed import StatisticsRecord
 from deltamq.tables.log.paging import pages
 from deltamq.tables.paths import PartitionRef

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.queue import LanePops, MovedProgress
+from deltamq.api.queue.lane_pops import LanePops
+from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.mq.meta.static_topics import RemapMode
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until

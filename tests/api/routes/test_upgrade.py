@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.api.service import Service
-from deltamq.mq.client import Admin
+from deltamq.api.service.service import Service
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli import root as cli
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import KNOWN_FEATURES
+from deltamq.mq.meta.features import KNOWN_FEATURES
 from tests.api.running import config_for, running
 
 

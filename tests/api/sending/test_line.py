@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.log import RecordRows, RequestPart
+from deltamq.api.log.parts import RecordRows, RequestPart
 from deltamq.api.sending.line import InLine, LineRequest, Lines, StoredPlace, Target
 from deltamq.mq.errors import Fenced, Unavailable
 from deltamq.mq.sequences import OutOfSequence
-from deltamq.tables.log import Appended, MessageIds
+from deltamq.tables.log.batch import Appended, MessageIds
 from deltamq.tables.settings import Flush
 
 #: Turns of the loop after which all that can go on has gone on.

@@ -14,7 +14,7 @@ import pytest
 from deltamq.api.service import job_watch
 from deltamq.api.service.job_watch import JobReport, JobWatch
 from deltamq.mq.errors import Unavailable
-from deltamq.tables.ops import LastRun, RunningRun
+from deltamq.tables.ops.job_runs import LastRun, RunningRun
 from deltamq.tables.store.store import MemoryStore
 from tests.api.running import config_for, running
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.api.service import Service
 from deltamq.api.service import watch as watch_module
+from deltamq.api.service.service import Service
 from tests.api.running import config_for, running, until
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deltamq.api.wire import message_filter
-from deltamq.mq.filters import parse_filter
+from deltamq.api.wire.message_filter import message_filter
+from deltamq.mq.filters.parser import parse_filter
 
 
 def test_a_filter_is_a_star_or_tags() -> None:

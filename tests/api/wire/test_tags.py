@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.client import Message
-from deltamq.mq.client.messages import check_message
+from deltamq.mq.client.messages.message import Message, check_message
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.names import TAG_NOT_IN, check_tag, is_tag
 from deltamq.tables.message_limits import check_column

@@ -49,7 +49,7 @@ def catalog_views(session: Session) -> Iterator[Figure]:
 def _measured(session: Session, spark: Any) -> Iterator[Figure]:
     from pyspark.sql import DataFrame
 
-    from deltamq.jobs.sql import register_tables
+    from deltamq.jobs.sql.catalog import register_tables
 
     folder = session.fresh("catalog")
     warehouse = Warehouse.open(str(folder))
@@ -74,7 +74,7 @@ def _asked(query: Callable[[Any], Any], read: Callable[[], Any]) -> Any:
 
 def _ways(spark: Any, warehouse: str, columns: str) -> dict[str, Callable[[], Any]]:
     """Ways to read the topic other than `format("delta")`."""
-    from deltamq.jobs.sql import read_topic
+    from deltamq.jobs.sql.reader import read_topic
 
     mq = spark.read.format("mq").options(topic="orders", warehouse=warehouse, columns=columns)
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from deltamq.jobs.queue.revive_in_tasks import TaskReviver
-from deltamq.jobs.sql import spark_session
+from deltamq.jobs.spark.session import spark_session
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import warehouse_of
 from deltamq.tables.config import load

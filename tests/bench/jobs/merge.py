@@ -151,7 +151,7 @@ def merge(session: Session) -> Iterator[Figure]:
 
 @contextmanager
 def _spark(session: Session, name: str) -> Iterator[tuple[Logs, Any]]:
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     logs = Logs(session.fresh(name))
     spark = spark_session(f"deltamq-bench-{name}", warehouse=logs.conf.warehouse.uri)

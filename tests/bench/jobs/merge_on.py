@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltamq.jobs.merge.merge import Merger
-from deltamq.jobs.sql import spark_session
+from deltamq.jobs.spark.session import spark_session
 from tests.bench.jobs.merge import BACKLOG_RECORDS, WARMUP_RUNS, Logs, run_once
 
 #: A minute of records, in two batches.

@@ -46,7 +46,7 @@ def sink(session: Session) -> Iterator[Figure]:
     if not session.effort.spark:
         session.say("no sink figures: a quick run starts no Spark")
         return
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     folder = session.fresh("sink")
     topic = _Topic(folder / "warehouse")

@@ -275,7 +275,7 @@ def _spark(session: Session, name: str) -> Iterator[Any]:
         session.say(f"no {name} figures: a quick run starts no Spark")
         yield None
         return
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     spark = spark_session(f"deltamq-bench-{name}", warehouse=session.folder)
     try:

@@ -16,9 +16,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from deltamq.api.kafka.records import Records, batches_of, decode_batches, encode_records
+from deltamq.api.kafka.records.batch import batches_of
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.decode import decode_batches
+from deltamq.api.kafka.records.encode import encode_records
 from deltamq.api.kafka.rows import native_decoder, records_of, rows_of
-from deltamq.tables.delta import RowsPart, Stamped
+from deltamq.tables.delta.stamped import RowsPart, Stamped
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench

@@ -74,7 +74,7 @@ def main(source: str, place: str, messages: int, folder: Path) -> None:
     """Warm up, then measure some queries."""
     import pyspark
 
-    from deltamq.jobs.sql import spark_session
+    from deltamq.jobs.spark.session import spark_session
 
     of_kafka: dict[str, Any] = {
         "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"

@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from deltamq.api.log import scan_filtered
-from deltamq.mq.filters import parse_filter
-from deltamq.tables.log import Batch, PartitionLog
+from deltamq.api.log.filter_scan import scan_filtered
+from deltamq.mq.filters.parser import parse_filter
+from deltamq.tables.log.batch import Batch
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import HEADERS
 from tests.bench.figure import Figure

@@ -21,24 +21,16 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from deltamq.api.auth import Gate
-from deltamq.mq.auth import (
-    AccessRule,
-    AuthEvent,
-    Key,
-    Principal,
-    decide_put_key,
-    decide_put_principal,
-    decide_put_rule,
-    new_key,
-    rule_of,
-)
-from deltamq.mq.auth.rule import VERBS
-from deltamq.mq.auth.state import AclPut, AuthState, KeyPut, PrincipalPut
+from deltamq.api.auth.gate import Gate
+from deltamq.mq.auth.changes import decide_put_key, decide_put_principal, decide_put_rule
+from deltamq.mq.auth.key import Key, new_key
+from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.rule import VERBS, AccessRule, rule_of
+from deltamq.mq.auth.state import AclPut, AuthEvent, AuthState, KeyPut, PrincipalPut
 from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
-from deltamq.mq.meta import Meta
-from deltamq.tables.log import Warehouse
-from deltamq.tables.queue import MetaLog
+from deltamq.mq.meta.fold import Meta
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.queue.metadata import MetaLog
 from tests.bench.figure import Figure
 from tests.bench.load import Answer, Connection, checked, request, together
 from tests.bench.payloads import arrow_stream, json_request, record_batch

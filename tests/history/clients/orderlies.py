@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from deltamq import OrderlyConsumer, Verdict
-from deltamq.mq.client import OrderedMessage, Patience, Suspend
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.orderly.listener import Suspend
 from tests.consumer_process import READY, ConsumerProcess
 from tests.history.checker.record import Recorder
 

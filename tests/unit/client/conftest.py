@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import PopConsumer, Producer
 from deltamq.mq.client.cli import root as cli
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.produce.producer import Producer
 from tests.unit.client.cli.cli_run import Done, Run
 from tests.unit.client.pop.pop_consumers import QUICK, Consume, Seen
 from tests.unit.client.stub_service import StubService

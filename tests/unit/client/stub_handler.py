@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 
 from deltamq.mq.errors import DeltaMQError, NotFound
-from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.filters.evaluation import Fields, evaluate
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.routing import default_route
 from tests.unit.client.stub_queue import QueueFault, decoded, pop_stream
 from tests.unit.client.stub_static import StubStatic

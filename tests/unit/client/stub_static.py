@@ -10,9 +10,9 @@ from deltamq.mq.errors import NotFound
 from deltamq.mq.meta import static_topics
 from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.routing import Route
-from deltamq.mq.static import LogicalQueue, Segment
-from deltamq.mq.static.logical_queue import queue_index, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue, queue_index, queue_name
 from deltamq.mq.static.reading import next_after, place_of
+from deltamq.mq.static.segment import Segment
 from tests.static_topics import TOPIC, StaticWorld
 
 Row = dict[str, Any]

@@ -18,11 +18,15 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http import forks
 from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce import exit_flush
 from deltamq.mq.client.produce.buffer import Buffer
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.errors import DeltaMQError
 from tests.unit.client.stub_service import StubService
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.filters.evaluation import Fields, evaluate
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import MESSAGE_SCHEMA
 from tests.filters import conditions, messages, texts

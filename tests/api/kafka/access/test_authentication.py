@@ -15,18 +15,13 @@ from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from deltamq.api.auth import Gate
-from deltamq.api.kafka.access import Session
-from deltamq.api.kafka.messages import (
-    ApiVersionsRequest,
-    ErrorCode,
-    InitProducerIdRequest,
-    ListGroupsRequest,
-    MetadataRequest,
-    ProduceRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
+from deltamq.api.auth.gate import Gate
+from deltamq.api.kafka.access.session import Session
+from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest, MetadataRequest
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import ListGroupsRequest
+from deltamq.api.kafka.messages.log_messages import InitProducerIdRequest, ProduceRequest
+from deltamq.api.kafka.messages.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from deltamq.mq.auth.state import AuthState, KeyPut
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import MECHANISMS, TIMEOUT_S, consume, everything, send

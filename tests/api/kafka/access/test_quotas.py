@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import time
 
-from deltamq.api.kafka.messages import (
-    FetchPartition,
-    FetchRequest,
-)
-from deltamq.api.kafka.messages.log_messages import FetchTopic
+from deltamq.api.kafka.messages.log_messages import FetchPartition, FetchRequest, FetchTopic
 from tests.api.kafka.access.callers import send
 from tests.api.kafka.access.calls import ANYTHING
 

@@ -7,18 +7,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deltamq.api.kafka.access.needs import NEEDS
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.apis import APIS
+from deltamq.api.kafka.messages.cluster_messages import DescribeLogDirsRequest, MetadataRequest, MetadataRequestTopic
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import (
+    CommitPartition,
+    CommitTopic,
     DescribeGroupsRequest,
-    DescribeLogDirsRequest,
-    ErrorCode,
-    MetadataRequest,
-    MetadataRequestTopic,
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from deltamq.api.kafka.messages.apis import APIS
-from deltamq.api.kafka.messages.group_messages import CommitPartition, CommitTopic
-from deltamq.mq.auth import CLUSTER
+from deltamq.mq.auth.rule import CLUSTER
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, everything, send
 from tests.api.kafka.access.calls import ANYTHING, REFUSED, errors_in
 from tests.api.running import until

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
 
-from deltamq.api.kafka.messages import ApiVersionsRequest, ProducePartition, ProduceRequest
-from deltamq.api.kafka.messages.log_messages import ProduceTopic
-from deltamq.api.kafka.records import Records, encode_records
+from deltamq.api.kafka.messages.cluster_messages import ApiVersionsRequest
+from deltamq.api.kafka.messages.log_messages import ProducePartition, ProduceRequest, ProduceTopic
+from deltamq.api.kafka.records.columns import Records
+from deltamq.api.kafka.records.encode import encode_records
 from deltamq.tables.config_sections import Secret, TlsClientAuth
 from tests.api.guarded import SECRET, guarded
 from tests.api.kafka.access.callers import Door, consume, everything, send

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from deltamq.api.kafka.messages import (
-    AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest,
-    DescribeClientQuotasRequest,
-    DescribeUserScramCredentialsRequest,
-    ErrorCode,
-)
+from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.user_messages import (
+    AlterClientQuotasRequest,
     AlteringQuota,
+    AlterUserScramCredentialsRequest,
     CredentialDeletion,
     CredentialUpsertion,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
     QuotaChange,
     QuotaEntity,
     QuotaFilter,
     UserName,
 )
-from deltamq.mq.auth import CLUSTER, SCRAM_ITERATIONS
+from deltamq.mq.auth.rule import CLUSTER
+from deltamq.mq.auth.scram import SCRAM_ITERATIONS
 
 BOTH = [(1, SCRAM_ITERATIONS), (2, SCRAM_ITERATIONS)]
 

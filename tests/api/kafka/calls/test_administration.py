@@ -11,22 +11,24 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from deltamq.api.kafka.messages import (
-    NO_TOPIC_ID,
+from deltamq.api.kafka.messages.cluster_messages import (
+    Assignment,
     CreatePartitionsRequest,
     CreateTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeletingTopic,
+    DescribableLogs,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
-    ErrorCode,
     LogDir,
     MetadataRequest,
     MetadataRequestTopic,
+    NewAssignment,
 )
-from deltamq.api.kafka.messages import NewPartitions as NewPartitionsOf
-from deltamq.api.kafka.messages.cluster_messages import Assignment, DescribableLogs, NewAssignment
+from deltamq.api.kafka.messages.cluster_messages import NewPartitions as NewPartitionsOf
+from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
+from deltamq.api.kafka.messages.errors import ErrorCode
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

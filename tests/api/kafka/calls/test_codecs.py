@@ -10,9 +10,10 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deltamq.api.kafka.messages import FetchPartition, FetchRequest
-from deltamq.api.kafka.messages.log_messages import FetchTopic
-from deltamq.api.kafka.records import BatchHeader, Compression, batches_of, decode_batches, expanded_batch
+from deltamq.api.kafka.messages.log_messages import FetchPartition, FetchRequest, FetchTopic
+from deltamq.api.kafka.records.batch import BatchHeader, batches_of
+from deltamq.api.kafka.records.compression import Compression
+from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.mq.limits import MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient

@@ -8,17 +8,19 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from deltamq.api.kafka.messages import (
-    ErrorCode,
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import (
     FetchPartition,
     FetchRequest,
+    FetchTopic,
     ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     WantedEpoch,
+    WantedEpochs,
 )
-from deltamq.api.kafka.messages.log_messages import FetchTopic, ListOffsetsTopic, WantedEpochs
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 

@@ -6,22 +6,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltamq.api.kafka.messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
+from deltamq.api.kafka.messages.cluster_messages import (
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
-    ElectLeadersRequest,
-    ErrorCode,
+    DescribeTopicPartitionsResponse,
     ListConfigResourcesRequest,
-    ListPartitionReassignmentsRequest,
     MetadataRequest,
     MetadataRequestTopic,
     PartitionCursor,
-    ReassigningPartition,
+    WantedTopic,
 )
-from deltamq.api.kafka.messages.cluster_messages import DescribeTopicPartitionsResponse, WantedTopic
-from deltamq.api.kafka.messages.replica_messages import MovingLogDir, NamedPartitions, ReassigningTopic
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.replica_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    MovingLogDir,
+    NamedPartitions,
+    ReassigningPartition,
+    ReassigningTopic,
+)
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 

@@ -7,8 +7,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from deltamq.api.kafka.messages import DeleteRecordsPartition, DeleteRecordsRequest, ErrorCode
-from deltamq.api.kafka.messages.log_messages import DeleteRecordsTopic
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 

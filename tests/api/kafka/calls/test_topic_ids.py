@@ -7,26 +7,30 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltamq.api.kafka.messages import (
-    NO_TOPIC_ID,
+from deltamq.api.kafka.messages.cluster_messages import (
     CreateTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeletingTopic,
-    ErrorCode,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataTopic,
+)
+from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.log_messages import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceTopic,
 )
-from deltamq.api.kafka.messages.log_messages import FetchTopic
-from deltamq.api.kafka.records import batches_of, decode_batches, encode_records
+from deltamq.api.kafka.records.batch import batches_of
+from deltamq.api.kafka.records.decode import decode_batches
+from deltamq.api.kafka.records.encode import encode_records
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.kafka.test_door import _records

@@ -9,8 +9,14 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from deltamq import Admin
-from deltamq.api.kafka.messages import ErrorCode, OffsetCommitRequest, OffsetFetchRequest
-from deltamq.api.kafka.messages.group_messages import CommitPartition, CommitTopic, OffsetFetchTopic
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import (
+    CommitPartition,
+    CommitTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
+)
 from deltamq.mq.errors import Unprocessable
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.recovery import recover

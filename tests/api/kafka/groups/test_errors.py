@@ -9,20 +9,19 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from deltamq.api.host import Groups
-from deltamq.api.kafka.messages import (
+from deltamq.api.host.hosted_group import Groups
+from deltamq.api.kafka.messages.errors import ErrorCode, group_code_of, offset_code_of
+from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
     CommitTopic,
-    ErrorCode,
+    GroupProtocol,
     JoinGroupRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    group_code_of,
-    offset_code_of,
+    OffsetFetchTopic,
 )
-from deltamq.api.kafka.messages.group_messages import GroupProtocol, OffsetFetchTopic
-from deltamq.api.progress import GroupCommits
-from deltamq.api.queue import MovedProgress
+from deltamq.api.progress.group_commits import GroupCommits
+from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, StorageFull, Unavailable, Unknown
 from tests.api.kafka.raw_client import RawClient
 

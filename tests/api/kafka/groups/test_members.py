@@ -20,17 +20,20 @@ from confluent_kafka import ConsumerGroupState as State
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import (
     DescribeGroupsRequest,
-    ErrorCode,
+    GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    LeavingMember,
     OffsetDeleteRequest,
+    OffsetDeleteTopic,
+    PlannedAssignment,
     SyncGroupRequest,
-    subscription_of,
 )
-from deltamq.api.kafka.messages.group_messages import GroupProtocol, LeavingMember, OffsetDeleteTopic, PlannedAssignment
+from deltamq.api.kafka.messages.subscription import subscription_of
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -8,28 +8,29 @@ from typing import Any
 import pytest
 
 from deltamq import Admin
-from deltamq.api.kafka.messages import (
+from deltamq.api.kafka.messages.apis import APIS
+from deltamq.api.kafka.messages.codec import Message
+from deltamq.api.kafka.messages.errors import ErrorCode
+from deltamq.api.kafka.messages.group_messages import (
     CommitPartition,
     CommitTopic,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
-    ErrorCode,
     FindCoordinatorRequest,
+    GroupProtocol,
     HeartbeatRequest,
-    InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     LeavingMember,
     ListGroupsRequest,
-    Message,
     OffsetCommitRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchTopic,
+    PlannedAssignment,
     SyncGroupRequest,
 )
-from deltamq.api.kafka.messages.apis import APIS
-from deltamq.api.kafka.messages.group_messages import GroupProtocol, PlannedAssignment
+from deltamq.api.kafka.messages.log_messages import InitProducerIdRequest
 from tests.api.kafka.door import KafkaApi, kafka_running
 from tests.api.kafka.raw_client import RawClient
 from tests.api.running import until

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deltamq.mq.client import Admin, Patience, Producer
-from deltamq.mq.client.admin.admin import topic_info
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_info import topic_info
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault

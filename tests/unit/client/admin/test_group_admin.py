@@ -7,7 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deltamq.mq.client import Admin, Patience, PopClient, Producer
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltamq.mq.client import Admin, Patience
-from deltamq.mq.client.admin import fetch_view
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.topic_view import fetch_view
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltamq.mq.client.cli.consume import polls
-from deltamq.mq.client.messages import ReceivedMessage
+from deltamq.mq.client.messages.received import ReceivedMessage
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService
 

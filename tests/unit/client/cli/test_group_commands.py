@@ -14,7 +14,7 @@ import pytest
 
 from deltamq.mq.client.cli.group_consume import GroupOptions, consume_for_group
 from deltamq.mq.client.cli.groups import parse_policy
-from deltamq.mq.client.messages import ReceivedMessage
+from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.testing.queue import MemoryQueue
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_queue import QueueFault

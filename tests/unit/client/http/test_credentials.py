@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.client import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
-from deltamq.mq.client.http import Endpoint, Hosts
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.bearer_token import check_token
 from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.http.endpoint import Endpoint
+from deltamq.mq.client.http.hosts import Hosts
+from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.errors import DeltaMQError, Refused, Unauthenticated, Unavailable
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import BROKERS
 

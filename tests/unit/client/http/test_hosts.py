@@ -8,8 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from deltamq.mq.client import Admin, PopConsumer, PoppedMessage, Producer, PullConsumer
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.hosts import META, Hosts
+from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.errors import Refused, Unavailable, Unknown
 from tests.unit.client.pop.pop_consumers import QUICK, wait_done
 from tests.unit.client.stub_queue import QueueFault

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import OrderlyConsumer
 from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deltamq.mq.client import Verdict
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.orderly.listener import Listening
-from deltamq.mq.client.pop import ConsumerCounters
+from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.stub_service import StubService
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from deltamq.mq.client import Verdict
 from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import OrderlyConsumer, Suspend, Verdict
 from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.orderly.listener import Suspend
 from deltamq.mq.client.orderly.work import monotonic_ms
 from deltamq.mq.errors import Refused
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deltamq.mq.client import Verdict
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.orderly.calls import OrderlyCalls
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import Ear, Listen, listen
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_static import StubStatic

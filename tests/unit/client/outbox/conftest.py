@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import OutboxRelay
+from deltamq.mq.client.outbox.relay import OutboxRelay
 from tests.outbox_database import OutboxDatabase, sqlite_database
 from tests.postgresql_server import postgresql_server
 from tests.unit.client.outbox.outbox_service import OutboxService

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deltamq.mq.client import OutboxRelay
+from deltamq.mq.client.outbox.relay import OutboxRelay
 from tests.outbox_database import OutboxDatabase, WatchedConnections, sqlite_database
 from tests.unit.client.outbox.outbox_service import Crash, Fault, OutboxService
 

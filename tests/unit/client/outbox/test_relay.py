@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import Message, OutboxRelay
-from deltamq.mq.client.http import error_of
-from deltamq.mq.client.outbox import SetAside
-from deltamq.mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX
+from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX, SetAside
+from deltamq.mq.client.outbox.relay import OutboxRelay
 from deltamq.mq.client.outbox.rows import lane_of
 from deltamq.mq.client.outbox.verdicts import REPEATABLE_MS
 from deltamq.mq.errors import NotFound, Refused, TooLarge, Unauthenticated, Unavailable

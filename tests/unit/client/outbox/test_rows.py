@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.client import Message, OutboxDialect
-from deltamq.mq.client.outbox import connector_of
-from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE, dialect_of
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.outbox.databases import connector_of
+from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE, OutboxDialect, dialect_of
 from deltamq.mq.client.outbox.ledger import fitting
 from deltamq.mq.client.outbox.rows import lane_of, message_of, row_of, topic_of
 from deltamq.mq.client.outbox.statements import Tables

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltamq.mq.client import Patience, PopClient
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.wire import parse_batch
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown, Unprocessable
 from tests.unit.client.stub_queue import QueueFault

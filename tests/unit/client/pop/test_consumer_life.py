@@ -9,8 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from deltamq.mq.client import OrderlyConsumer, PopConsumer, PoppedMessage, Verdict
+from deltamq.mq.client.messages.popped import PoppedMessage
 from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Listen, fill, listen
 from tests.unit.client.pop.pop_consumers import Consume, Seen
 from tests.unit.client.stub_service import StubService

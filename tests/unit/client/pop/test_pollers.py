@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from deltamq.mq.client import PopConsumer
+from deltamq.mq.client.pop.consumer import PopConsumer
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from deltamq.mq.client import Producer
-from deltamq.mq.client.admin import TopicView, fetch_view
+from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
+from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.routing import new_route
 from tests.unit.client.stub_service import StubService

@@ -9,7 +9,8 @@ from concurrent.futures import as_completed
 
 import pytest
 
-from deltamq.mq.client import Closed, Producer
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.produce.routers import Closed
 from deltamq.mq.errors import Refused, Unavailable, Unknown
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client import Producer
+from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, Overloaded, Refused, Unavailable, Unknown
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault

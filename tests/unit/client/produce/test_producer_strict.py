@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from deltamq.mq.client import Message, Producer
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.producer import Producer
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
 

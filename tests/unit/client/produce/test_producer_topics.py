@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client import Producer
+from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import NotFound
 from deltamq.mq.routing import expand
 from tests.unit.client.stub_service import StubService

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client import Message, Producer
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import NotFound, Unknown
 from deltamq.mq.partitioners import logical_partition
 from tests.unit.client.stub_service import StubService

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client import Producer, TableProgress, TableSendInterrupted, TableSendState
 from deltamq.mq.client.produce import table_send
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.produce.table_send import TableProgress, TableSendInterrupted, TableSendState
 from deltamq.mq.errors import NotFound, Refused, TooLarge
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault

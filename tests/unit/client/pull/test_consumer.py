@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client import Message, Patience, Producer, PullConsumer
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.client.pull.fetch import FetchConnection
 from deltamq.mq.client.pull.out_of_range import OffsetOutOfRange
 from deltamq.mq.errors import NotFound, Refused, Unavailable

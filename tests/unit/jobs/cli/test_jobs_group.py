@@ -24,7 +24,7 @@ from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.tables.config import load
 from deltamq.tables.config_sections import Engine
-from deltamq.tables.ops import LastRun
+from deltamq.tables.ops.job_runs import LastRun
 from tests.unit.client.stub_service import StubService
 
 

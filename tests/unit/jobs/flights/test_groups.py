@@ -20,8 +20,8 @@ from deltamq.jobs.flights.group_account import GroupAccount, expected_account, h
 from deltamq.jobs.flights.group_left import GroupsLeft
 from deltamq.jobs.flights.groups import GROUPS, fresh_groups, left_of
 from deltamq.jobs.flights.replay import Ledger
-from deltamq.mq.client import GroupInfo, GroupPartition, GroupTopic, SentBatch
-from deltamq.mq.client.messages.sent import SentRange
+from deltamq.mq.client.admin.group_admin import GroupInfo, GroupPartition, GroupTopic
+from deltamq.mq.client.messages.sent import SentBatch, SentRange
 
 BAD = next(f"N{n}" for n in range(100_000) if zlib.crc32(f"N{n}".encode()) % ONE_IN == REMAINDER)
 GOOD = "N1"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltamq.jobs.merge.checkpoint_batch import decode, fold
 from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
-from deltamq.mq.meta import Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import OffsetsReset, decide_delete_group, decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.topic_settings import TopicRequest

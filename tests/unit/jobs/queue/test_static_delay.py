@@ -13,7 +13,7 @@ import pytest
 
 from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
 from deltamq.mq.meta.static_topics import RemapMode
-from deltamq.mq.static import queue_name
+from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables import failpoints
 from deltamq.tables.failpoints import FailpointHit
 from deltamq.tables.log.batch import Batch

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.jobs.read import parse_options, schema_of
+from deltamq.jobs.read.options import parse_options
+from deltamq.jobs.read.row_format import schema_of
 from deltamq.jobs.spark.datasource import MessageReader
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access import OPEN, Access

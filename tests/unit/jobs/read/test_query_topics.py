@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.jobs.read import SharePartition, parse_options, plan_shares, ranges_of_share, read_range
+from deltamq.jobs.read.options import parse_options
+from deltamq.jobs.read.query_topics import SharePartition, plan_shares, ranges_of_share
+from deltamq.jobs.read.range_reader import read_range
 from deltamq.mq.errors import Corrupt, Refused
 from tests.unit.jobs.warehouses import Filled
 

@@ -9,17 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.jobs.read import (
-    Catalog,
-    OffsetRange,
-    RangePartition,
-    RangeRows,
-    parse_options,
-    resolve,
-    schema_of,
-    split,
-)
-from deltamq.jobs.tasks import storage
+from deltamq.jobs.read.offset_range import resolve, split
+from deltamq.jobs.read.options import parse_options
+from deltamq.jobs.read.range_reader import RangePartition, RangeRows
+from deltamq.jobs.read.row_format import schema_of
+from deltamq.jobs.read.stored_partition import OffsetRange
+from deltamq.jobs.read.topics import Catalog
+from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable, Unprocessable
 from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.static.logical_queue import queue_name

@@ -18,7 +18,7 @@ from deltamq.jobs.run.registry import Facts, Job
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.telling import error_text
 from deltamq.tables.config import Config, load
-from deltamq.tables.ops import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
+from deltamq.tables.ops.job_runs import IDLE_RECORD_S, LastRun, newest_run, read_running, read_runs, seconds_behind
 from deltamq.tables.store.local import LocalStore
 from deltamq.tables.store.store import MemoryStore, Store
 

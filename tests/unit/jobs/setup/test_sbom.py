@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.jobs.setup import AVRO, DELTA, PROJECT_FOLDER, S3A
+from deltamq.jobs.setup.jars import AVRO, DELTA, PROJECT_FOLDER, S3A
 from deltamq.jobs.setup.sbom import _required_by, document, locked, shipped
 
 PROJECT = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -13,7 +13,7 @@ from deltamq.jobs.sink.columns import SinkColumns, check_schema
 from deltamq.jobs.sink.manifest import Manifests, name_in_life
 from deltamq.jobs.sink.place import SinkPlace, SinkSettings
 from deltamq.jobs.sink.staging import StagedMessage
-from deltamq.mq.meta import AnyEvent, Meta
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import moves_of
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic

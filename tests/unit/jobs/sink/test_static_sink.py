@@ -14,10 +14,10 @@ from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
 from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.partitioners import logical_partition
-from deltamq.mq.static import queue_name
+from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.paging import pages
-from deltamq.tables.queue import Placement
+from deltamq.tables.queue.placement import Placement
 from tests.set_clock import SetClock
 from tests.static_tables import StaticTables
 from tests.unit.jobs.sink.sinks import Sink, keyed

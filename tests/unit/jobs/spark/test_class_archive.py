@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.jobs.setup import java_path
+from deltamq.jobs.setup.java import java_path
 from deltamq.jobs.spark.class_archive import archive_options, archive_path, remove_others
 from deltamq.jobs.spark.jvm_options import jvm_options
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.util import handle_worker_exception
 
-from deltamq.jobs.tasks import errors_in_one_line, in_one_line, sentence_of
+from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line, sentence_of
 from deltamq.mq.errors import NotFound
 
 

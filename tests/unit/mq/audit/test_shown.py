@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from deltamq.mq.audit import MetadataChange, bounded, outcome_of, states_of
+from deltamq.mq.audit.shown import MetadataChange, bounded, outcome_of, states_of
 from deltamq.mq.audit_limits import SHOWN_BYTES_MAX
-from deltamq.mq.auth import decide_first_administrator, new_key
-from deltamq.mq.auth.changes import decide_put_principal
-from deltamq.mq.meta import Meta
+from deltamq.mq.auth.changes import decide_first_administrator, decide_put_principal
+from deltamq.mq.auth.key import new_key
+from deltamq.mq.meta.fold import Meta
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.filters import Fields, evaluate, parse_filter
+from deltamq.mq.filters.evaluation import Fields, evaluate
+from deltamq.mq.filters.parser import parse_filter
 from tests.filters import Witness, conditions, messages
 
 MESSAGE = Fields(

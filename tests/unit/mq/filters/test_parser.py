@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 
 from deltamq.mq.errors import Unprocessable
-from deltamq.mq.filters import parse_filter
 from deltamq.mq.filters.condition import (
     And,
     Arithmetic,
@@ -25,6 +24,7 @@ from deltamq.mq.filters.condition import (
     Truth,
 )
 from deltamq.mq.filters.like import Wildcard
+from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 from tests.filters import conditions, filter_text
 

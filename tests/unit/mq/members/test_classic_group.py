@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.members import ClassicGroup, Joining, MemberError, Phase
-from deltamq.mq.members.classic_group import INITIAL_DELAY_MS, REBALANCE_MS_MAX
+from deltamq.mq.members.classic_group import (
+    INITIAL_DELAY_MS,
+    REBALANCE_MS_MAX,
+    ClassicGroup,
+    Joining,
+    MemberError,
+    Phase,
+)
 
 RANGE = (("range", b"range data"),)
 BOTH = (("sticky", b"sticky data"), ("range", b"range data"))

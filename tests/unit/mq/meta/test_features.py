@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import Meta, decide_upgrade, event_from_json, event_to_json, upgrade_of
-from deltamq.mq.meta.features import KNOWN_FEATURES, FeatureOn, FeaturesState
+from deltamq.mq.meta.features import KNOWN_FEATURES, FeatureOn, FeaturesState, decide_upgrade, upgrade_of
+from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.snapshot import MetaSnapshot
 
 ON = FeatureOn(name="signed-names", says="names are signed")

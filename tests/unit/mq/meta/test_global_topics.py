@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta import (
+from deltamq.mq.meta.global_topics import (
     GlobalCopy,
-    StaticRequest,
-    Topic,
     closed_ends,
     decide_adopt,
     decide_create_global,
@@ -18,7 +16,9 @@ from deltamq.mq.meta import (
     decide_move,
     decide_settle,
 )
-from deltamq.mq.static import GlobalQueues
+from deltamq.mq.meta.static_topics import StaticRequest
+from deltamq.mq.meta.topics import Topic
+from deltamq.mq.static.global_queues import GlobalQueues
 from tests.static_topics import TOPIC, StaticWorld
 
 CLUSTERS = ("east", "west")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
-from deltamq.mq.meta import Meta
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.global_topics import decide_create_global
 from deltamq.mq.meta.moved_keys import moves_of
 from deltamq.mq.meta.static_topics import StaticRequest, decide_put_static

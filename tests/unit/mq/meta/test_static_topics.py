@@ -18,7 +18,8 @@ from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
 from deltamq.mq.meta.static_topics import static_faults
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
-from deltamq.mq.static import UNDECIDED, Segment, TopicMappings
+from deltamq.mq.static.segment import UNDECIDED, Segment
+from deltamq.mq.static.topic_mappings import TopicMappings
 from tests.static_topics import StaticWorld
 
 AB = ("A", "B")

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamq.mq.order import (
-    Authorization,
-    Busy,
-    ClientLock,
+from deltamq.mq.order.authorization import Authorization
+from deltamq.mq.order.keyed import Busy, KeyedRun
+from deltamq.mq.order.orderly import (
     Fetch,
-    KeyedRun,
     MoveAway,
     OnFailure,
     OrderlySettings,
@@ -24,6 +22,7 @@ from deltamq.mq.order import (
     Stop,
     Verdict,
 )
+from deltamq.mq.order.pull_lock import ClientLock
 
 FOREVER = 10**9
 SUCCESS, SUSPEND = Verdict.SUCCESS, Verdict.SUSPEND

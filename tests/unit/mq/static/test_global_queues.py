@@ -7,19 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.static import (
-    UNDECIDED,
-    GlobalQueues,
-    LogicalQueue,
-    Segment,
-    SegmentOf,
-    Stay,
-    global_queue_index,
-    global_queue_name,
-    is_queue_name,
-    queue_name,
-)
-from deltamq.mq.static.global_queues import GlobalPlace
+from deltamq.mq.static.global_queues import GlobalPlace, GlobalQueues, Stay, global_queue_index, global_queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue, is_queue_name, queue_name
+from deltamq.mq.static.segment import UNDECIDED, Segment
+from deltamq.mq.static.topic_queues import SegmentOf
 
 CLUSTERS = ("east", "west", "north")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deltamq.mq.errors import Fenced
-from deltamq.mq.meta import AnyEvent, Meta
 from deltamq.mq.meta.brokers import Host, decide_register
+from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group import decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.moved_keys import moves_of

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import Meta
 from deltamq.mq.meta.access import Access, AccessEvent, AccessState, BrokerAccessPut, PartitionAccessPut
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.mq.partitioners import logical_partition
 from deltamq.mq.routing import spread
-from deltamq.tables.queue import Placement
+from deltamq.tables.queue.placement import Placement
 from tests.static_topics import StaticWorld
 
 CLOSED = Access(writable=False, reason="disk")

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta import Meta
 from deltamq.mq.meta.access import Access, AccessEvent, PartitionAccessPut
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.moved_keys import moves_of
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.mq.partitioners import kafka_hash
 from deltamq.mq.routing import spread
 from deltamq.tables.key_column import slots_of_keys
-from deltamq.tables.queue import Placement
+from deltamq.tables.queue.placement import Placement
 
 KEYS = ["", "é", "订单-42", *(f"key-{number}" for number in range(3_000))]
 
