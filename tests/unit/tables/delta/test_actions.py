@@ -113,9 +113,11 @@ def test_version_0_makes_the_table_and_names_it() -> None:
         configuration={"k": "v"},
         protocol=MESSAGE_PROTOCOL,
         now_ms=1,
+        transactions={"mq.merge.orders": 7},
     )
     commit = parse(raw, version=0, table_id=None)
     assert commit.metadata is not None
+    assert json.loads(raw.splitlines()[3]) == {"txn": {"appId": "mq.merge.orders", "version": 7, "lastUpdated": 1}}
     assert (commit.metadata["id"], commit.metadata["configuration"]) == (TABLE, {"k": "v"})
 
 
