@@ -154,7 +154,9 @@ def test_spark_03_a_topic_streams_into_another_on_a_cluster(running: Cluster, wa
         made.topic(name, 2)
     made.close()
     command = (sys.executable, "-m", "tests.spark.stream_application", str(warehouse), str(tmp_path / "checkpoint"))
-    found = json.loads(_ended(_start(running, *command, DELTAMQ_JOBS_MASTER=running.master)))
+    # Spark plans a stream on the driver in the Python of the tasks, which gets no files of the application there
+    driver = {"DELTAMQ_JOBS_MASTER": running.master, "PYTHONPATH": str(PROJECT_FOLDER / ".path")}
+    found = json.loads(_ended(_start(running, *command, **driver)))
     assert found == {"copies": sorted(map(str, range(60))), "numbers": sorted(map(str, range(30)))}
 
 
