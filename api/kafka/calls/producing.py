@@ -367,11 +367,13 @@ def _no_transactions() -> Forbidden:
 
 def _key_check(hosted: HostedTopic, index: int) -> Callable[[pa.BinaryArray], bool] | None:
     """Return what finds out whether records with these keys may go to a partition; None if any may (SPEC KAFKA-12)."""
-    check: Callable[[pa.BinaryArray], bool] | None = None
-    if hosted.settings.order_strategy == "strict":
+    check: Callable[[pa.BinaryArray], bool] | None
+    if hosted.settings.order_strategy != "strict":
+        check = None
+    elif hosted.settings.partitioner == "kafka":
         check = partial(_all_belong, index=index, partitions=len(hosted.route.partitions))
-        if hosted.settings.partitioner != "kafka":
-            check = _has_no_keys
+    else:
+        check = _has_no_keys
     return partial(_all_keyed, topic=hosted.name, check=check) if is_compacted(hosted.topic.kafka) else check
 
 
