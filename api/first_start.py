@@ -18,14 +18,12 @@ import click
 import msgspec
 
 from deltamq.api.audit.acts import Act
-from deltamq.mq.audit.records import BY_FILES, ActBegun, AuditRecord
-from deltamq.mq.audit.shown import MetadataChange, bounded
-from deltamq.mq.audit_limits import ACT_ID_BYTES
+from deltamq.mq.audit import BY_FILES, ActBegun, AuditRecord, MetadataChange, bounded
 from deltamq.mq.auth.changes import decide_first_administrator
-from deltamq.mq.auth.key import Key, new_key
+from deltamq.mq.auth.keys import Key, new_key
 from deltamq.mq.auth.state import AuthEvent
-from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
 from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.mq.limits import ACT_ID_BYTES, KEY_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.fold import Meta
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config, load

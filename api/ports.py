@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deltamq.api.auth.key_times import KeyTimes
-from deltamq.mq.limits import FETCH_BYTES_MAX
-from deltamq.mq.order_limits import CLIENTS_MAX
-from deltamq.mq.queue_limits import LANE_BUSY_MS
+from deltamq.mq.limits import CLIENTS_MAX, FETCH_BYTES_MAX, LANE_BUSY_MS
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.store.store import Store
 

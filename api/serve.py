@@ -36,7 +36,7 @@ from deltamq.api.tls.handshakes import TlsServer
 from deltamq.api.wire.answer import SECURITY_HEADERS
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import MIB
-from deltamq.mq.loopback import is_loopback
+from deltamq.mq.request_values import is_loopback
 from deltamq.tables.config import Config, describe, load
 from deltamq.tables.config_sections import ServiceSettings
 

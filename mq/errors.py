@@ -24,6 +24,7 @@ Each class fixes its HTTP `status` and a stable default `code`. `field` names th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 Extra = str | int | float | bool | None | list[str] | list[int]
 
@@ -157,3 +158,9 @@ class Corrupt(DeltaMQError):
     """Stored data contradicts itself; the partition has stopped."""
 
     code = "corrupt"
+
+
+# The codes of `Unavailable` for partitions that may not be read or written to (SPEC ROUTE-9).
+NOT_READABLE: Final = "not_readable"
+#: Nothing of the request is stored.
+NOT_WRITABLE: Final = "not_writable"

@@ -1,7 +1,12 @@
-"""Every limit of the system, with its unit and its reason.
+"""Every limit of the system, with its unit and its reason: the log, the queue, exclusive groups, access, the audit.
 
-A limit that users may change is only the default here; the setting's bounds are its `_MIN` and `_MAX`.
-Relations between limits are asserted at the end: a change that breaks one fails at import.
+A limit that users may change is only the default here; the setting's bounds are its `_MIN` and `_MAX`. Relations
+between limits are asserted at the end of each part: a change that breaks one fails at import.
+
+Each process counts a duration on its own monotonic clock; clocks of two processes are never compared. A process that
+may act counts from before its request and stops early by a margin. A process that waits for another to stop counts from
+after it saw the other's last sign of life. So the first one stops in time even if the rates of the clocks differ by the
+margin's share of the duration (3 % at least).
 """
 
 from __future__ import annotations
@@ -105,3 +110,199 @@ assert FETCH_BYTES_MAX > MESSAGE_BYTES_MAX, "one fetch must be able to return th
 assert REQUEST_MESSAGES_MAX <= ARROW_MESSAGES_MAX
 assert TOKEN_BYTES_MAX * 2 < HEADER_SECTION_BYTES_MAX, "a token must fit into the headers, beside others"
 assert PARTITIONS_MAX <= LOGICAL_PARTITIONS, "a partition without a logical partition would never be written"
+
+
+# --- Groups, POP, retries and delays ----------------------------------------------------------------------------------
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+
+# Invisible times (SPEC POP-3). The bounds apply to users' requests; a service may be configured with other bounds.
+INVISIBLE_MS_DEFAULT: Final = 60 * _SECOND
+INVISIBLE_MS_MIN: Final = 10 * _SECOND
+INVISIBLE_MS_MAX: Final = 12 * _HOUR
+# The longest invisible time that a handle and a record can hold: 32 bits of milliseconds are 49 days.
+INVISIBLE_MS_CEILING: Final = DELAY_MS_MAX
+
+# One pop (SPEC POP-1). A checkpoint's bit map is 32 bits wide, as RocketMQ's is.
+POP_MESSAGES_MAX: Final = 1_024
+CHECKPOINT_MESSAGES_MAX: Final = 32
+# Handles in one call: enough for several pops of the largest size.
+HANDLES_MAX: Final = 4_096
+# A handle holds two names and, for a filtered pop, 32 offsets and attempts.
+HANDLE_CHARS_MAX: Final = 2_048
+
+# The id of a pop that may be repeated (SPEC POP-20): a UUID with room for a prefix. Memory has it for each message in
+# flight.
+ATTEMPT_ID_LENGTH_MAX: Final = 64
+
+# The revive log (SPEC POP-6): the number of queues, used in turn, and the queue number that ordered pops have instead.
+REVIVE_QUEUES: Final = 8
+ORDERED_REVIVE_QUEUE: Final = 999
+# Time by which the record of a checkpoint is due before the records of its acknowledgements, so that it is there when
+# they are matched.
+CHECKPOINT_LEAD_MS: Final = 1 * _SECOND
+# Time after the revive time in which an ack that was accepted just before it may still be appended. The revive job
+# looks at a checkpoint only after that time; the service answers that an ack has expired if storing it took longer.
+ACK_SETTLE_MS: Final = 300
+# The most by which the job's clock may be ahead of the service's without making a confirmed acknowledgement void.
+CLOCKS_APART_MS: Final = 10 * _SECOND
+
+# The in-memory match (SPEC POP-13): how long a checkpoint stays, how long before it is due it must leave, the remaining
+# time below which it is stored at once, and the most checkpoints of a broker and of a partition.
+STAY_BUFFER_MS: Final = 10 * _SECOND
+STAY_BUFFER_TIMEOUT_MS: Final = 3 * _SECOND
+STRAIGHT_TO_LOG_MS: Final = STAY_BUFFER_TIMEOUT_MS + 1_500
+BUFFER_CHECKPOINTS_MAX: Final = 200_000
+PARTITION_CHECKPOINTS_MAX: Final = 20_000
+# Width of the buckets in which memory keeps due times: the most by which a checkpoint is handled late.
+BUCKET_MS: Final = 100
+
+# Retries (SPEC RETRY-2). A wait is an invisible time, so it has the same upper bound.
+MAX_ATTEMPTS_DEFAULT: Final = 17
+MAX_ATTEMPTS_MAX: Final = 10_000
+RETRY_WAITS_MAX: Final = 64
+RETRY_WAIT_MS_MAX: Final = INVISIBLE_MS_MAX
+# A reason is shown in tables and sent in headers.
+REASON_LENGTH_MAX: Final = 255
+
+# Time after which a pop that still reads loses its lane to a waiting pop (SPEC POP-2): far more than a read takes, and
+# less than clients wait. It doubles each time, so that a slow read gets through and a hanging one holds few threads.
+LANE_BUSY_MS: Final = 15 * _SECOND
+
+# Ordered pops: the most offsets of one partition that are known and not done. At this limit, nothing new is popped.
+ORDERED_OUTSTANDING_MAX: Final = 10_000
+
+# The metadata text of a committed offset (SPEC KAFKA-13): Kafka's `offset.metadata.max.bytes`.
+COMMIT_METADATA_BYTES_MAX: Final = 4_096
+
+# Messages that one pass of the delay or revive job appends to one partition before it marks them done. All that a kill
+# leaves unmarked must still be in the duplicate window of that partition.
+JOB_BATCH_MESSAGES_MAX: Final = 50_000
+
+assert INVISIBLE_MS_MIN <= INVISIBLE_MS_DEFAULT <= INVISIBLE_MS_MAX <= INVISIBLE_MS_CEILING < 2**32
+assert STAY_BUFFER_TIMEOUT_MS > CHECKPOINT_LEAD_MS + ACK_SETTLE_MS, "a checkpoint must be stored before it is due"
+assert STAY_BUFFER_TIMEOUT_MS < STRAIGHT_TO_LOG_MS, "a checkpoint that enters memory must be able to stay for a while"
+assert BUCKET_MS < STRAIGHT_TO_LOG_MS - STAY_BUFFER_TIMEOUT_MS
+assert PARTITION_CHECKPOINTS_MAX <= BUFFER_CHECKPOINTS_MAX
+assert POP_MESSAGES_MAX <= HANDLES_MAX, "a pop can be acknowledged in one call"
+assert POP_MESSAGES_MAX % CHECKPOINT_MESSAGES_MAX == 0
+assert JOB_BATCH_MESSAGES_MAX <= PRODUCERS_MAX, "each message may have its own producer"
+assert PRODUCER_REQUESTS_KEPT > 1
+
+
+# --- Leases, authorizations, pull locks and ordered consumption -------------------------------------------------------
+# Leases of service processes (SPEC META-1).
+LEASE_MS_DEFAULT: Final = 10 * _SECOND
+# Interval of renewals: three of them fit into a lease.
+LEASE_RENEW_MS: Final = 3 * _SECOND
+# An owner stops this long before others may take over, to cover clock drift and its longest commit (SPEC RELY-6).
+LEASE_MARGIN_MS: Final = 1 * _SECOND
+
+# Authorizations of exclusive clients (SPEC ORDER-3): longer than a lease, so that clients go on while the meta role
+# moves.
+AUTHORIZATION_MS_DEFAULT: Final = 30 * _SECOND
+AUTHORIZATION_MARGIN_MS: Final = 1 * _SECOND
+HEARTBEAT_MS: Final = 5 * _SECOND
+# Clients of one exclusive group: more than any topic can have partitions.
+CLIENTS_MAX: Final = 10_000
+# Topics that one client may ask for.
+SUBSCRIPTIONS_MAX: Final = 1_000
+
+# Pull locks (SPEC ORDER-4). The rule asks for a renewal every 20 s at least. Clients renew twice as often, so a client
+# whose broker is taken over can renew at the new one before it must regard the lock as lost.
+PULL_LOCK_MS: Final = 60 * _SECOND
+PULL_LOCK_RENEW_MS: Final = 10 * _SECOND
+# A client regards its lock as lost this long after it sent the last request that was answered.
+PULL_LOCK_LOST_MS: Final = 25 * _SECOND
+# A broker that was taken over grants a contested lock only after this time: by then the previous holder has claimed or
+# lost it.
+PULL_LOCK_SETTLE_MS: Final = 26 * _SECOND
+
+# A suspended run (SPEC ORDER-7).
+SUSPEND_MS_DEFAULT: Final = 1 * _SECOND
+SUSPEND_MS_MIN: Final = 10
+SUSPEND_MS_MAX: Final = 30 * _SECOND
+# Keys in parallel (SPEC ORDER-11): how many messages, from the lowest unfinished one on, may be done or heard; most of
+# them are heard again after a crash. A default fetch is as long.
+AHEAD_MESSAGES_DEFAULT: Final = 1_000
+AHEAD_MESSAGES_MAX: Final = 100_000
+# Longest turn of one partition before others get one (SPEC ORDER-9).
+RUN_MS_MAX: Final = 60 * _SECOND
+
+# `consistent_hash`: points of each client on the ring. More points make shares more even and changes slower.
+RING_POINTS: Final = 64
+# No client holds more than this share of the mean, rounded up. A plain ring leaves it to chance: RocketMQ's gives four
+# clients 4, 0, 5 and 1 of ten partitions.
+RING_LOAD_PERCENT_MAX: Final = 125
+
+assert 3 * LEASE_RENEW_MS < LEASE_MS_DEFAULT
+assert LEASE_RENEW_MS + 2 * LEASE_MARGIN_MS < LEASE_MS_DEFAULT
+assert LEASE_MS_DEFAULT + 2 * HEARTBEAT_MS < AUTHORIZATION_MS_DEFAULT, "authorizations outlast a move of the meta role"
+assert LEASE_MS_DEFAULT + PULL_LOCK_RENEW_MS < PULL_LOCK_LOST_MS < PULL_LOCK_SETTLE_MS < PULL_LOCK_MS
+assert PULL_LOCK_SETTLE_MS < AUTHORIZATION_MS_DEFAULT, "a partition has an owner again within lease and authorization"
+assert SUSPEND_MS_MIN <= SUSPEND_MS_DEFAULT <= SUSPEND_MS_MAX < RUN_MS_MAX
+
+
+# --- Keys, principals and access rules: all of it is in the metadata of every process, and in each snapshot -----------
+PRINCIPAL_LENGTH_MAX: Final = 127
+NOTE_LENGTH_MAX: Final = 256
+PRINCIPALS_MAX: Final = 10_000
+# A second key is there while callers change from the first to it.
+KEYS_LIVE_MAX: Final = 2
+# A principal's access is found in its own rules; more than this is a missing prefix pattern.
+RULES_OF_PRINCIPAL_MAX: Final = 1_000
+RULES_MAX: Final = 50_000
+
+# Random bytes of a key's secret, and of its id, which only has to be unique.
+SECRET_BYTES: Final = 32
+KEY_ID_BYTES: Final = 8
+# As many characters of text as a secret of 128 random bits has in hexadecimal digits.
+CLUSTER_SECRET_LENGTH_MIN: Final = 32
+# As long as the SDK's longest token, with its scheme; a longer header is refused unread.
+AUTHORIZATION_BYTES_MAX: Final = 16 * 1024 + 16
+
+# How far the clocks of the identity provider and of a process may be apart.
+TOKEN_SKEW_MS: Final = 60_000
+# Providers leave groups out beyond a few hundred; all of these are compared with rules.
+TOKEN_GROUPS_MAX: Final = 1_000
+# The keys of a provider: most have two to ten, each of at most a few KiB.
+JWKS_BYTES_MAX: Final = 256 * 1024
+JWKS_KEYS_MAX: Final = 100
+# A shorter key can be broken, a longer one makes each check slow.
+RSA_BITS_MIN: Final = 2_048
+RSA_BITS_MAX: Final = 8_192
+# Requests that may wait at once until the provider's keys were read; further ones are refused.
+KEY_WAITERS_MAX: Final = 1_000
+
+# A quota a second: an exabyte is no bound any more, and still a whole number in every language's JSON.
+QUOTA_MAX: Final = 2**50
+# Decisions that a process remembers; each is about 300 bytes. Of requests, only those with a short path are remembered:
+# callers choose them. Of credentials, only valid ones are: a token has one to a few KiB.
+DECISIONS_CACHED_MAX: Final = 50_000
+REMEMBERED_BYTES_MAX: Final = 1_024
+CREDENTIALS_BYTES_MAX: Final = 32 * 1024 * 1024
+
+assert RULES_OF_PRINCIPAL_MAX <= RULES_MAX
+
+
+# --- The audit --------------------------------------------------------------------------------------------------------
+#: Random bytes of the id of an act, or of a row of refusals.
+ACT_ID_BYTES: Final = 8
+#: Bytes of JSON of what was asked, and of the state before and after an act; more is recorded as its size.
+SHOWN_BYTES_MAX: Final = 64 * 1024
+#: Characters of the detail of a refusal.
+DETAIL_LENGTH_MAX: Final = 512
+#: Resources of one act whose state is recorded; an act has one, seldom two.
+RESOURCES_MAX: Final = 4
+#: Rows of refusals that a process counts apart, minutes that are not stored yet included. What is beyond is counted
+#: without principal and call.
+REFUSALS_COUNTED_MAX: Final = 1_000
+#: Minutes of refusals that are kept while they cannot be stored.
+REFUSAL_MINUTES_MAX: Final = 60
+#: Ends of acts that could not be stored and are tried again; acts are refused while there are as many.
+ENDS_WAITING_MAX: Final = 1_000
+#: Acts in one answer, by default and at most, and rows that are read beyond the last of them for their ends.
+ACTS_DEFAULT: Final = 100
+ACTS_MAX: Final = 1_000
+ENDS_LOOKED_MAX: Final = 20_000

@@ -1,7 +1,8 @@
-"""Parsers of values that a caller sent."""
+"""Values as people write them: a time with its zone, a duration, a time ago, a host that is this machine."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -33,3 +34,11 @@ def ago_ms(text: str) -> int | None:
     """Parse a time ago, `-24h`, into milliseconds; None if it is none."""
     ago = duration_s(text[1:], digits_max=_AGO_DIGITS_MAX) if text.startswith("-") else None
     return None if ago is None else ago * 1_000
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine's loopback."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

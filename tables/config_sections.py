@@ -8,29 +8,30 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from deltamq.mq.auth_limits import CLUSTER_SECRET_LENGTH_MIN
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import (
+    AUTHORIZATION_MS_DEFAULT,
+    BUFFER_CHECKPOINTS_MAX,
+    CLUSTER_SECRET_LENGTH_MIN,
     FETCH_BYTES_MAX,
+    INVISIBLE_MS_CEILING,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
     KIB,
+    LEASE_MARGIN_MS,
+    LEASE_MS_DEFAULT,
+    LEASE_RENEW_MS,
     MIB,
+    PARTITION_CHECKPOINTS_MAX,
     PARTITIONS_MAX,
     REQUEST_BYTES_MAX,
     RETENTION_MS_DEFAULT,
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
-)
-from deltamq.mq.members.classic_group import SESSION_MS_MAX, SESSION_MS_MIN
-from deltamq.mq.names import check_broker
-from deltamq.mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
-from deltamq.mq.queue_limits import (
-    BUFFER_CHECKPOINTS_MAX,
-    INVISIBLE_MS_CEILING,
-    INVISIBLE_MS_MAX,
-    INVISIBLE_MS_MIN,
-    PARTITION_CHECKPOINTS_MAX,
     STAY_BUFFER_MS,
 )
+from deltamq.mq.members import SESSION_MS_MAX, SESSION_MS_MIN
+from deltamq.mq.names import check_broker
 from deltamq.tables.settings import SettingsDisagree
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deltamq.mq.hashed_columns import column_buffers
-from deltamq.mq.partitioners import Slots, kafka_hashes, logical_partitions, slots_of
+from deltamq.mq.partitioners import Slots, column_buffers, kafka_hashes, logical_partitions, slots_of
 from deltamq.mq.routing import Places
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from deltamq.mq.loopback import is_loopback
+from deltamq.mq.request_values import is_loopback
 from deltamq.tables.settings import SettingsDisagree
 
 #: What a token may be signed with: a pair of keys, of which the service has the public one. With a shared secret, who

@@ -30,15 +30,16 @@ from deltamq.mq.filters.condition import (
     Not,
     Operator,
     Or,
+    Pattern,
     Sign,
     Truth,
     Value,
     ValueKind,
+    Wildcard,
     fields_of,
     kind_of,
 )
 from deltamq.mq.filters.evaluation import NUMBER_PATTERN, Fields, evaluate, value_of
-from deltamq.mq.filters.like import Pattern, Wildcard
 
 #: A value for each row, or one for all of them.
 _Datum: TypeAlias = pa.ChunkedArray | pa.Array | pa.Scalar

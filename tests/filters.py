@@ -24,6 +24,7 @@ from deltamq.mq.filters.condition import (
     Number,
     Operator,
     Or,
+    Pattern,
     Sign,
     Text,
     Truth,
@@ -33,9 +34,10 @@ from deltamq.mq.filters.condition import (
     any_of,
     is_boolean,
     kind_of,
+    like_text,
+    parse_like,
 )
 from deltamq.mq.filters.evaluation import Fields
-from deltamq.mq.filters.like import Pattern, like_text, parse_like
 
 __all__ = ["FIELDS", "Witness", "conditions", "filter_text", "messages", "patterns", "texts"]
 

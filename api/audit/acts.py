@@ -17,10 +17,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, TypeVar
 
-from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord
-from deltamq.mq.audit.shown import MetadataChange, bounded, outcome_of, states_of
-from deltamq.mq.audit_limits import DETAIL_LENGTH_MAX, ENDS_WAITING_MAX
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, MetadataChange, bounded, outcome_of, states_of
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
+from deltamq.mq.limits import DETAIL_LENGTH_MAX, ENDS_WAITING_MAX
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.tables.failpoints import failpoint
 

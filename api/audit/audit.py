@@ -15,8 +15,7 @@ from deltamq.api.auth.calls import call_of
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.log.record_log import RecordLog
 from deltamq.api.wire.request import Scope, Send
-from deltamq.mq.audit.records import ANONYMOUS, AuditRecord, RefusalCount
-from deltamq.mq.audit.refusals import Refusals
+from deltamq.mq.audit import ANONYMOUS, AuditRecord, RefusalCount, Refusals
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.fold import Meta
 from deltamq.tables.queue.metadata import MetaLog

@@ -17,7 +17,7 @@ from deltamq.api.auth.calls import FoundCall, call_of
 from deltamq.api.wire.answer import send_answer
 from deltamq.api.wire.problem_documents import answer_of
 from deltamq.api.wire.request import ClientDisconnected, Receive, Scope, Send
-from deltamq.mq.audit.records import ANONYMOUS
+from deltamq.mq.audit import ANONYMOUS
 from deltamq.mq.errors import DeltaMQError
 
 log = logging.getLogger("deltamq.api")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord, RefusalCount
-from deltamq.mq.audit_limits import ENDS_LOOKED_MAX
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
+from deltamq.mq.limits import ENDS_LOOKED_MAX
 from deltamq.tables.log.fetch import FetchStatus
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.records import audit_records_of

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from deltamq.api.log.partition import Partition, Partitions
-from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord, Outcome
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, Outcome
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.fold import Meta
 from deltamq.tables.log.log import PartitionLog

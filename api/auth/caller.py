@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 
 from deltamq.api.auth.calls import named_by
 from deltamq.api.wire.request import ALSO_NEEDS, Scope
-from deltamq.mq.auth.decisions import Decisions
-from deltamq.mq.auth.rule import CLUSTER, Resource, Verb
+from deltamq.mq.auth.callers import Decisions
+from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.errors import Forbidden
 
 #: What it takes to change a topic, and to make one.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
-from deltamq.mq.auth.rule import CLUSTER, Resource, Verb
+from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.names import split_member
 
 #: What each call needs, by method and path template.

@@ -18,8 +18,8 @@ from typing import Final
 
 from deltamq.api.tls.subject import EXTENSION as TLS
 from deltamq.api.wire.request import Scope
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.principal import check_caller
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.principals import check_caller
 from deltamq.mq.errors import Refused
 from deltamq.tables.config_sections import TlsPrincipal
 

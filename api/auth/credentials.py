@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.key import Key, is_right, key_id_of
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.keys import Key, is_right, key_id_of
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Forbidden, Unauthenticated
 

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from typing import Final
 
 from deltamq.api.wire.answer import Header
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.principal import check_caller, check_principal, is_group
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.principals import check_caller, check_principal, is_group
 from deltamq.mq.errors import Refused
 
 #: The header with the principal, and the groups of its token.

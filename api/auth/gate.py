@@ -20,16 +20,15 @@ from deltamq.api.auth.credentials import Credentials, SignerUnknown, disabled, n
 from deltamq.api.auth.forwarded_caller import caller_header
 from deltamq.api.wire.answer import Header
 from deltamq.api.wire.request import WATCH, Client, Scope
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.decisions import Decisions
+from deltamq.mq.auth.callers import Credential, Decisions
 from deltamq.mq.auth.state import AuthState
-from deltamq.mq.auth_limits import (
+from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
+from deltamq.mq.limits import (
     AUTHORIZATION_BYTES_MAX,
     CREDENTIALS_BYTES_MAX,
     DECISIONS_CACHED_MAX,
     REMEMBERED_BYTES_MAX,
 )
-from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
 from deltamq.mq.meta.fold import Meta
 
 #: Name of the entry of a request's scope with the `Credential` that counts if it has no `Authorization`.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deltamq.api.wire.answer import WRITE_WHOLE, Header
 from deltamq.api.wire.request import Receive, Scope, Send
-from deltamq.mq.auth.quota import Bucket, Quota
+from deltamq.mq.auth.principals import Bucket, Quota
 from deltamq.mq.errors import Overloaded
 
 #: How long an event stream waits at most before each piece: longer, and nobody would see that it has ended.

@@ -19,7 +19,7 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from deltamq.mq.auth_limits import JWKS_KEYS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
+from deltamq.mq.limits import JWKS_KEYS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
 
 #: The algorithms of each kind of key, by its type and curve.
 _ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {

@@ -16,7 +16,7 @@ from functools import partial
 
 from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.jwks import JwksInvalid, SigningKey, signing_keys
-from deltamq.mq.auth_limits import KEY_WAITERS_MAX
+from deltamq.mq.limits import KEY_WAITERS_MAX
 
 log = logging.getLogger("deltamq.api")
 

@@ -18,8 +18,8 @@ import httpx
 import msgspec
 
 from deltamq.api.issuer.jwks import JwksInvalid
-from deltamq.mq.auth_limits import JWKS_BYTES_MAX
-from deltamq.mq.loopback import is_loopback
+from deltamq.mq.limits import JWKS_BYTES_MAX
+from deltamq.mq.request_values import is_loopback
 from deltamq.tables.config import ConfigInvalid
 from deltamq.tables.oidc_settings import OidcSettings, is_private
 

@@ -22,8 +22,7 @@ from deltamq.api.auth.credentials import SignerUnknown, not_valid
 from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.keys import IssuerKeys
 from deltamq.api.issuer.provider import Provider
-from deltamq.mq.auth.claims import credential_of
-from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.callers import Credential, credential_of
 from deltamq.mq.errors import Refused
 from deltamq.tables.oidc_settings import OidcSettings
 

@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from deltamq.api.log.parts import RequestPart
-from deltamq.mq.statistics.consumed import Consumed
+from deltamq.mq.statistics import Consumed
 
 #: The label of the series that adds up all others; no topic can have this name.
 OTHER: Final = "(other)"

@@ -12,12 +12,12 @@ from deltamq.api.progress.queue_progress import QueueProgress
 from deltamq.api.queue.group_start import begin, bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.wire.answer import Header
+from deltamq.mq.limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.order.pull_lock import PullLocks
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, StartKind, first_position
-from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.static.logical_queue import LogicalQueue
 
 

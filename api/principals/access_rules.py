@@ -18,9 +18,8 @@ from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import problems
 from deltamq.api.wire.paging import After, Limit, page
 from deltamq.mq.auth.changes import decide_put_quota, decide_put_rule, decide_remove_rule
-from deltamq.mq.auth.quota import quota_of
-from deltamq.mq.auth.rule import CLUSTER, AccessRule, Effect, Resource, Verb, rule_of
-from deltamq.mq.auth_limits import QUOTA_MAX
+from deltamq.mq.auth.principals import CLUSTER, AccessRule, Effect, Resource, Verb, quota_of, rule_of
+from deltamq.mq.limits import QUOTA_MAX
 
 log = logging.getLogger("deltamq.api")
 

@@ -17,7 +17,7 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
 from deltamq.api.service.dependencies import Running
-from deltamq.mq.auth.principal import PRINCIPAL_PATTERN
+from deltamq.mq.auth.principals import PRINCIPAL_PATTERN
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.errors import Conflict
 

@@ -29,10 +29,10 @@ from deltamq.mq.auth.changes import (
     decide_remove_principal,
     decide_revoke_key,
 )
-from deltamq.mq.auth.key import Key, new_key
-from deltamq.mq.auth.principal import Principal
+from deltamq.mq.auth.keys import Key, new_key
+from deltamq.mq.auth.principals import Principal
 from deltamq.mq.auth.state import AuthEvent, AuthState
-from deltamq.mq.auth_limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
+from deltamq.mq.limits import KEY_ID_BYTES, NOTE_LENGTH_MAX, SECRET_BYTES
 
 log = logging.getLogger("deltamq.api")
 

@@ -18,6 +18,7 @@ from deltamq.api.queue.revive_queues import Destined
 from deltamq.api.statistics.group_statistics import GroupStatistics
 from deltamq.api.statistics.pending import Outcome
 from deltamq.mq.errors import Conflict
+from deltamq.mq.limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.buffer_decisions import Change
@@ -26,7 +27,6 @@ from deltamq.mq.queue.handle import Handle, Lease, Opened, check_live, index_of,
 from deltamq.mq.queue.lane import Held, Lane
 from deltamq.mq.queue.ordered_pop import Delivery
 from deltamq.mq.queue.revive_record import Ack
-from deltamq.mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"

@@ -21,6 +21,7 @@ from deltamq.api.queue.offset_log import OffsetLog
 from deltamq.api.queue.ordered_pop import OrderedLanes
 from deltamq.api.queue.unordered_pop import UnorderedPop
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
+from deltamq.mq.limits import BUCKET_MS
 from deltamq.mq.meta.group import Group, GroupsState
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, member_name, split_member
@@ -31,7 +32,6 @@ from deltamq.mq.queue.handle import HandleKeys
 from deltamq.mq.queue.lane import Lane
 from deltamq.mq.queue.ordered_pop import OrderedLane
 from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, decide_commit
-from deltamq.mq.queue_limits import BUCKET_MS
 from deltamq.tables.clock import Clock
 from deltamq.tables.config_sections import QueueSettings
 from deltamq.tables.log.log import PartitionLog

@@ -21,6 +21,7 @@ from deltamq.api.queue.lane_read import ReadRows, allowed, look, look_now
 from deltamq.api.queue.logs import Dying, QueueLogs
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
 from deltamq.mq.errors import Unavailable
+from deltamq.mq.limits import ORDERED_REVIVE_QUEUE
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.meta.moved_keys import Blocked
@@ -37,7 +38,6 @@ from deltamq.mq.queue.ordered_pop import (
 )
 from deltamq.mq.queue.progress import Bounds, Committed, read_position
 from deltamq.mq.queue.retry import DeadReason
-from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE
 from deltamq.tables.log.fetch import cut_to_bytes, weight_of, weights_of
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.point_reads import pick

@@ -16,10 +16,9 @@ from deltamq.api.log.partition import Partitions
 from deltamq.api.service.dependencies import Running
 from deltamq.api.wire.openapi_parts import problems
 from deltamq.api.wire.times import parse_time, rfc3339
-from deltamq.mq.audit.records import ActBegun, RefusalCount
-from deltamq.mq.audit_limits import ACTS_DEFAULT, ACTS_MAX
+from deltamq.mq.audit import ActBegun, RefusalCount
 from deltamq.mq.errors import Conflict
-from deltamq.mq.limits import OFFSET_MAX
+from deltamq.mq.limits import ACTS_DEFAULT, ACTS_MAX, OFFSET_MAX
 from deltamq.tables.log.log import PartitionLog
 
 R = TypeVar("R")

@@ -34,7 +34,7 @@ from deltamq.api.wire.access_fields import AccessAsked, AccessFields
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, Json, problems
-from deltamq.mq.auth.rule import CLUSTER
+from deltamq.mq.auth.principals import CLUSTER
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access_changes import decide_broker_access, decide_partition_access
 from deltamq.mq.meta.brokers import META_ROLE, Host

@@ -14,8 +14,7 @@ from deltamq.api.routes.lane_views import ask_others
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.openapi_parts import problems
 from deltamq.api.wire.times import rfc3339
-from deltamq.mq.statistics.consumed import Consumed, sums_of
-from deltamq.mq.statistics.minutes import KEPT_MINUTES
+from deltamq.mq.statistics import KEPT_MINUTES, Consumed, sums_of
 
 router = APIRouter(prefix="/v1/groups/{group}/statistics", tags=["groups"])
 

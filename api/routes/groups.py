@@ -26,17 +26,17 @@ from deltamq.api.wire.openapi_parts import GROUP_PATTERN, problems, schema_of
 from deltamq.api.wire.paging import After, Limit, page
 from deltamq.api.wire.times import rfc3339
 from deltamq.mq.errors import NotFound
-from deltamq.mq.meta.allocation import Strategy
-from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, Ordering
-from deltamq.mq.names import check_group, split_member
-from deltamq.mq.queue_limits import (
+from deltamq.mq.limits import (
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
     MAX_ATTEMPTS_MAX,
     RETRY_WAIT_MS_MAX,
     RETRY_WAITS_MAX,
 )
+from deltamq.mq.meta.allocation import Strategy
+from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, Ordering
+from deltamq.mq.names import check_group, split_member
 from deltamq.mq.wire.offsets import StartText
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])

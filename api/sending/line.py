@@ -27,7 +27,7 @@ from deltamq.api.log.parts import RecordRows, RequestPart
 from deltamq.api.sending.fence_causes import FENCED_S
 from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.errors import DeltaMQError, Fenced, Unknown
-from deltamq.mq.sequences import OutOfSequence
+from deltamq.mq.producer import OutOfSequence
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.queue.placement import FenceEpochs
 from deltamq.tables.settings import Flush

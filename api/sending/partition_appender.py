@@ -18,7 +18,7 @@ from deltamq.api.sending.fence_causes import FenceCauses
 from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
 from deltamq.mq.errors import Fenced
 from deltamq.mq.meta.access import not_writable
-from deltamq.mq.sequences import OutOfSequence
+from deltamq.mq.producer import OutOfSequence
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.settings import Flush
 

@@ -27,8 +27,7 @@ from deltamq.api.sending.logical_places import unserved
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.meta.access import not_writable
-from deltamq.mq.producer import Part
-from deltamq.mq.sequences import Earlier, OutOfSequence, repeat_of
+from deltamq.mq.producer import Earlier, OutOfSequence, Part, repeat_of
 from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
 from deltamq.mq.static.segment import UNDECIDED
 from deltamq.tables.delta.stamped import ProducerStamp

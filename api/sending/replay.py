@@ -30,7 +30,7 @@ from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
 from deltamq.api.wire.rows import ArrowRows
-from deltamq.mq.auth.rule import Verb
+from deltamq.mq.auth.principals import Verb
 from deltamq.mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
 from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS
 from deltamq.mq.meta.group import Group

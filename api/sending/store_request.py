@@ -20,8 +20,7 @@ from deltamq.api.wire.route_batch import (
     route_messages,
 )
 from deltamq.api.wire.rows import ArrowRows, Rows
-from deltamq.mq.access_codes import NOT_WRITABLE
-from deltamq.mq.errors import Fenced, OffsetMismatch, Unavailable
+from deltamq.mq.errors import NOT_WRITABLE, Fenced, OffsetMismatch, Unavailable
 from deltamq.mq.producer import Part
 from deltamq.mq.routing import Route
 from deltamq.tables.delta.stamped import ProducerStamp

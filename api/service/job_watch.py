@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.jobs.missing import NEEDED_JOBS, is_missing
+from deltamq.mq.jobs import NEEDED_JOBS, is_missing
 from deltamq.tables.ops.job_runs import LastRun, newest_run, read_running, read_runs
 from deltamq.tables.store.store import Store
 

@@ -65,8 +65,7 @@ from deltamq.api.service.watch import Watch
 from deltamq.api.statistics.group_statistics import GroupStatistics
 from deltamq.api.tls.contexts import peer_context
 from deltamq.api.wire.request import Admission
-from deltamq.mq.audit_limits import ACT_ID_BYTES
-from deltamq.mq.auth_limits import SECRET_BYTES
+from deltamq.mq.limits import ACT_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.global_topics import require_world
 from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.names import broker_of

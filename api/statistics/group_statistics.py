@@ -22,9 +22,7 @@ from deltamq.api.statistics.pending import Outcome, PendingCounts
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import Attempts
-from deltamq.mq.statistics.consumed import MINUTE_MS, Consumed, MinuteKey, StatisticsRecord
-from deltamq.mq.statistics.minutes import KEPT_MINUTES, Minutes
-from deltamq.mq.statistics.pulled import Pulled
+from deltamq.mq.statistics import KEPT_MINUTES, MINUTE_MS, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord
 from deltamq.tables.queue.records import rows_of_statistics
 from deltamq.tables.queue.refs import STATISTICS, system_ref
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.queue.checkpoint import Attempts
-from deltamq.mq.statistics.consumed import Consumed, MinuteKey
+from deltamq.mq.statistics import Consumed, MinuteKey
 
 
 class Outcome(enum.Enum):

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from deltamq.api.wire.times import parse_time, rfc3339
 from deltamq.mq.errors import Unprocessable
+from deltamq.mq.limits import REASON_LENGTH_MAX
 from deltamq.mq.meta.access import Access
-from deltamq.mq.queue_limits import REASON_LENGTH_MAX
 
 
 class AccessFields(BaseModel):

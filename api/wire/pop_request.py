@@ -9,7 +9,7 @@ import msgspec
 from deltamq.api.wire.json_rows import refusal
 from deltamq.api.wire.request import Headers, media_type
 from deltamq.mq.errors import UnsupportedMedia
-from deltamq.mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX
+from deltamq.mq.limits import HANDLE_CHARS_MAX, HANDLES_MAX
 from deltamq.mq.wire.pop import PopRequest
 
 T = TypeVar("T")

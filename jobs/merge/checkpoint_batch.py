@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
-from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX
+from deltamq.mq.limits import CHECKPOINT_MESSAGES_MAX
 from deltamq.tables.queue.records import records_of
 from deltamq.tables.schema import TIME
 from deltamq.tables.state.schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA

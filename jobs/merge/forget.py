@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.jobs.merge.record_columns import lists_of
+from deltamq.mq.limits import STAY_BUFFER_MS
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import GroupsState
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue_limits import STAY_BUFFER_MS
 from deltamq.tables.state.rows import Progress
 from deltamq.tables.state.schema import CHECKPOINT_KEY, LANE_KEY
 

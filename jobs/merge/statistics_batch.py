@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.merge.record_columns import checked, columns_of, required
-from deltamq.mq.statistics.consumed import Consumed
+from deltamq.mq.statistics import Consumed
 from deltamq.tables.queue.records import statistics_of
 from deltamq.tables.schema import TIME
 from deltamq.tables.state.schema import GROUP_STATISTICS_SCHEMA, STATISTICS_KEY

@@ -24,7 +24,7 @@ from deltamq.jobs.merge.state_tables import STATE_TABLES, add_columns, idempoten
 from deltamq.jobs.merge.targets import MergeTarget
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.mq.errors import Corrupt, Unavailable
-from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.log import PartitionLog

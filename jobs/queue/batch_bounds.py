@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deltamq.mq.limits import MIB
-from deltamq.mq.queue_limits import JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
+from deltamq.mq.limits import JOB_BATCH_MESSAGES_MAX, MIB, REVIVE_QUEUES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ def delay(spark: SparkSession | None, conf: Config, now: datetime, shards: Seque
     very many requests, its rows are searched for them.
 
     What cannot be read or written is retried at growing intervals and delays nothing else: the local engine counts the
-    tries, the Spark engine goes by the time since it was due (`mq.jobs.tries`). `behind_ms` is the time since the
+    tries, the Spark engine goes by the time since it was due (`mq.jobs`). `behind_ms` is the time since the
     oldest of these was due. A broker whose delay log or marks cannot be read is held: none of its messages are
     forwarded.
     """

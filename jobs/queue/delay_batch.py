@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.outbox import OutgoingRequests
 from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.limits import CLOCKS_APART_MS
 from deltamq.mq.queue.delay import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
-from deltamq.mq.queue_limits import CLOCKS_APART_MS
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.point_reads import Picked, TooMuch, pick

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.tables.delta.reader import RowCache
 from deltamq.tables.log.paging import NotStored
 from deltamq.tables.log.warehouse import Warehouse

@@ -142,7 +142,7 @@ def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequ
     them at their destinations and writes the record, even if the destinations no longer remember the producers.
 
     What cannot be read or written is retried at growing intervals and holds up nothing else: the local engine counts
-    the tries, the Spark engine goes by the time since it was due (`mq.jobs.tries`). A broker (local), or a queue of a
+    the tries, the Spark engine goes by the time since it was due (`mq.jobs`). A broker (local), or a queue of a
     broker (Spark), whose log cannot be read is held until it can, because what was acknowledged there is not known.
     `behind_ms` is the time since the oldest of all these was due.
     """

@@ -21,6 +21,7 @@ from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.outbox import OutgoingRequests
 from deltamq.jobs.queue.revive_case import BatchOutcome, Case, CaseLane, Token, lost_record, parts_of, rows_of
 from deltamq.mq.errors import Conflict, DeltaMQError
+from deltamq.mq.limits import CLOCKS_APART_MS, REVIVE_QUEUES
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey, Pop
@@ -40,7 +41,6 @@ from deltamq.mq.queue.revive import (
     stored_bits,
 )
 from deltamq.mq.queue.revive_record import Done
-from deltamq.mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch

@@ -13,7 +13,7 @@ from deltamq.jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from deltamq.jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from deltamq.jobs.queue.task_memory import WarehousePlace
 from deltamq.jobs.run.registry import Facts
-from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.tables.config import Config
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.refs import revive_ref

@@ -17,9 +17,9 @@ from deltamq.jobs.queue.revive_case import BatchOutcome
 from deltamq.jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from deltamq.jobs.queue.task_memory import TaskMemory, WarehousePlace, memory_of
 from deltamq.jobs.queue.turns import are_tried
-from deltamq.mq.jobs.tries import tries_until
+from deltamq.mq.jobs import tries_until
+from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.mq.queue.revive import DueCheckpoint
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
 from deltamq.tables.state.rows import states_of_rows
 
 COUNTS: Final = shard_counts("revived", "dead", "lost", "skipped", "waiting")

@@ -1,11 +1,11 @@
-"""`mq.jobs.tries` for arrays of times."""
+"""The tries of `mq.jobs`, for arrays of times."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamq.mq.jobs.tries import is_tried
+from deltamq.mq.jobs import is_tried
 
 
 def are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArray[np.bool_]:

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from deltamq.mq.errors import Refused
 from deltamq.mq.filters.parser import parse_filter
-from deltamq.mq.jobs.admission import TriggerLimits
 from deltamq.mq.limits import OFFSET_MAX
 from deltamq.mq.names import check_group
 from deltamq.mq.request_values import zoned_time
+from deltamq.mq.streams import TriggerLimits
 
 #: Kafka's numbers for the first stored offset and for the end offset.
 EARLIEST: Final = -2

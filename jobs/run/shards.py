@@ -18,7 +18,7 @@ from deltamq.jobs.run.application import Holder
 from deltamq.jobs.run.locks import DriverBusy, ShardLock, holder_of, take_shard
 from deltamq.jobs.run.registry import Job
 from deltamq.mq.errors import DeltaMQError, Fenced
-from deltamq.mq.jobs.shares import shard_share
+from deltamq.mq.jobs import shard_share
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.config import Config
 from deltamq.tables.store.store import Store

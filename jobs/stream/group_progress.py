@@ -28,13 +28,13 @@ from typing import Final
 from deltamq.jobs.read.stored_partition import StoredPartition
 from deltamq.jobs.stream.followed import FollowedTopics
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused
-from deltamq.mq.jobs.stream_offset import StreamOffset
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group, GroupEvent, decide_begin, decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord
+from deltamq.mq.streams import StreamOffset
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch

@@ -23,9 +23,8 @@ from deltamq.jobs.read.options import ReadOptions
 from deltamq.jobs.read.stored_partition import OffsetRange, TimeSearch
 from deltamq.jobs.stream.followed import FollowedPartition, FollowedTopics
 from deltamq.mq.errors import NotFound, Refused
-from deltamq.mq.jobs.admission import admitted
-from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
 from deltamq.mq.static.stored_offsets import StoredOffsets
+from deltamq.mq.streams import StreamOffset, TopicOffset, admitted
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger("deltamq.jobs.stream")

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.listener import (
 
 from deltamq.jobs.tasks.first_lines import sentence_of
 from deltamq.mq.errors import Corrupt, Refused
-from deltamq.mq.jobs.stream_offset import StreamOffset, messages_behind
+from deltamq.mq.streams import StreamOffset, messages_behind
 
 log = logging.getLogger("deltamq.jobs.stream.progress")
 

@@ -5,7 +5,7 @@
         wait for news, take as many messages as the limits allow
     partitions(start, end): ranges of offsets  ---------->  parquet -> Arrow batches, every byte checked -> Spark
 
-Progress is the offsets of the log (`mq.jobs.stream_offset`) in the query's own checkpoint folder. So a batch that a
+Progress is the offsets of the log (`mq.streams`) in the query's own checkpoint folder. So a batch that a
 kill interrupts is planned and read again unchanged, and a sink that is idempotent by batch, such as Delta's, stores it
 once. The planner keeps its logs open; after a kill it is built again from the checkpoint. Reading writes the claim on
 the checkpoint, which each position names (SPARK-22), and nothing else. With the option `group`, progress is also
@@ -35,7 +35,7 @@ from deltamq.jobs.stream.group_progress import GroupProgress
 from deltamq.jobs.stream.planner import StreamPlanner
 from deltamq.jobs.tasks.checkpoint_claims import CheckpointClaims, Claimant
 from deltamq.jobs.tasks.first_lines import errors_in_one_line, in_one_line
-from deltamq.mq.jobs.stream_offset import StreamOffset
+from deltamq.mq.streams import StreamOffset
 from deltamq.tables.failpoints import failpoint
 
 

@@ -29,8 +29,8 @@ from typing import Any, Final, Protocol, Self
 import msgspec
 
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, Refused, Unavailable
-from deltamq.mq.jobs.claims import CLAIMS_KEPT, Claim, claim_that_counts
 from deltamq.mq.names import encode_path
+from deltamq.mq.streams import CLAIMS_KEPT, Claim, claim_that_counts
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.store.local import LocalStore
 from deltamq.tables.store.store import FileMissing, Store

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.principal import Principal, check_caller, check_note, check_principal
-from deltamq.mq.auth.quota import Quota
-from deltamq.mq.auth.rule import CLUSTER, VERBS, AccessRule, rule_of
+from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.principals import (
+    CLUSTER,
+    VERBS,
+    AccessRule,
+    Principal,
+    Quota,
+    check_caller,
+    check_note,
+    check_principal,
+    rule_of,
+)
 from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
@@ -22,8 +30,8 @@ from deltamq.mq.auth.state import (
     PrincipalRemoved,
     QuotaPut,
 )
-from deltamq.mq.auth_limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable
+from deltamq.mq.limits import KEYS_LIVE_MAX, PRINCIPALS_MAX, RULES_MAX, RULES_OF_PRINCIPAL_MAX
 
 
 def decide_put_principal(state: AuthState, name: str, note: str, now_ms: int) -> Sequence[AuthEvent]:

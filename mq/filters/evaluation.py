@@ -34,8 +34,8 @@ from deltamq.mq.filters.condition import (
     Value,
     ValueKind,
     kind_of,
+    matches_like,
 )
-from deltamq.mq.filters.like import matches_like
 
 #: Texts that are numbers; the pattern means the same to Python and to Arrow.
 NUMBER_PATTERN: Final = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from deltamq.mq.access_codes import NOT_READABLE, NOT_WRITABLE
-from deltamq.mq.errors import Unavailable
+from deltamq.mq.errors import NOT_READABLE, NOT_WRITABLE, Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.mq.stored_json import Form, forms_of
 

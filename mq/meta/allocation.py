@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal, get_args
 
-from deltamq.mq.order_limits import RING_LOAD_PERCENT_MAX, RING_POINTS
+from deltamq.mq.limits import RING_LOAD_PERCENT_MAX, RING_POINTS
 
 #: The partitions of each client, in route order.
 Allocation = Mapping[str, tuple[str, ...]]

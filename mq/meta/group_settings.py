@@ -11,10 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from deltamq.mq.errors import Refused, Unprocessable
-from deltamq.mq.meta.allocation import STRATEGIES, Strategy
-from deltamq.mq.queue.progress import Start
-from deltamq.mq.queue.retry import RetryPolicy, Waits, policy_from_json, policy_to_json
-from deltamq.mq.queue_limits import (
+from deltamq.mq.limits import (
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_DEFAULT,
     INVISIBLE_MS_MAX,
@@ -22,6 +19,9 @@ from deltamq.mq.queue_limits import (
     MAX_ATTEMPTS_DEFAULT,
     MAX_ATTEMPTS_MAX,
 )
+from deltamq.mq.meta.allocation import STRATEGIES, Strategy
+from deltamq.mq.queue.progress import Start
+from deltamq.mq.queue.retry import RetryPolicy, Waits, policy_from_json, policy_to_json
 from deltamq.mq.stored_json import integer, mapping
 
 ConsumeStrategy = Literal["shared", "exclusive", "broadcast"]

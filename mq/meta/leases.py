@@ -6,8 +6,8 @@ leases are renewed.
 
 from __future__ import annotations
 
+from deltamq.mq.limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 from deltamq.mq.meta.brokers import BrokersState
-from deltamq.mq.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 
 
 class LeaseWatch:

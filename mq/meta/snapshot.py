@@ -18,10 +18,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.principal import Principal
-from deltamq.mq.auth.quota import Quota
-from deltamq.mq.auth.rule import AccessRule
+from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.principals import AccessRule, Principal, Quota
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.meta.access import Access, AccessState, PartitionOf
 from deltamq.mq.meta.brokers import BrokersState, Host, Ownership

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from deltamq.mq.limits import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT
 from deltamq.mq.meta.leases import OwnLease
 from deltamq.mq.meta.online import Member
-from deltamq.mq.order_limits import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT
 
 # A time before any reading of a clock: a monotonic clock may begin anywhere.
 _NEVER: Final = -(2**63)

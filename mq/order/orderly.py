@@ -33,16 +33,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from deltamq.mq.order.authorization import Authorization
-from deltamq.mq.order.pull_lock import ClientLock
-from deltamq.mq.order_limits import (
+from deltamq.mq.limits import (
     AHEAD_MESSAGES_DEFAULT,
+    MAX_ATTEMPTS_DEFAULT,
     RUN_MS_MAX,
     SUSPEND_MS_DEFAULT,
     SUSPEND_MS_MAX,
     SUSPEND_MS_MIN,
 )
-from deltamq.mq.queue_limits import MAX_ATTEMPTS_DEFAULT
+from deltamq.mq.order.authorization import Authorization
+from deltamq.mq.order.pull_lock import ClientLock
 
 
 class Verdict(enum.Enum):

@@ -38,8 +38,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deltamq.mq.errors import Conflict
+from deltamq.mq.limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
 from deltamq.mq.meta.online import Seat
-from deltamq.mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
 from deltamq.mq.queue.checkpoint import LaneKey
 
 

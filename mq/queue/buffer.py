@@ -24,13 +24,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from deltamq.mq.errors import Conflict
+from deltamq.mq.limits import BUCKET_MS, INVISIBLE_MS_CEILING
 from deltamq.mq.queue.buffer_decisions import AckResult, BufferSettings, Change, CommitOffset, StoreCheckpoint
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span
 from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.due_times import DueTimes
 from deltamq.mq.queue.lane import Held, HeldState, Lane
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.queue_limits import BUCKET_MS, INVISIBLE_MS_CEILING
 
 _HELD: Final = HeldState.HELD
 _LEAVING: Final = HeldState.LEAVING

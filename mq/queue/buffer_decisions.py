@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey
-from deltamq.mq.queue.lane import Held
-from deltamq.mq.queue_limits import (
+from deltamq.mq.limits import (
     ACK_SETTLE_MS,
     BUCKET_MS,
     BUFFER_CHECKPOINTS_MAX,
@@ -16,6 +14,8 @@ from deltamq.mq.queue_limits import (
     STAY_BUFFER_TIMEOUT_MS,
     STRAIGHT_TO_LOG_MS,
 )
+from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey
+from deltamq.mq.queue.lane import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

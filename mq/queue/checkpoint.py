@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from deltamq.mq.queue_limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
+from deltamq.mq.limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
 
 # Delivery attempts: one number for all messages of a span, or one for each.
 Attempts = int | tuple[int, ...]

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from deltamq.mq.queue_limits import BUCKET_MS
+from deltamq.mq.limits import BUCKET_MS
 
 Item = TypeVar("Item", bound=Hashable)
 

@@ -32,9 +32,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from deltamq.mq.errors import Conflict, Refused
+from deltamq.mq.limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 from deltamq.mq.names import PartitionName, encode_path
 from deltamq.mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
-from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 
 _VERSION: Final = "1"
 #: Ends the cluster's name; neither such a name nor a handle contains it.

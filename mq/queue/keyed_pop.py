@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from math import inf
 
+from deltamq.mq.limits import ORDERED_OUTSTANDING_MAX
 from deltamq.mq.queue.ordered_pop import Delivery, OrderedLane
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.queue_limits import ORDERED_OUTSTANDING_MAX
 
 #: None for a message without a key, which waits for no other.
 Key = str | None

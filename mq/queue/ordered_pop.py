@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.limits import ATTEMPT_ID_LENGTH_MAX
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, Delivered
-from deltamq.mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
 
 #: Added to the attempts of a message that its consumer sent to the dead letters, so that a crash does not forget it.
 CONDEMNED: Final = 1 << 30

@@ -20,9 +20,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from deltamq.mq.errors import Conflict, Refused, Unprocessable
+from deltamq.mq.limits import COMMIT_METADATA_BYTES_MAX
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX
 from deltamq.mq.request_values import zoned_time
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Refused, Unprocessable
-from deltamq.mq.queue_limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+from deltamq.mq.limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND

@@ -27,12 +27,11 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
+from deltamq.mq.limits import ACK_SETTLE_MS, PRODUCER_REQUESTS_KEPT
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes
 from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.retry import DEFAULT_WAITS_MS, DeadReason
 from deltamq.mq.queue.revive_record import Done
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
 
 #: Prefix of the ids of this job's producers.
 REVIVE_PRODUCER_PREFIX: Final = "revive-"

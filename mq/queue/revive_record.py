@@ -23,9 +23,9 @@ import msgspec
 from msgspec import Meta, field
 
 from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import CHECKPOINT_MESSAGES_MAX
 from deltamq.mq.names import PartitionName, partition_name
 from deltamq.mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop, Replaced, Span
-from deltamq.mq.queue_limits import CHECKPOINT_MESSAGES_MAX
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 _BITS_MAX: Final = (1 << CHECKPOINT_MESSAGES_MAX) - 1

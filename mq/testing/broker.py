@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from deltamq.mq.errors import Conflict
 from deltamq.mq.filters.condition import Condition
 from deltamq.mq.filters.evaluation import Fields, evaluate
+from deltamq.mq.limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from deltamq.mq.meta.group_settings import GroupSettings, Ordering
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.buffer import Buffer
@@ -25,7 +26,6 @@ from deltamq.mq.queue.progress import Committed, first_position, read_position
 from deltamq.mq.queue.retry import DeadReason, with_reason
 from deltamq.mq.queue.revive import LostReason
 from deltamq.mq.queue.revive_record import Ack
-from deltamq.mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from deltamq.mq.testing.jobs import redelivered, settle_overdue
 from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
 

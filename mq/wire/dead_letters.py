@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_mark import LetterState
-from deltamq.mq.queue_limits import REASON_LENGTH_MAX
 from deltamq.mq.wire.stored import StoredMessage
 
 #: Where dead letters are sent back to.

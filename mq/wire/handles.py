@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from deltamq.mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, REASON_LENGTH_MAX
+from deltamq.mq.limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, REASON_LENGTH_MAX
 
 HandleText = Annotated[str, Meta(max_length=HANDLE_CHARS_MAX)]
 Handles = Annotated[list[HandleText], Meta(max_length=HANDLES_MAX)]

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX
+from deltamq.mq.limits import COMMIT_METADATA_BYTES_MAX, MAX_ATTEMPTS_MAX, OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 
 #: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
 StartText = Annotated[str, Meta(extra_json_schema={"anyOf": [{"enum": ["first", "last"]}, {"format": "date-time"}]})]

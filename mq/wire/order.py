@@ -7,9 +7,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
-from deltamq.mq.order_limits import SUBSCRIPTIONS_MAX
-from deltamq.mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
+from deltamq.mq.limits import (
+    NAME_LENGTH_MAX,
+    OFFSET_MAX,
+    PARTITIONS_MAX,
+    POP_MESSAGES_MAX,
+    REASON_LENGTH_MAX,
+    SUBSCRIPTIONS_MAX,
+    WAIT_MS_MAX,
+)
 from deltamq.mq.wire.filters import FilterText
 
 #: Visible ASCII without the slash, which separates segments of a path.

@@ -7,8 +7,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from deltamq.mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
-from deltamq.mq.queue_limits import ATTEMPT_ID_LENGTH_MAX, POP_MESSAGES_MAX
+from deltamq.mq.limits import (
+    ATTEMPT_ID_LENGTH_MAX,
+    NAME_LENGTH_MAX,
+    POP_MESSAGES_MAX,
+    TAG_BYTES_MAX,
+    TAG_FILTER_TAGS_MAX,
+    WAIT_MS_MAX,
+)
 from deltamq.mq.wire.filters import FilterText
 from deltamq.mq.wire.handles import FailedHandle, Handles, Milliseconds
 from deltamq.mq.wire.stored import MessageOrigin

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deltamq.mq.sequences import Earlier
-from deltamq.mq.sequences import Sequence as MessageSequence
+from deltamq.mq.producer import Earlier
+from deltamq.mq.producer import Sequence as MessageSequence
 from deltamq.tables.few_rows import repeated_int64s, repeated_texts, text_column, zeros
 from deltamq.tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
 
@@ -42,7 +42,7 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 class ProducerStamp:
     """The producer's request that rows belong to: messages `indexes` of a request of `total`; None for all of them.
 
-    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.sequences`), which
+    A producer that counts its messages gives a `sequence`; the append finds the request's `seq` (`mq.producer`), which
     follows what it has stored `earlier` in other partitions.
     """
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from deltamq.mq.producer import Part, ProducerSeen, overlap
-from deltamq.mq.sequences import number_of
+from deltamq.mq.producer import Part, ProducerSeen, number_of, overlap
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped
 
 
@@ -137,7 +136,7 @@ def appended(
 def with_numbers(
     parts: Sequence[RowsPart], seen: Callable[[str], ProducerSeen | None], *, known_since_ms: int
 ) -> Sequence[RowsPart]:
-    """Return the parts, with the numbers of requests of producers that count their messages (`mq.sequences`).
+    """Return the parts, with the numbers of requests of producers that count their messages (`mq.producer`).
 
     Parts of one append follow each other. It is decided within the append, against the log's newest state: another
     process may have stored the producer's last request a moment ago.

@@ -15,8 +15,7 @@ from itertools import takewhile
 import pyarrow as pa
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.producer import Part, ProducerSeen
-from deltamq.mq.sequences import OutOfSequence
+from deltamq.mq.producer import OutOfSequence, Part, ProducerSeen
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.actions import Commit, DataFile
 from deltamq.tables.delta.commit import CommitLog, LostRace

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from deltamq.mq.errors import Corrupt, Unavailable
-from deltamq.mq.queue_limits import REVIVE_QUEUES
+from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.tables.delta.file_stats import decoded_stats, time_ms
 from deltamq.tables.delta.reader import RowCache
 from deltamq.tables.paths import PartitionRef

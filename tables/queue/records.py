@@ -16,16 +16,16 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from deltamq.mq.audit.records import AuditRecord
-from deltamq.mq.audit.records import record_from_json as audit_from_json
-from deltamq.mq.audit.records import record_to_json as audit_to_json
+from deltamq.mq.audit import AuditRecord
+from deltamq.mq.audit import record_from_json as audit_from_json
+from deltamq.mq.audit import record_to_json as audit_to_json
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.dead_mark import DeadMark, dead_mark_from_json, dead_mark_to_json
 from deltamq.mq.queue.delay_mark import DelayMark, mark_from_json, mark_to_json
 from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import OffsetRecord
 from deltamq.mq.queue.revive_record import Record, record_from_json, record_to_json
-from deltamq.mq.statistics.consumed import StatisticsRecord
+from deltamq.mq.statistics import StatisticsRecord
 from deltamq.tables.schema import INGEST_SCHEMA, TIME
 
 T = TypeVar("T")

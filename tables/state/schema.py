@@ -26,7 +26,7 @@ from typing import Final
 import pyarrow as pa
 
 from deltamq.mq.queue.progress import Delivered
-from deltamq.mq.statistics.consumed import Consumed
+from deltamq.mq.statistics import Consumed
 from deltamq.tables.schema import TIME
 
 CONSUMER_OFFSETS: Final = "state/consumer_offsets"

@@ -19,8 +19,7 @@ from deltamq.jobs.queue.delay import delay
 from deltamq.jobs.queue.revive import revive
 from deltamq.jobs.tasks.warehouses import close_warehouses
 from deltamq.jobs.upkeep.compact import compact
-from deltamq.mq.limits import KIB
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.mq.limits import ACK_SETTLE_MS, KIB
 from deltamq.tables.config import load
 from deltamq.tables.state.schema import POP_CHECKPOINTS
 from tests.faults.small_disk import SmallDisk, mounted

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.mq.queue.checkpoint import Checkpoint
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
 from deltamq.tables.store.store import MemoryStore
 from tests.queue_engines import COLD, ENGINES, delay_job, revive_job
 from tests.queue_tables import QueueTables

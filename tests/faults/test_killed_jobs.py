@@ -17,7 +17,7 @@ import pytest
 
 from deltamq.jobs.run.locks import holder_of, known_shards
 from deltamq.jobs.tasks.warehouse_files import storage
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.mq.limits import ACK_SETTLE_MS
 from tests.faults.job_process import JobProcess, JobRuns, job_runs
 from tests.faults.test_shared_shards import until
 from tests.queue_tables import QueueTables

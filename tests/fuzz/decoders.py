@@ -34,10 +34,9 @@ from deltamq.api.wire.pop_request import decode, decode_pop
 from deltamq.api.wire.request import integer, parse_query, unquoted
 from deltamq.api.wire.route_batch import route_messages
 from deltamq.api.wire.rows import ArrowRows
-from deltamq.mq.audit.records import record_from_json as audit_from_json
-from deltamq.mq.auth.claims import credential_of
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.key import Key, new_key
+from deltamq.mq.audit import record_from_json as audit_from_json
+from deltamq.mq.auth.callers import Credential, credential_of
+from deltamq.mq.auth.keys import Key, new_key
 from deltamq.mq.errors import DeltaMQError, Unauthenticated
 from deltamq.mq.filters.evaluation import Fields, evaluate
 from deltamq.mq.filters.parser import parse_filter
@@ -52,7 +51,7 @@ from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import OffsetRecord
 from deltamq.mq.queue.revive_record import record_from_json
 from deltamq.mq.routing import new_route
-from deltamq.mq.statistics.consumed import StatisticsRecord
+from deltamq.mq.statistics import StatisticsRecord
 from deltamq.mq.wire.handles import AckRequest, DeadRequest, InvisibleRequest, NackRequest
 from deltamq.tables.config import load
 from deltamq.tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit

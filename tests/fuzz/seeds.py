@@ -16,7 +16,7 @@ from deltamq.api.kafka.records.encode import encode_records
 from deltamq.mq.producer import Part
 from deltamq.mq.queue.checkpoint import Pop, Span
 from deltamq.mq.queue.handle import mint
-from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
+from deltamq.mq.statistics import Consumed, MinuteKey, StatisticsRecord
 from deltamq.tables.delta.actions import encode_append, encode_create, encode_fence
 from deltamq.tables.delta.checkpoint import LogCheckpoint, checkpoint_name, write_checkpoint
 from deltamq.tables.delta.protocol import MESSAGE_PROTOCOL

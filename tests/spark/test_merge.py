@@ -30,7 +30,7 @@ from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
 from deltamq.mq.queue.revive import LostReason
 from deltamq.mq.queue.revive_record import Ack, Done, Record
-from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
+from deltamq.mq.statistics import Consumed, MinuteKey, StatisticsRecord
 from deltamq.tables import failpoints
 from deltamq.tables.failpoints import FailpointHit
 from deltamq.tables.log.batch import Batch

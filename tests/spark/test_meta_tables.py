@@ -19,8 +19,8 @@ from deltamq.mq.auth.changes import (
     decide_put_principal,
     decide_put_quota,
 )
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.quota import quota_of
+from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.principals import quota_of
 from deltamq.mq.auth.state import AuthState
 from deltamq.mq.meta.access import Access, BrokerAccessPut
 from deltamq.mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover

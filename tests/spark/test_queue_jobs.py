@@ -18,7 +18,7 @@ from deltamq.jobs.queue.delay import delay
 from deltamq.jobs.queue.revive import revive
 from deltamq.jobs.run.registry import jobs_named
 from deltamq.jobs.tasks.warehouses import close_warehouses
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
+from deltamq.mq.limits import ACK_SETTLE_MS
 from tests.queue_tables import QueueTables, at, with_spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

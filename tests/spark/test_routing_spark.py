@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from deltamq.mq.murmur3 import hash_string
-from deltamq.mq.partitioners import logical_partition, logical_partitions
+from deltamq.mq.partitioners import hash_string, logical_partition, logical_partitions
 
 pytestmark = pytest.mark.spark
 

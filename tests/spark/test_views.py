@@ -18,7 +18,7 @@ from deltamq.jobs.merge.state_tables import STATE_TABLES, spark_schema
 from deltamq.jobs.queue.revive import Reviver
 from deltamq.jobs.sql.queue_source import SpaceSource
 from deltamq.jobs.sql.views import VIEWS, register_views
-from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord, RefusalCount
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
 from deltamq.mq.errors import Refused
 from deltamq.mq.meta.group import decide_delete_group
 from deltamq.mq.queue.checkpoint import LaneKey
@@ -27,7 +27,7 @@ from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
 from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord
 from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord
+from deltamq.mq.statistics import Consumed, MinuteKey, StatisticsRecord
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.queue.records import (
     rows_of_audit,

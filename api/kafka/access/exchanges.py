@@ -15,9 +15,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, signature_of
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.keys import SCRAM_HASHES, SCRAM_ITERATIONS, Key, Scram, is_proof, salt_of, signature_of
 from deltamq.mq.errors import Unauthenticated
 
 PLAIN: Final = "PLAIN"

@@ -62,8 +62,8 @@ from deltamq.api.kafka.messages.user_messages import (
     DescribeUserScramCredentialsRequest,
 )
 from deltamq.api.wire.answer import Header
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.rule import CLUSTER, Resource, Verb
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.principals import CLUSTER, Resource, Verb
 from deltamq.mq.errors import Forbidden
 
 #: What each call needs. "any" is a principal with any grant, "open" needs nobody to be known yet.

@@ -7,7 +7,7 @@ from typing import Final
 
 from deltamq.api.auth.calls import named_by
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.mq.auth.rule import Resource, Verb
+from deltamq.mq.auth.principals import Resource, Verb
 
 #: Kafka's numbers of the operations that each verb allows.
 _OPERATIONS: Final[Mapping[Resource, Mapping[Verb, Sequence[int]]]] = {

@@ -27,8 +27,8 @@ from deltamq.api.kafka.messages.sasl_messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from deltamq.mq.auth.credential import Credential
-from deltamq.mq.auth.key import Key
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.keys import Key
 from deltamq.mq.errors import Unauthenticated, Unavailable
 
 log = logging.getLogger("deltamq.api")

@@ -9,7 +9,7 @@ from typing import Any
 from deltamq.api.audit.acts import Asking
 from deltamq.api.audit.audit import Audit
 from deltamq.api.kafka.access.needs import Asker
-from deltamq.mq.audit.records import ANONYMOUS
+from deltamq.mq.audit import ANONYMOUS
 
 
 def recorded(

@@ -40,7 +40,7 @@ from deltamq.api.kafka.messages.codec import NO_TOPIC_ID
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.topic_ids import topic_id_of
 from deltamq.api.log.partition import Partitions
-from deltamq.mq.auth.rule import CLUSTER
+from deltamq.mq.auth.principals import CLUSTER
 from deltamq.mq.errors import DeltaMQError, Unprocessable
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_client_topic, is_system

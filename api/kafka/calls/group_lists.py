@@ -26,7 +26,7 @@ from deltamq.api.kafka.messages.group_messages import (
     ListGroupsResponse,
 )
 from deltamq.mq.errors import DeltaMQError, Unavailable
-from deltamq.mq.members.classic_group import ClassicGroup, Phase
+from deltamq.mq.members import ClassicGroup, Phase
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.names import check_group
 

@@ -35,7 +35,7 @@ from deltamq.api.kafka.messages.group_messages import (
 )
 from deltamq.api.kafka.messages.subscription import subscription_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, Unavailable
-from deltamq.mq.members.classic_group import ClassicGroup, Joined, Joining, MemberError, Phase
+from deltamq.mq.members import ClassicGroup, Joined, Joining, MemberError, Phase
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.meta.group import Group
 from deltamq.mq.names import check_group

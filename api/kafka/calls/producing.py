@@ -50,8 +50,8 @@ from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLar
 from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
 from deltamq.mq.meta.topic_settings import is_compacted
 from deltamq.mq.names import check_client_topic
-from deltamq.mq.sequences import RANDOM_BITS, born_ms_of, new_producer_id
-from deltamq.mq.sequences import Sequence as ProducerSequence
+from deltamq.mq.producer import RANDOM_BITS, born_ms_of, new_producer_id
+from deltamq.mq.producer import Sequence as ProducerSequence
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.key_column import kafka_hashes_of_keys
 from deltamq.tables.settings import Flush

@@ -11,9 +11,8 @@ from typing import Final
 
 from deltamq.api.kafka.settings.topics import TOPIC_SETTINGS
 from deltamq.api.kafka.settings.values import INT_MAX, Kind, Shown, Source
-from deltamq.mq.limits import FETCH_BYTES_MAX, PRODUCER_WINDOW_MS, RETENTION_MS_DEFAULT
-from deltamq.mq.members.classic_group import MEMBERS_MAX, SESSION_MS_MAX
-from deltamq.mq.queue_limits import COMMIT_METADATA_BYTES_MAX
+from deltamq.mq.limits import COMMIT_METADATA_BYTES_MAX, FETCH_BYTES_MAX, PRODUCER_WINDOW_MS, RETENTION_MS_DEFAULT
+from deltamq.mq.members import MEMBERS_MAX, SESSION_MS_MAX
 from deltamq.mq.routing import DEFAULT_PARTITIONS
 from deltamq.tables.config_sections import ServiceSettings, TlsClientAuth
 

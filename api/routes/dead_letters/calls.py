@@ -32,9 +32,8 @@ from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import problems
 from deltamq.api.wire.shown_rows import shown_origins
 from deltamq.mq.errors import Refused
-from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_mark import Deleted, LetterState
-from deltamq.mq.queue_limits import REASON_LENGTH_MAX
 from deltamq.mq.wire.dead_letters import DeadLetters, DeleteLettersRequest, ReplayRequest
 from deltamq.tables.queue.dead_marks import LETTER_STATES
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 import click
 
-from deltamq.mq.auth.rule import Effect, Resource
+from deltamq.mq.auth.principals import Effect, Resource
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.auth_admin import AclInfo, KeyInfo, QuotaInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options

@@ -16,11 +16,11 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from deltamq.mq.access_codes import NOT_WRITABLE
 from deltamq.mq.client.http.bearer_token import TOKEN_UNAVAILABLE
 from deltamq.mq.client.http.endpoint import CONNECT_FAILED, NOT_TRUSTED
 from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.errors import (
+    NOT_WRITABLE,
     Conflict,
     DeltaMQError,
     Forbidden,

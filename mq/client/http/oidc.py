@@ -26,7 +26,7 @@ from deltamq.mq.client.http.bearer_token import TOKEN_UNAVAILABLE, check_token
 from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.errors import Refused, Unauthenticated, Unavailable
 from deltamq.mq.limits import TOKEN_ANSWER_BYTES_MAX
-from deltamq.mq.loopback import is_loopback
+from deltamq.mq.request_values import is_loopback
 
 #: The variable with the provider of a client that is given neither a token nor a variable with one; others begin alike.
 OIDC_ENV: Final = "DELTAMQ_CLIENT_OIDC_ISSUER"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from deltamq.mq.errors import Unprocessable
+from deltamq.mq.limits import INVISIBLE_MS_CEILING
 from deltamq.mq.queue.retry import check_reason
-from deltamq.mq.queue_limits import INVISIBLE_MS_CEILING
 
 _REASON: Final = "rejected by its consumer"
 

@@ -17,9 +17,9 @@ from deltamq.mq.client.http.endpoint import Answer, Query, path_of
 from deltamq.mq.client.http.hosts import META
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.orderly.work import OrderlyWork
+from deltamq.mq.limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.names import check_client_topic, check_group
 from deltamq.mq.order.orderly import MoveAway
-from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.wire.offsets import CommitRequest
 from deltamq.mq.wire.order import (
     AsideRequest,

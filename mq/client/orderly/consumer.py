@@ -45,9 +45,8 @@ from deltamq.mq.client.pop.consumer_settings import OrderlyManner, check_handler
 from deltamq.mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
 from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S
 from deltamq.mq.errors import Refused
-from deltamq.mq.limits import MIB
+from deltamq.mq.limits import AHEAD_MESSAGES_DEFAULT, MIB, RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from deltamq.mq.order.orderly import OrderlySettings
-from deltamq.mq.order_limits import AHEAD_MESSAGES_DEFAULT, RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from deltamq.mq.wire.order import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")

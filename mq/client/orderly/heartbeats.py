@@ -18,8 +18,8 @@ from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.orderly.calls import Heartbeat, OrderlyCalls
 from deltamq.mq.client.orderly.work import monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
+from deltamq.mq.limits import HEARTBEAT_MS
 from deltamq.mq.order.authorization import Authorization
-from deltamq.mq.order_limits import HEARTBEAT_MS
 from deltamq.mq.wire.order import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")

@@ -42,8 +42,8 @@ from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.client.pop.wire import PopOptions
 from deltamq.mq.errors import Refused
+from deltamq.mq.limits import POP_MESSAGES_MAX
 from deltamq.mq.meta.group_settings import Ordering
-from deltamq.mq.queue_limits import POP_MESSAGES_MAX
 
 log = logging.getLogger("deltamq.client")
 

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.errors import Refused
+from deltamq.mq.limits import (
+    AHEAD_MESSAGES_MAX,
+    MAX_ATTEMPTS_MAX,
+    POP_MESSAGES_MAX,
+    RUN_MS_MAX,
+    SUSPEND_MS_MAX,
+    SUSPEND_MS_MIN,
+)
 from deltamq.mq.names import check_topic
 from deltamq.mq.order.orderly import OnFailure, OrderlySettings
-from deltamq.mq.order_limits import AHEAD_MESSAGES_MAX, RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
-from deltamq.mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
 #: Maximum number of handlers at once; each has a thread.
 _CONCURRENCY_MAX: Final = 1_024

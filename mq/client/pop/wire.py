@@ -18,9 +18,8 @@ from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.client.messages.popped import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.errors import Refused, Unknown
-from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.limits import POP_MESSAGES_MAX, WAIT_MS_MAX
 from deltamq.mq.meta.group_settings import Ordering
-from deltamq.mq.queue_limits import POP_MESSAGES_MAX
 from deltamq.mq.wire import pop as wire
 from deltamq.mq.wire.handles import FailedHandle, InvisibleAnswer
 from deltamq.mq.wire.pop import FAILED_KEY, PopAnswer, PopRequest

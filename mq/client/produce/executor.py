@@ -22,7 +22,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
-from deltamq.mq.access_codes import NOT_WRITABLE
 from deltamq.mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
 from deltamq.mq.client.http.endpoint import Answer, path_of
 from deltamq.mq.client.http.inside import Inside
@@ -33,7 +32,7 @@ from deltamq.mq.client.produce.entry_queue import EntryQueue
 from deltamq.mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
-from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
+from deltamq.mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown
 
 log = logging.getLogger("deltamq.client")
 

@@ -15,9 +15,8 @@ from deltamq.mq.client.admin.topic_view import TopicView
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.produce.wire import ROW_SCHEMA
 from deltamq.mq.errors import Refused, TooLarge
-from deltamq.mq.hashed_columns import column_buffers
 from deltamq.mq.limits import KEY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, TAG_BYTES_MAX
-from deltamq.mq.partitioners import Slots, slots_of
+from deltamq.mq.partitioners import Slots, column_buffers, slots_of
 from deltamq.mq.routing import spread
 
 #: Number of keys from which hashing them as a column is quicker than one by one.

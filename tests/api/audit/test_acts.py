@@ -11,10 +11,10 @@ from itertools import count
 import pytest
 
 from deltamq.api.audit.acts import Acts, Asking, noting
-from deltamq.mq.audit.records import ActBegun, ActEnded, AuditRecord
-from deltamq.mq.audit_limits import ENDS_WAITING_MAX
+from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord
 from deltamq.mq.auth.changes import decide_put_principal
 from deltamq.mq.errors import Conflict, DeltaMQError, StorageFull, Unavailable, Unknown
+from deltamq.mq.limits import ENDS_WAITING_MAX
 from deltamq.mq.meta.fold import Meta
 
 ASKING = Asking("ada", "10.0.0.1:9", "PUT /v1/auth/principals/{principal}", "principal", "reports", {"note": "x"})

@@ -11,7 +11,7 @@ import pytest
 
 from deltamq.api.audit.asked import SHOWN_FIELDS
 from deltamq.api.auth.calls import CALLS, is_audited
-from deltamq.mq.audit.records import ActBegun, ActEnded, RefusalCount
+from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
 from deltamq.tables.config_sections import AuditWhen
 from deltamq.tables.log.paging import pages
 from deltamq.tables.log.warehouse import Warehouse

@@ -16,7 +16,7 @@ from deltamq.api.auth.calls import CALLS, CallsDisagree, Need, Required, check_c
 from deltamq.api.front import HOT_CALLS
 from deltamq.api.principals import AUTH_ROUTERS
 from deltamq.api.routes import ROUTERS
-from deltamq.mq.auth.rule import CLUSTER, VERBS
+from deltamq.mq.auth.principals import CLUSTER, VERBS
 from tests.api.running import config_for
 
 ADMIN = Required(needs_of("cluster admin"), (CLUSTER,))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from deltamq.api.auth.certificates import Certificates
 from deltamq.api.auth.forwarded_caller import called_by, caller_header
-from deltamq.mq.auth.credential import Credential
+from deltamq.mq.auth.callers import Credential
 from deltamq.tables.config import ConfigInvalid, load
 from deltamq.tables.config_sections import Secret, TlsClientAuth, TlsPrincipal
 from tests.api.auth.test_guarded_service import check_stream_ends, refused, waiting

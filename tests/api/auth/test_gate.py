@@ -11,9 +11,8 @@ from deltamq.api.auth.calls import CALLS
 from deltamq.api.auth.gate import Gate
 from deltamq.api.wire.request import Client
 from deltamq.mq.auth.changes import decide_first_administrator, decide_put_key, decide_put_principal, decide_put_rule
-from deltamq.mq.auth.key import new_key
-from deltamq.mq.auth.quota import quota_of
-from deltamq.mq.auth.rule import rule_of
+from deltamq.mq.auth.keys import new_key
+from deltamq.mq.auth.principals import quota_of, rule_of
 from deltamq.mq.auth.state import AuthState, KeyRevoked, QuotaPut
 from deltamq.mq.errors import Forbidden, Unauthenticated
 

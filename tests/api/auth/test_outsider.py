@@ -20,7 +20,7 @@ import pytest
 from deltamq.api.auth.calls import CALLS
 from deltamq.api.front import HOT_CALLS
 from deltamq.mq.auth.changes import decide_first_administrator
-from deltamq.mq.auth.key import new_key
+from deltamq.mq.auth.keys import new_key
 from deltamq.mq.auth.state import AuthState
 from tests.api.auth.test_guarded_service import refused, waiting
 from tests.api.auth.test_two_processes import Two, consumer, two_in

@@ -13,7 +13,7 @@ import pytest
 
 from deltamq.api.auth.quotas import Meter
 from deltamq.api.ports import Ports
-from deltamq.mq.auth.quota import Quota
+from deltamq.mq.auth.principals import Quota
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import Reply, until
 from tests.set_clock import SetClock

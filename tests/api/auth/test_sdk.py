@@ -12,9 +12,8 @@ import pytest
 
 from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
 from deltamq.mq.auth.changes import decide_put_key, decide_put_principal, decide_put_quota, decide_put_rule
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.quota import quota_of
-from deltamq.mq.auth.rule import rule_of
+from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.principals import quota_of, rule_of
 from deltamq.mq.auth.state import AuthEvent, AuthState
 from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.tables.log.warehouse import Warehouse

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.ports import Ports
-from deltamq.mq.auth_limits import AUTHORIZATION_BYTES_MAX, JWKS_BYTES_MAX
 from deltamq.mq.errors import Refused
+from deltamq.mq.limits import AUTHORIZATION_BYTES_MAX, JWKS_BYTES_MAX
 from tests.api.auth.test_guarded_service import check_stream_ends, refused, waiting
 from tests.api.guarded import Guarded, guarded
 from tests.api.running import JSON, until

@@ -13,7 +13,7 @@ import pytest
 from deltamq.api.wire.arrow_body import decode_arrow
 from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.errors import Refused
-from deltamq.mq.filters.like import matches_like, parse_like
+from deltamq.mq.filters.condition import matches_like, parse_like
 from deltamq.mq.limits import FILTER_DEPTH_MAX, MIB
 from tests.api.running import ARROW, JSON, Api, config_for, running
 

@@ -11,7 +11,7 @@ from typing import Any
 from deltamq.api.auth.key_times import KeyTimes
 from deltamq.api.issuer.jwks import JwksInvalid
 from deltamq.api.issuer.keys import IssuerKeys
-from deltamq.mq.auth_limits import KEY_WAITERS_MAX
+from deltamq.mq.limits import KEY_WAITERS_MAX
 from tests.identity_provider import jwk_of, rsa_key
 
 TIMES = KeyTimes(fresh_ms=1_000, stale_ms=10_000, retry_ms=100, read_ms=1_000, wait_ms=2_000)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
-from deltamq.mq.order_limits import SUBSCRIPTIONS_MAX
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, SUBSCRIPTIONS_MAX, WAIT_MS_MAX
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import JSON, PROBLEM, Api, Reply
 

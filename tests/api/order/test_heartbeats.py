@@ -14,9 +14,8 @@ import pytest
 
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import Unknown
-from deltamq.mq.limits import WAIT_MS_MAX
+from deltamq.mq.limits import CLIENTS_MAX, WAIT_MS_MAX
 from deltamq.mq.meta.online import Member as Stay
-from deltamq.mq.order_limits import CLIENTS_MAX
 from tests.api.as_static import AsStatic, is_static
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deltamq.api.ports import Ports
-from deltamq.mq.order_limits import PULL_LOCK_SETTLE_MS
+from deltamq.mq.limits import PULL_LOCK_SETTLE_MS
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 from tests.set_clock import SetClock

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltamq.api.ports import Ports
-from deltamq.mq.limits import WAIT_MS_MAX
-from deltamq.mq.order_limits import PULL_LOCK_MS
+from deltamq.mq.limits import PULL_LOCK_MS, WAIT_MS_MAX
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply, config_for, running, until
 from tests.rows import next_millisecond

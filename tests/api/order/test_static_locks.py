@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from deltamq.api.ports import Ports
-from deltamq.mq.order_limits import PULL_LOCK_SETTLE_MS
+from deltamq.mq.limits import PULL_LOCK_SETTLE_MS
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue_calls import queue_in
 from tests.api.routes.test_group_offsets import reset

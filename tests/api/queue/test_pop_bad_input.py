@@ -7,14 +7,14 @@ import json
 import msgspec
 import pytest
 
-from deltamq.mq.limits import WAIT_MS_MAX
-from deltamq.mq.queue_limits import (
+from deltamq.mq.limits import (
     ATTEMPT_ID_LENGTH_MAX,
     HANDLE_CHARS_MAX,
     HANDLES_MAX,
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
     POP_MESSAGES_MAX,
+    WAIT_MS_MAX,
 )
 from deltamq.mq.wire.pop import PopRequest
 from tests.api.running import JSON, PROBLEM, Api

@@ -9,7 +9,7 @@ import pytest
 
 from deltamq.api.ports import Ports
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.statistics.consumed import StatisticsRecord
+from deltamq.mq.statistics import StatisticsRecord
 from deltamq.tables.log.paging import pages
 from deltamq.tables.paths import PartitionRef
 from deltamq.tables.queue.records import statistics_of

@@ -14,8 +14,8 @@ import pytest
 
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import StorageFull
+from deltamq.mq.limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
 from deltamq.mq.queue.retry import DEFAULT_WAITS_MS
-from deltamq.mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import QueueSettings
 from deltamq.tables.log.batch import Batch

@@ -11,7 +11,7 @@ from deltamq.jobs.read.options import Mode, parse_options
 from deltamq.jobs.stream.followed import FollowedTopics
 from deltamq.jobs.stream.group_progress import GroupProgress
 from deltamq.jobs.stream.planner import StreamPlanner
-from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
+from deltamq.mq.streams import StreamOffset, TopicOffset
 from tests.api.running import Api, config_for, running, until
 
 pytestmark = pytest.mark.static_too

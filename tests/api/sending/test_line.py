@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deltamq.api.log.parts import RecordRows, RequestPart
 from deltamq.api.sending.line import InLine, LineRequest, Lines, StoredPlace, Target
 from deltamq.mq.errors import Fenced, Unavailable
-from deltamq.mq.sequences import OutOfSequence
+from deltamq.mq.producer import OutOfSequence
 from deltamq.tables.log.batch import Appended, MessageIds
 from deltamq.tables.settings import Flush
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from deltamq.mq.limits import MIB
+from deltamq.mq.limits import MIB, REVIVE_QUEUES
 from deltamq.mq.meta.group import decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.topic_settings import TopicRequest
@@ -32,7 +32,6 @@ from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
 from deltamq.mq.queue.progress import Committed, OffsetRecord
 from deltamq.mq.queue.revive_record import Ack, Record
-from deltamq.mq.queue_limits import REVIVE_QUEUES
 from deltamq.tables.config import Config, load
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse

@@ -24,13 +24,13 @@ from deltamq.jobs.queue.delay import Forwarder
 from deltamq.jobs.queue.due_followed import DueCheckpoints
 from deltamq.jobs.queue.revive import Reviver
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
+from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.mq.meta.group import Group, decide_put_group
 from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Span
-from deltamq.mq.queue_limits import REVIVE_QUEUES
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import WarehouseSettings
 from deltamq.tables.log.batch import Batch

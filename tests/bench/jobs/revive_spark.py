@@ -18,8 +18,8 @@ from typing import Any, Final
 from deltamq.jobs.queue.revive_in_tasks import TaskReviver
 from deltamq.jobs.tasks.tasks import run_in_tasks
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
+from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.mq.queue.checkpoint import Checkpoint, Span
-from deltamq.mq.queue_limits import REVIVE_QUEUES
 from tests.bench.figure import Figure
 from tests.bench.jobs.revive import PARTITIONS, Queue, driver, fill_due, lateness, now_ms, open_queue, retried
 from tests.bench.registry import bench

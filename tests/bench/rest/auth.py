@@ -23,11 +23,10 @@ from typing import Final, NamedTuple
 
 from deltamq.api.auth.gate import Gate
 from deltamq.mq.auth.changes import decide_put_key, decide_put_principal, decide_put_rule
-from deltamq.mq.auth.key import Key, new_key
-from deltamq.mq.auth.principal import Principal
-from deltamq.mq.auth.rule import VERBS, AccessRule, rule_of
+from deltamq.mq.auth.keys import Key, new_key
+from deltamq.mq.auth.principals import VERBS, AccessRule, Principal, rule_of
 from deltamq.mq.auth.state import AclPut, AuthEvent, AuthState, KeyPut, PrincipalPut
-from deltamq.mq.auth_limits import KEY_ID_BYTES, SECRET_BYTES
+from deltamq.mq.limits import KEY_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.fold import Meta
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import MetaLog

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deltamq.mq.murmur2 import hash_bytes, hash_pieces
+from deltamq.mq.partitioners import hash_bytes, hash_pieces
 
 # From `UtilsTest.testMurmur2` of Kafka, and from `unittest_murmur2` of librdkafka, which come from Java as well.
 KAFKA_HASHES = {

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deltamq.mq.murmur3 import hash_string, hash_strings
+from deltamq.mq.partitioners import hash_string, hash_strings
 
 # SELECT hash(key) in Spark 4.2.0; tests/spark/test_routing_spark.py asks Spark again.
 SPARK_HASHES = {

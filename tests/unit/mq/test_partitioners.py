@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.murmur2 import hash_bytes
 from deltamq.mq.partitioners import (
     Partitioner,
+    hash_bytes,
     kafka_hash,
     kafka_table,
     logical_partition,

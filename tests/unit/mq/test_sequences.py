@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, PRODUCER_REQUESTS_KEPT
-from deltamq.mq.producer import Part, ProducerWindow
-from deltamq.mq.sequences import SEQUENCES, OutOfSequence, Sequence, born_ms_of, new_producer_id, number_of, repeat_of
+from deltamq.mq.producer import (
+    SEQUENCES,
+    OutOfSequence,
+    Part,
+    ProducerWindow,
+    Sequence,
+    born_ms_of,
+    new_producer_id,
+    number_of,
+    repeat_of,
+)
 
 counts = st.lists(st.integers(1, ARROW_MESSAGES_MAX), min_size=1, max_size=30)
 #: The first sequence: often so late that the numbers wrap.

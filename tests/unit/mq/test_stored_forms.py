@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deltamq.mq.audit.records import ActBegun, ActEnded, RefusalCount
-from deltamq.mq.audit.records import record_from_json as audit_from_json
-from deltamq.mq.audit.records import record_to_json as audit_to_json
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.principal import Principal
-from deltamq.mq.auth.quota import Quota
-from deltamq.mq.auth.rule import rule_of
-from deltamq.mq.auth.scram import Scram
+from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
+from deltamq.mq.audit import record_from_json as audit_from_json
+from deltamq.mq.audit import record_to_json as audit_to_json
+from deltamq.mq.auth.keys import Key, Scram
+from deltamq.mq.auth.principals import Principal, Quota, rule_of
 from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
@@ -34,7 +31,6 @@ from deltamq.mq.auth.state import (
     QuotaPut,
 )
 from deltamq.mq.errors import Corrupt, Unavailable
-from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
 from deltamq.mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
@@ -56,6 +52,7 @@ from deltamq.mq.routing import Route, expand, new_route
 from deltamq.mq.static.global_queues import GlobalQueues, Stay
 from deltamq.mq.static.queue_mapping import QueueMapping
 from deltamq.mq.static.segment import Segment
+from deltamq.mq.streams import StreamOffset, TopicOffset
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
 
 Read = Callable[[str, bytes], object]

@@ -17,7 +17,7 @@ from deltamq.api.kafka.messages.group_messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from deltamq.mq.auth.rule import CLUSTER
+from deltamq.mq.auth.principals import CLUSTER
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, everything, send
 from tests.api.kafka.access.calls import ANYTHING, REFUSED, errors_in
 from tests.api.running import until

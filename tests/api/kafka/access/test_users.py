@@ -16,8 +16,8 @@ from deltamq.api.kafka.messages.user_messages import (
     QuotaFilter,
     UserName,
 )
-from deltamq.mq.auth.rule import CLUSTER
-from deltamq.mq.auth.scram import SCRAM_ITERATIONS
+from deltamq.mq.auth.keys import SCRAM_ITERATIONS
+from deltamq.mq.auth.principals import CLUSTER
 
 BOTH = [(1, SCRAM_ITERATIONS), (2, SCRAM_ITERATIONS)]
 

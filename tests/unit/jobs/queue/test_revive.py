@@ -10,12 +10,12 @@ import pytest
 
 from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import Checkpoint
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
 from deltamq.tables import failpoints
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.failpoints import FailpointHit

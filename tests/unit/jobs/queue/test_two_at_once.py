@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from deltamq.jobs.queue.revive_batch import ReviveBatch
+from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.mq.queue.checkpoint import Checkpoint
 from deltamq.mq.queue.revive import DueCheckpoint
-from deltamq.mq.queue_limits import ACK_SETTLE_MS
 from deltamq.tables import failpoints
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.log.bounds import LogBounds

@@ -6,7 +6,7 @@ import pytest
 
 from deltamq.jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, RowFormat, Strategy, parse_options
 from deltamq.mq.errors import Refused
-from deltamq.mq.jobs.admission import TriggerLimits
+from deltamq.mq.streams import TriggerLimits
 
 
 def _parse(**options: str) -> object:

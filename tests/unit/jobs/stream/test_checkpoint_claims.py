@@ -13,9 +13,8 @@ import pytest
 from deltamq.jobs.sink.stream_run import StreamRun, check_claim
 from deltamq.jobs.tasks.checkpoint_claims import CheckpointClaims, CheckpointTaken, Claimant, forget_claims
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.jobs.claims import CLAIMS_KEPT
-from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
 from deltamq.mq.meta.topics import Topic
+from deltamq.mq.streams import CLAIMS_KEPT, StreamOffset, TopicOffset
 from deltamq.tables.store.store import ListedFile, MemoryStore
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.stream.driven import Stream

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltamq.jobs.stream.progress import BatchProgress, OffsetsBehind, ProgressListener, behind
-from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset
+from deltamq.mq.streams import StreamOffset, TopicOffset
 
 
 def _position(**offsets: int) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.audit.refusals import OTHER, RefusalKey, Refusals
-from deltamq.mq.audit_limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX
+from deltamq.mq.audit import OTHER, RefusalKey, Refusals
+from deltamq.mq.limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX
 
 MINUTE_MS = 60_000
 

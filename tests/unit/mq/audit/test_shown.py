@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from deltamq.mq.audit.shown import MetadataChange, bounded, outcome_of, states_of
-from deltamq.mq.audit_limits import SHOWN_BYTES_MAX
+from deltamq.mq.audit import MetadataChange, bounded, outcome_of, states_of
 from deltamq.mq.auth.changes import decide_first_administrator, decide_put_principal
-from deltamq.mq.auth.key import new_key
+from deltamq.mq.auth.keys import new_key
+from deltamq.mq.limits import SHOWN_BYTES_MAX
 from deltamq.mq.meta.fold import Meta
 
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deltamq.mq.auth.callers import Credential, credential_of
 from deltamq.mq.auth.changes import decide_put_principal, decide_remove_principal
-from deltamq.mq.auth.claims import credential_of
-from deltamq.mq.auth.credential import Credential
 from deltamq.mq.auth.state import AuthState
-from deltamq.mq.auth_limits import TOKEN_GROUPS_MAX
 from deltamq.mq.errors import Refused
+from deltamq.mq.limits import TOKEN_GROUPS_MAX
 
 GOOD = {"sub": "reports", "exp": 1_000}
 

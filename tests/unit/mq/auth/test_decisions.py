@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.auth.decisions import Decisions
-from deltamq.mq.auth.rule import CLUSTER, IMPLIED, VERBS, AccessRule, Resource, Verb, rule_of
+from deltamq.mq.auth.callers import Decisions
+from deltamq.mq.auth.principals import CLUSTER, IMPLIED, VERBS, AccessRule, Resource, Verb, rule_of
 
 WHO = ("reports", "reports2", "billing")
 NAMES = ("orders", "orders.x", "orders.", "order", "ORDERS.x", "%RETRY%orders", "orders.x.y", "..", "", "отders.x")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.auth.key import Key, digest_of, is_right, key_id_of, token_of
+from deltamq.mq.auth.keys import Key, digest_of, is_right, key_id_of, token_of
 
 ids, secrets = st.binary(min_size=8, max_size=8), st.binary(min_size=32, max_size=32)
 

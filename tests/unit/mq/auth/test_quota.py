@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.auth.quota import Bucket, quota_of
+from deltamq.mq.auth.principals import Bucket, quota_of
 from deltamq.mq.errors import Unprocessable
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.auth.rule import IMPLIED, VERBS, rule_of
+from deltamq.mq.auth.principals import IMPLIED, VERBS, rule_of
 from deltamq.mq.errors import Refused
 
 GOOD = {"principal": "reports", "effect": "allow", "resource": "topic", "pattern": "orders", "verbs": ["publish"]}

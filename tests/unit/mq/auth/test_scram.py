@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.auth.changes import decide_put_key, decide_put_principal
-from deltamq.mq.auth.key import new_key
-from deltamq.mq.auth.scram import SCRAM_HASHES, SCRAM_ITERATIONS, Scram, is_proof, salt_of, scram_of, signature_of
+from deltamq.mq.auth.keys import (
+    SCRAM_HASHES,
+    SCRAM_ITERATIONS,
+    Scram,
+    is_proof,
+    new_key,
+    salt_of,
+    scram_of,
+    signature_of,
+)
 from deltamq.mq.auth.state import AuthState, KeyPut
 from deltamq.mq.meta.fold import event_from_json, event_to_json
 

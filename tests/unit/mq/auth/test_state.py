@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from deltamq.mq.auth.callers import Decisions
 from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_enable_principal,
@@ -23,11 +24,8 @@ from deltamq.mq.auth.changes import (
     decide_remove_rule,
     decide_revoke_key,
 )
-from deltamq.mq.auth.decisions import Decisions
-from deltamq.mq.auth.key import Key
-from deltamq.mq.auth.principal import Principal
-from deltamq.mq.auth.quota import Quota, quota_of
-from deltamq.mq.auth.rule import VERBS, AccessRule, rule_of
+from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.principals import VERBS, AccessRule, Principal, Quota, quota_of, rule_of
 from deltamq.mq.auth.state import (
     AclPut,
     AclRemoved,
@@ -41,8 +39,8 @@ from deltamq.mq.auth.state import (
     PrincipalRemoved,
     QuotaPut,
 )
-from deltamq.mq.auth_limits import RULES_OF_PRINCIPAL_MAX
 from deltamq.mq.errors import Conflict, NotFound, Refused
+from deltamq.mq.limits import RULES_OF_PRINCIPAL_MAX
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.snapshot import MetaSnapshot
 

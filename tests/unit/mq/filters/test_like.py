@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.filters.like import Pattern, Wildcard, like_text, matches_like, parse_like
+from deltamq.mq.filters.condition import Pattern, Wildcard, like_text, matches_like, parse_like
 from tests.filters import patterns
 
 

@@ -22,8 +22,8 @@ from deltamq.mq.filters.condition import (
     Sign,
     Text,
     Truth,
+    Wildcard,
 )
-from deltamq.mq.filters.like import Wildcard
 from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_TERMS_MAX
 from tests.filters import conditions, filter_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.jobs.admission import TriggerLimits, admitted
+from deltamq.mq.streams import TriggerLimits, admitted
 
 AVAILABLE = st.dictionaries(st.integers(), st.integers(0, 10**12), max_size=20)
 

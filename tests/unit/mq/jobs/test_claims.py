@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.jobs.claims import Claim, claim_that_counts
+from deltamq.mq.streams import Claim, claim_that_counts
 
 A1, B2, B1 = Claim(1, "a"), Claim(2, "b"), Claim(1, "b")
 

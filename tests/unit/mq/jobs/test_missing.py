@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.jobs.missing import is_missing
+from deltamq.mq.jobs import is_missing
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.jobs.shares import Share, shard_share, share_sizes
+from deltamq.mq.jobs import Share, shard_share, share_sizes
 
 FIVE = ("a", "b", "c", "d", "e")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt, Refused
-from deltamq.mq.jobs.stream_offset import StreamOffset, TopicOffset, messages_behind
+from deltamq.mq.streams import StreamOffset, TopicOffset, messages_behind
 
 OFFSETS = st.dictionaries(st.text(max_size=5), st.integers(0, 2**63 - 1), max_size=5)
 TOPICS = st.dictionaries(st.text(max_size=5), st.builds(TopicOffset, st.text(max_size=5), OFFSETS), max_size=4)

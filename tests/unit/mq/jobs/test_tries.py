@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.jobs.tries import TRY_EVERY_MS_MAX, TRY_FIRST_MS, is_tried, tries_until
+from deltamq.mq.jobs import TRY_EVERY_MS_MAX, TRY_FIRST_MS, is_tried, tries_until
 
 times = st.integers(0, 10_000_000)
 

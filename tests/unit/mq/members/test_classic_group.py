@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.members.classic_group import (
+from deltamq.mq.members import (
     INITIAL_DELAY_MS,
     REBALANCE_MS_MAX,
     ClassicGroup,

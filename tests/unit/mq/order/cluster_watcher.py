@@ -8,9 +8,9 @@ reach, or a partition is without a client for longer than a lease and an authori
 from __future__ import annotations
 
 from deltamq.mq.errors import Conflict, Unavailable
+from deltamq.mq.limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
 from deltamq.mq.meta.brokers import HostLeft
 from deltamq.mq.meta.online_events import ClientGone
-from deltamq.mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
 from tests.unit.mq.order.memory_cluster import (
     Clock,
     ClusterEvent,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.errors import Conflict, Unavailable
+from deltamq.mq.limits import HEARTBEAT_MS
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.names import broker_of
 from deltamq.mq.order.authorization import Authorization
@@ -26,7 +27,6 @@ from deltamq.mq.order.orderly import (
     Yield,
 )
 from deltamq.mq.order.pull_lock import ClientLock
-from deltamq.mq.order_limits import HEARTBEAT_MS
 from tests.unit.mq.order.memory_cluster import Answer, Clock, KeyedMessage, MemoryCluster, MemoryHost
 
 __all__ = ["MemoryClient", "Work"]

@@ -10,10 +10,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from deltamq.mq.limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT
 from deltamq.mq.meta.moved_keys import decide_seal
 from deltamq.mq.order.orderly import OnFailure, OrderlyRun, OrderlySettings, Right
 from deltamq.mq.order.pull_lock import ClientLock
-from deltamq.mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT
 from tests.unit.mq.order.cluster_watcher import BROKERS, LPS, OWNED_WITHIN_MS, SLACK_MS, Watched, Watcher
 from tests.unit.mq.order.memory_cluster import GROUP, TICK_MS, TOPIC, Clock, KeyedMessage, MemoryHost, lane_of
 

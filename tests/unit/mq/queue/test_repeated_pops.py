@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Conflict, Unprocessable
+from deltamq.mq.limits import ATTEMPT_ID_LENGTH_MAX
 from deltamq.mq.queue.keyed_pop import KeyedPop
 from deltamq.mq.queue.ordered_pop import Delivery, OrderedPop, PopTurn, check_attempt_id
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.queue_limits import ATTEMPT_ID_LENGTH_MAX
 
 MINUTE = 60_000
 TOTAL = 12

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.statistics.consumed import Consumed, MinuteKey, StatisticsRecord, sums_of
-from deltamq.mq.statistics.minutes import KEPT_MINUTES, Minutes
-from deltamq.mq.statistics.pulled import Pulled
+from deltamq.mq.statistics import KEPT_MINUTES, Consumed, MinuteKey, Minutes, Pulled, StatisticsRecord, sums_of
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000 - 1_700_000_000_000 % MINUTE

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from deltamq.mq.audit.records import ActEnded
+from deltamq.mq.audit import ActEnded
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.retention_holds import Dated
 from deltamq.mq.queue.delay_mark import Ended

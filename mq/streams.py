@@ -1,20 +1,20 @@
-"""The position of a streaming read: an offset for each partition of each topic, and its form in a checkpoint folder.
+"""Streaming reads: a query's position, which of its runs has the checkpoint, and how much the next batch takes.
 
     {"stream": "...", "topics": {"orders": {"id": "...", "partitions": {"orders@broker-a": 120}}}, "version": 1,
      "warehouse": "..."}
 
-Each offset is the next one to read. The topic's id tells the current topic from deleted ones of the same name; the
-warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no metadata log. The
-stream's id is drawn for the first position and stays: all who go on from one checkpoint have it (`mq.jobs.claims`).
+Each offset of a position is the next one to read. The topic's id tells the current topic from deleted ones of the same
+name; the warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no metadata
+log. The stream's id is drawn for the first position and stays: all who go on from one checkpoint have it (`Claim`).
 Streaming engines compare positions as text, so keys are sorted: equal positions have equal text. `version` is the
 version of this format: a newer one is refused, an older one is upgraded step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -139,3 +139,85 @@ def _behind(at: int, end: int, holes: tuple[tuple[int, int], ...]) -> int:
     """Return how many offsets of `[at, end)` are in none of the holes."""
     without = sum(max(0, min(high, end) - max(low, at)) for low, high in holes)
     return max(0, end - at - without)
+
+
+#: Claims that are kept for each checkpoint.
+CLAIMS_KEPT: Final = 16
+_DIGITS: Final = 20
+_SUFFIX: Final = ".json"
+
+
+class Claim(NamedTuple):
+    """One run's claim; the larger one counts, also of two with one number.
+
+    Claims are numbered, and only ever added. So which one counts is the same for all who look, whenever they look, and
+    needs no clock: a run that was killed keeps nobody waiting, and one that slept finds that it is no longer its turn
+    (SPEC SPARK-22).
+    """
+
+    number: int
+    run: str
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.number:0{_DIGITS}d}-{self.run}{_SUFFIX}"
+
+    @classmethod
+    def of(cls, name: str) -> Claim | None:
+        """Return the claim of a file's name; None for another file."""
+        number, dash, run = name.removesuffix(_SUFFIX).partition("-")
+        if not name.endswith(_SUFFIX) or not dash or len(number) != _DIGITS or not number.isdecimal():
+            return None
+        return cls(int(number), run)
+
+
+def claim_that_counts(there: Collection[Claim], run: str, *, claimed: bool) -> Claim:
+    """Return the claim that counts. One of `run` that is not `there` is to be made, and then looked at again.
+
+    Parameters
+    ----------
+    claimed
+        Whether this run has made a claim before: then it never makes a second one while there is any of another run.
+    """
+    newest = max(there, default=None)
+    if newest is None:
+        return Claim(1, run)
+    if claimed or any(one.run == run for one in there):
+        return newest
+    return Claim(newest.number + 1, run)
+
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerLimits:
+    """The limits that a query sets for its batches; None for a limit that it does not set.
+
+    The rules are those of the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay` of Spark's
+    Kafka source.
+    """
+
+    messages_max: int | None = None
+    messages_min: int | None = None
+    #: Longest wait for `messages_min`, counted from the previous batch, in milliseconds.
+    delay_ms_max: int = 15 * 60 * 1000
+
+    def must_wait(self, available: int, *, since_last_ms: int | None) -> bool:
+        """Return whether the next batch waits for more messages; the first (`since_last_ms` None) never does."""
+        if self.messages_min is None or since_last_ms is None or since_last_ms >= self.delay_ms_max:
+            return False
+        return available < self.messages_min
+
+
+def admitted(available: Mapping[K, int], messages_max: int | None) -> dict[K, int]:
+    """Return how many messages of each partition the next batch takes.
+
+    Partitions share `messages_max` in proportion to their available messages. Each gets at least one, so that none
+    starves beside a busy one; a batch may therefore exceed the limit by at most one message for each partition.
+    """
+    total = sum(available.values())
+    if messages_max is None or total <= messages_max:
+        return dict(available)
+    return {key: min(count, max(1, count * messages_max // total)) for key, count in available.items()}

@@ -1,0 +1,230 @@
+"""Callers: by what one is known, whose that is and when, and what its principal may do (SPEC SEC-1, SEC-2, SEC-15).
+
+    key            its principal        while the key is known, until its own end
+    token          its principal        while there is this principal, from and until the times in the token
+                   and its groups
+    certificate    its principal        while there is this principal
+
+    allowed  =  (what the allowing rules grant, with what that implies)  -  (what any denying rule names)
+
+No rule, no access. The order of rules and the length of their patterns mean nothing: one that denies wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from deltamq.mq.auth.keys import Key
+from deltamq.mq.auth.principals import (
+    GROUP_PREFIX,
+    IMPLIED,
+    VERBS,
+    AccessRule,
+    Resource,
+    Verb,
+    check_caller,
+    check_principal,
+)
+from deltamq.mq.auth.state import AuthState
+from deltamq.mq.errors import Refused, Unprocessable
+from deltamq.mq.limits import DECISIONS_CACHED_MAX, GROUP_LENGTH_MAX, TOKEN_GROUPS_MAX, TOKEN_SKEW_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """What a caller has shown, after it was checked."""
+
+    principal: str
+    #: The groups that a token names, as the principals that rules know (`group:NAME`): sorted, each once.
+    groups: tuple[str, ...] = ()
+    #: When it begins, in milliseconds since 1970; None if it always was.
+    from_ms: int | None = None
+    #: When it ends; None if that is not known before.
+    until_ms: int | None = None
+    #: The key; None for a token or a certificate.
+    key: Key | None = None
+    #: What signed the token; empty for a key or a certificate.
+    signer: str = ""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time alone may end it."""
+        return self.until_ms is not None or self.from_ms is not None
+
+    def is_live(self, now_ms: int) -> bool:
+        """Whether it has begun and has not ended."""
+        return (self.until_ms is None or now_ms < self.until_ms) and (self.from_ms is None or now_ms >= self.from_ms)
+
+    def is_good(self, state: AuthState, now_ms: int) -> bool:
+        """Whether it still says who calls: nothing of it was revoked, and its time is not over.
+
+        Whether its principal is disabled is another question (`AuthState.is_disabled`): it is known who calls.
+        """
+        if self.key is not None:
+            return state.keys.get(self.key.id) == self.key and self.is_live(now_ms)
+        return self.principal in state.principals and self.is_live(now_ms)
+
+
+#: The times before which a token is not good.
+_BEGINNINGS: Final = ("nbf", "iat")
+#: A time that is further away is no time; nor is one that is no number.
+_SECONDS_MAX: Final = 2**40
+
+
+def credential_of(
+    claims: Mapping[str, object], *, principal_claim: str, groups_claim: str = "", signer: str = ""
+) -> Credential:
+    """Return what the claims of a token say whose signature, issuer and audience are right (SPEC SEC-15).
+
+        {"sub": "reports", "groups": ["analysts"], "nbf": 1700000000, "exp": 1700003600}
+            -> principal `reports`, groups `group:analysts`, good between the two times, each a minute wider
+
+    The times are compared with the clock of this process, and the provider's clock is another: hence the minute.
+    `signer` is the key that signed them.
+
+    Groups with names that no rule can have are left out. Raises `Refused` for claims of a wrong type, for a principal
+    without a legal name, for one that is called like a group, and for more groups than are looked at: a rule that
+    denies one of them must not be missed.
+    """
+    name = claims.get(principal_claim)
+    if not isinstance(name, str):
+        raise Unprocessable(f"the token has no text in {principal_claim}", field=principal_claim)
+    begins = [moment for claim in _BEGINNINGS if (moment := _moment_ms(claims, claim)) is not None]
+    ends = _moment_ms(claims, "exp")
+    if ends is None:
+        raise Unprocessable("the token never expires", field="exp")
+    return Credential(
+        principal=check_caller(name),
+        groups=_groups(claims.get(groups_claim)) if groups_claim else (),
+        from_ms=max(begins) - TOKEN_SKEW_MS if begins else None,
+        until_ms=ends + TOKEN_SKEW_MS,
+        signer=signer,
+    )
+
+
+def _moment_ms(claims: Mapping[str, object], claim: str) -> int | None:
+    """Return a time in milliseconds since 1970, which tokens have in seconds; None without it."""
+    value = claims.get(claim)
+    if value is None and claim not in claims:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_SECONDS_MAX <= value <= _SECONDS_MAX:
+        raise Unprocessable(f"the token's {claim} is no time", field=claim)
+    return int(value * 1000)
+
+
+def _groups(value: object) -> tuple[str, ...]:
+    """Return the groups as principals; the claim is a text, a list of texts, or missing."""
+    listed = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or len(listed) > TOKEN_GROUPS_MAX:
+        raise Unprocessable(f"the token's groups must be a list of at most {TOKEN_GROUPS_MAX} texts")
+    named = set()
+    for one in listed:
+        if not isinstance(one, str):
+            raise Unprocessable("the token's groups must be texts")
+        try:
+            named.add(check_principal(GROUP_PREFIX + one))
+        except Refused:
+            continue
+    return tuple(sorted(named))
+
+
+Verbs = frozenset[Verb]
+Groups = tuple[str, ...]
+
+_NO_VERBS: Final[Verbs] = frozenset()
+
+
+class _Grants:
+    """One principal's rules about one kind of resource, so that looking a name up does not visit each of them."""
+
+    def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
+        #: What is granted and what is denied, by whole name.
+        self._names: dict[str, tuple[Verbs, Verbs]] = {}
+        #: The same by the beginning of names, by its length.
+        self._prefixes: dict[int, dict[str, tuple[Verbs, Verbs]]] = {}
+        for rule in rules:
+            self._add(rule)
+
+    def _add(self, rule: AccessRule) -> None:
+        prefix = rule.prefix
+        found = self._names if prefix is None else self._prefixes.setdefault(len(prefix), {})
+        pattern = rule.pattern if prefix is None else prefix
+        granted, denied = found.get(pattern, (_NO_VERBS, _NO_VERBS))
+        if rule.effect == "allow":
+            implied = (one for verb in rule.verbs for one in IMPLIED.get(verb, ()))
+            found[pattern] = granted.union(rule.verbs, implied), denied
+        else:
+            found[pattern] = granted, denied.union(rule.verbs)
+
+    def on(self, name: str) -> Verbs:
+        """Return what is allowed on a name."""
+        granted, denied = self._names.get(name, (_NO_VERBS, _NO_VERBS))
+        for length, prefixes in self._prefixes.items():
+            found = prefixes.get(name[:length])
+            if found is not None:
+                granted, denied = granted | found[0], denied | found[1]
+        return granted - denied if denied else granted
+
+    def on_all(self, verb: Verb) -> bool:
+        """Whether the verb is allowed on every name."""
+        everything, _ = self._prefixes.get(0, {}).get("", (_NO_VERBS, _NO_VERBS))
+        patterns = [self._names, *self._prefixes.values()]
+        return verb in everything and not any(verb in denied for one in patterns for _, denied in one.values())
+
+
+_NOTHING: Final = _Grants()
+
+
+class Decisions:
+    """What the rules of one state of the metadata allow; remembers what was asked. For one thread.
+
+    Who asks is a principal, with the groups that its token names: what is granted to any of them is granted, and what
+    is denied to any of them is denied.
+    """
+
+    def __init__(self, rules: Iterable[AccessRule] = (), *, cached_max: int = DECISIONS_CACHED_MAX) -> None:
+        self._rules: dict[tuple[str, Resource], list[AccessRule]] = {}
+        for rule in rules:
+            self._rules.setdefault((rule.principal, rule.resource), []).append(rule)
+        #: Those of principals, and of their groups, that called since the rules changed.
+        self._grants: dict[tuple[str, Groups, Resource], _Grants] = {}
+        self._cached: dict[tuple[str, Groups, Resource, str], Verbs] = {}
+        self._cached_max = cached_max
+
+    def allows(self, principal: str, resource: Resource, name: str, verb: Verb, groups: Groups = ()) -> bool:
+        """Whether a principal may do this to the topic or group of this name, or to the cluster (`CLUSTER`)."""
+        if len(name) > GROUP_LENGTH_MAX:  # nothing has such a name, and it would be remembered
+            return False
+        asked = (principal, groups, resource, name)
+        verbs = self._cached.get(asked)
+        if verbs is None:
+            if len(self._cached) >= self._cached_max:
+                self._cached.clear()
+            verbs = self._cached[asked] = self._of(principal, groups, resource).on(name)
+        return verb in verbs
+
+    def filter(
+        self, principal: str, resource: Resource, verb: Verb, groups: Groups = ()
+    ) -> Callable[[str], bool] | None:
+        """Return a function that says of a name whether the verb is allowed; None if it is on all names."""
+        grants = self._of(principal, groups, resource)
+        return None if grants.on_all(verb) else lambda name: verb in grants.on(name)
+
+    def has_grants(self, principal: str, groups: Groups = ()) -> bool:
+        """Whether any rule allows the principal anything."""
+        mine = (self._rules.get((one, resource), ()) for one in (principal, *groups) for resource in VERBS)
+        return any(rule.effect == "allow" for rules in mine for rule in rules)
+
+    def _of(self, principal: str, groups: Groups, resource: Resource) -> _Grants:
+        whose = (principal, groups, resource)
+        found = self._grants.get(whose)
+        if found is None:
+            rules = [rule for one in (principal, *groups) for rule in self._rules.get((one, resource), ())]
+            if not rules:
+                return _NOTHING
+            if len(self._grants) >= self._cached_max:
+                self._grants.clear()
+            found = self._grants[whose] = _Grants(rules)
+        return found
