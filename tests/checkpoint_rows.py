@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltamq.mq.queue.checkpoint import CheckpointKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.state.rows import CHECKPOINT_COLUMNS
 from deltamq.tables.state.schema import POP_CHECKPOINTS_SCHEMA
 

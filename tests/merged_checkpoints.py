@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import CheckpointKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
+from deltamq.mq.queue.revive_log import CheckpointState, fold
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.merge_plan import MergePlan, PlannedRange, app_id, put_plan
 from deltamq.tables.queue.records import records_of

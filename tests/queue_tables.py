@@ -15,15 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from deltamq.mq.meta.group import Group, decide_put_group
-from deltamq.mq.meta.group_settings import GroupRequest
-from deltamq.mq.meta.topic_settings import TopicRequest
+from deltamq.mq.meta.settings import GroupRequest, TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import Checkpoint, Pop, spans_of
-from deltamq.mq.queue.delay_mark import Cancelled, DelayMark
-from deltamq.mq.queue.lost import LostRecord
-from deltamq.mq.queue.retry_topic import RetryTopic
-from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue.delay import Cancelled, DelayMark
+from deltamq.mq.queue.retry import RetryTopic
+from deltamq.mq.queue.revive import LostRecord
+from deltamq.mq.queue.revive_log import Ack, Done, Record
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import Engine, WarehouseSettings
 from deltamq.tables.log.batch import Batch

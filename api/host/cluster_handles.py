@@ -18,7 +18,7 @@ from deltamq.api.host.owners import failed_of, together
 from deltamq.api.host.peer_json import json_of
 from deltamq.api.host.peers import Call, is_forwarded
 from deltamq.mq.queue.handle import cluster_of_handle
-from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.pop import FailedHandle
 
 
 class ClusterHandles:

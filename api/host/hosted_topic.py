@@ -23,14 +23,13 @@ from deltamq.mq.meta.access import AccessState
 from deltamq.mq.meta.access_changes import brokers_for_new, check_routes
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import MovedKeys, moves_of
-from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route
 from deltamq.mq.static.global_queues import shown_place
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.topic_mappings import TopicMappings
-from deltamq.mq.static.topic_queues import ShownPlace, TopicQueues
+from deltamq.mq.static.logical_queue import LogicalQueue, ShownPlace, TopicQueues
+from deltamq.mq.static.mappings import TopicMappings
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.stored_requests import REMEMBERED_MS

@@ -29,6 +29,8 @@ from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
 from deltamq.mq.meta.brokers import (
     META_ROLE,
     Host,
+    LeaseWatch,
+    OwnLease,
     decide_give_back,
     decide_leave,
     decide_register,
@@ -37,7 +39,6 @@ from deltamq.mq.meta.brokers import (
 )
 from deltamq.mq.meta.features import KNOWN_FEATURES
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.leases import LeaseWatch, OwnLease
 from deltamq.mq.meta.topics import MetaState
 from deltamq.mq.names import broker_of
 from deltamq.tables.failpoints import failpoint

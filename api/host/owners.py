@@ -24,7 +24,7 @@ from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unavailable
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.handle import HandleKeys, claimed_topics, open_handles
-from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.pop import FailedHandle
 
 _PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
 #: How long `tell` waits for a process, in seconds.

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deltamq.api.host.hosted_topic import HostedTopic
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.segment import Segment
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.static.logical_queue import LogicalQueue, Segment, TopicQueues
 
 _SERVING = "serving"
 _UNSERVED = "queue_unserved"

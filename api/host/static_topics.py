@@ -17,7 +17,6 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.sealing import Sealer
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
 from deltamq.mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
@@ -30,7 +29,7 @@ from deltamq.mq.meta.static_topics import (
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut
 from deltamq.mq.names import broker_of
 from deltamq.mq.static.completeness import MappingFault
-from deltamq.mq.static.queue_mapping import QueueMapping
+from deltamq.mq.static.mappings import MappingPut, MappingRemoved, QueueMapping
 
 log = logging.getLogger("deltamq.api")
 

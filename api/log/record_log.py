@@ -3,7 +3,7 @@
     records --one batch--> commit queue --group commit, fsync--> stored
                    ^------ outcome unknown -------'
 
-A record that is stored twice in such a log counts once (see `mq.queue.checkpoint_state`, `mq.queue.progress`), so an
+A record that is stored twice in such a log counts once (see `mq.queue.revive_log`, `mq.queue.progress`), so an
 append with an unknown outcome is repeated.
 """
 

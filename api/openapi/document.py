@@ -17,9 +17,8 @@ from deltamq.api.openapi.messages import message_paths
 from deltamq.api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
 from deltamq.api.wire.openapi_parts import PROBLEM, REF, Json, problem
 from deltamq.mq.limits import DELAY_MS_MAX
-from deltamq.mq.wire.dead_letters import DeadLetters
 from deltamq.mq.wire.produce import Message, ProduceAnswer, ProduceRequest
-from deltamq.mq.wire.stored import FetchAnswer
+from deltamq.mq.wire.stored import DeadLetters, FetchAnswer
 
 _SCHEME: Final = "key"
 _KEYS: Final[Json] = {

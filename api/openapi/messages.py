@@ -19,8 +19,8 @@ from deltamq.mq.limits import (
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.wire.filters import FILTER_DESCRIPTION
-from deltamq.mq.wire.order import CLIENT_PATTERN
+from deltamq.mq.wire.groups import CLIENT_PATTERN
+from deltamq.mq.wire.pop import FILTER_DESCRIPTION
 from deltamq.tables.schema import HEADERS, MESSAGE_SCHEMA
 
 _TAGS_PATTERN: Final = r"^(\*|[^|*&,\s]{1,31}(\|\|[^|*&,\s]{1,31}){0,8})$"

@@ -7,7 +7,7 @@ from typing import Final
 from deltamq.api.queue.popped import ARROW_TYPE
 from deltamq.api.wire.openapi_parts import REF, Json, name_in_path, problem
 from deltamq.mq.limits import WAIT_MS_MAX
-from deltamq.mq.wire.handles import (
+from deltamq.mq.wire.pop import (
     AckAnswer,
     AckRequest,
     DeadAnswer,
@@ -16,8 +16,9 @@ from deltamq.mq.wire.handles import (
     InvisibleRequest,
     NackAnswer,
     NackRequest,
+    PopAnswer,
+    PopRequest,
 )
-from deltamq.mq.wire.pop import PopAnswer, PopRequest
 
 POP_TYPES: Final = [
     PopRequest,

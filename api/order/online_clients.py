@@ -24,8 +24,7 @@ from deltamq.mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
 from deltamq.mq.meta.brokers import META_ROLE, check_role
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.online import Member, TopicPartitions, decide_heartbeat, decide_scan
-from deltamq.mq.meta.online_events import OnlineEvent, Subscription
+from deltamq.mq.meta.online import Member, OnlineEvent, Subscription, TopicPartitions, decide_heartbeat, decide_scan
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.order.authorization import Authorizations
 from deltamq.tables.clock import Clock

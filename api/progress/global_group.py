@@ -4,7 +4,7 @@
                                                         (here: without a call)       --> one answer in global ones
 
 What a cluster does with its part is what it does for any static topic. A part of a commit is sent only when those
-before it are stored (`mq.static.global_progress`).
+before it are stored (`mq.static.progress`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unp
 from deltamq.mq.meta.global_topics import require_world
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.progress import Start, check_epoch
-from deltamq.mq.static.global_progress import (
+from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
+from deltamq.mq.static.logical_queue import GLOBAL_BROKER, LOGICAL_BROKER, queue_index, queue_name
+from deltamq.mq.static.progress import (
     committed_as,
     global_commit_parts,
     global_position,
     global_reset_parts,
     shown_in,
 )
-from deltamq.mq.static.global_queues import GlobalQueues, global_queue_index, global_queue_name
-from deltamq.mq.static.logical_queue import GLOBAL_BROKER, LOGICAL_BROKER, queue_index, queue_name
-from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
+from deltamq.mq.wire.groups import CommitRequest, ResetRequest
 from deltamq.tables.failpoints import failpoint
 
 #: Seconds in which the clusters must agree about where queues are.

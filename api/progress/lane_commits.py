@@ -19,7 +19,7 @@ from deltamq.api.wire.answer import Header
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.wire.offsets import CommitRequest
+from deltamq.mq.wire.groups import CommitRequest
 
 #: Header of a commit that another process forwards: the offsets are where the group begins.
 _BEGINS: Final = b"mq-begins"

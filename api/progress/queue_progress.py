@@ -22,7 +22,7 @@ from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Committed, Start, StartKind, reset_position
-from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.logical_queue import LogicalQueue, Segment
 from deltamq.mq.static.progress import (
     SegmentOffsets,
     commit_steps,
@@ -34,7 +34,6 @@ from deltamq.mq.static.progress import (
     unfinished,
 )
 from deltamq.mq.static.reading import place_of
-from deltamq.mq.static.segment import Segment
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.reader import Born
 

@@ -27,7 +27,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.producer import Part
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.delayed_rows import with_destination
 from deltamq.tables.queue.deliver_times import AT_ONCE, Times

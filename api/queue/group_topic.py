@@ -18,9 +18,9 @@ from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.retry_topic import RetryTopic
-from deltamq.mq.queue.visit_order import visits
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.queue.lane import visits
+from deltamq.mq.queue.retry import RetryTopic
+from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.queue.refs import retry_ref
 
 #: How long after a pop its retry partitions are followed, in seconds: the revive job's appends are known in time then.

@@ -21,12 +21,11 @@ from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.buffer_decisions import Change
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span
 from deltamq.mq.queue.handle import Handle, Lease, Opened, check_live, index_of, mint, open_handles
-from deltamq.mq.queue.lane import Held, Lane
+from deltamq.mq.queue.lane import Change, Held, Lane
 from deltamq.mq.queue.ordered_pop import Delivery
-from deltamq.mq.queue.revive_record import Ack
+from deltamq.mq.queue.revive_log import Ack
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"

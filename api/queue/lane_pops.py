@@ -22,8 +22,8 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.ordered_pop import OrderedLane
 from deltamq.mq.queue.progress import Committed, StartKind, first_position
-from deltamq.mq.queue.retry_topic import retry_lane
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.queue.retry import retry_lane
+from deltamq.mq.static.logical_queue import TopicQueues
 
 
 class LanePops:

@@ -26,10 +26,9 @@ from deltamq.mq.meta.group import Group, GroupsState
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, member_name, split_member
 from deltamq.mq.queue.buffer import Buffer
-from deltamq.mq.queue.buffer_decisions import BufferSettings
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.handle import HandleKeys
-from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.lane import BufferSettings, Lane
 from deltamq.mq.queue.ordered_pop import OrderedLane
 from deltamq.mq.queue.progress import Bounds, Committed, check_epoch, decide_commit
 from deltamq.tables.clock import Clock

@@ -18,8 +18,7 @@ from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.handle import HandleKeys
-from deltamq.mq.queue.lost import LostRecord
-from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive import LostReason, LostRecord
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.stamped import ProducerStamp, one_batch
 from deltamq.tables.log.log import PartitionLog

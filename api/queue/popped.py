@@ -21,9 +21,8 @@ from deltamq.api.wire.message_json import json_columns
 from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
 from deltamq.mq.queue.handle import handle_of_cluster
 from deltamq.mq.static.global_queues import GlobalQueues, shown_place
-from deltamq.mq.static.topic_queues import TopicQueues
-from deltamq.mq.wire.handles import FailedHandle
-from deltamq.mq.wire.pop import FAILED_KEY, PopAnswer, PoppedMessage
+from deltamq.mq.static.logical_queue import TopicQueues
+from deltamq.mq.wire.pop import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
 from deltamq.tables.schema import MESSAGE_SCHEMA
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"

@@ -27,7 +27,7 @@ from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
 from deltamq.mq.meta.access import AccessState
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.static.logical_queue import TopicQueues
 
 _DRAW_BITS = 30
 #: Interval at which a waiting pop looks again at messages whose time has come, and that it did not get.

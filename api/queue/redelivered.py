@@ -17,7 +17,7 @@ from deltamq.api.queue.lanes import Lanes
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey, Span
-from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.retry import retry_lane
 from deltamq.mq.queue.revive import stored_bits
 from deltamq.tables.log.log import PartitionLog
 

@@ -15,7 +15,7 @@ from deltamq.api.log.partition import Partitions
 from deltamq.api.log.record_log import RecordLog
 from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.revive_record import Record
+from deltamq.mq.queue.revive_log import Record
 from deltamq.tables.queue.records import rows_of_records
 from deltamq.tables.queue.refs import revive_ref
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.online import Subscription
 
 #: Maximum number of clients remembered, of all groups; those silent for longest are forgotten first.
 _SEEN_MAX: Final = 10_000

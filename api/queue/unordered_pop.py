@@ -20,10 +20,9 @@ from deltamq.api.queue.revive_queues import Destined
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.moved_keys import Blocked
 from deltamq.mq.queue.buffer import Buffer
-from deltamq.mq.queue.buffer_decisions import StoreCheckpoint
 from deltamq.mq.queue.checkpoint import LaneKey, spans_of
 from deltamq.mq.queue.handle import mint
-from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.lane import Lane, StoreCheckpoint
 from deltamq.mq.queue.progress import Bounds, read_position
 from deltamq.tables.log.fetch import weight_of
 

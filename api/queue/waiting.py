@@ -12,8 +12,7 @@ from deltamq.api.log.record_log import RecordLog
 from deltamq.api.queue.delays import Delays, brokers_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.delay import Delayed
-from deltamq.mq.queue.delay_mark import Cancelled, DelayMark
+from deltamq.mq.queue.delay import Cancelled, Delayed, DelayMark
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.records import rows_of_delay_marks
 from deltamq.tables.queue.refs import DELAY_MARKS, system_ref

@@ -24,9 +24,8 @@ from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader, later, more
 from deltamq.api.wire.request import Client
 from deltamq.mq.meta.fold import Meta
-from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.logical_queue import LogicalQueue, Segment
 from deltamq.mq.static.reading import ReadPlace, next_after, place_of
-from deltamq.mq.static.segment import Segment
 from deltamq.tables.log.fences import ROUTE_FENCE
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.log.log import PartitionLog

@@ -33,11 +33,9 @@ from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.retry import check_reason
-from deltamq.mq.queue.retry_topic import RetryTopic
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.topic_queues import SegmentOf, TopicQueues
-from deltamq.mq.wire.order import AsideRequest
+from deltamq.mq.queue.retry import RetryTopic, check_reason
+from deltamq.mq.static.logical_queue import LogicalQueue, SegmentOf, TopicQueues
+from deltamq.mq.wire.groups import AsideRequest
 from deltamq.tables.log.log import PartitionLog
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/aside", tags=["order"])

@@ -14,8 +14,7 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.wire.times import rfc3339
-from deltamq.mq.meta.online import Member
-from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.online import Member, Subscription
 
 
 class SubscribedView(BaseModel):

@@ -24,7 +24,7 @@ from deltamq.mq.limits import WAIT_MS_MAX
 from deltamq.mq.meta.brokers import META_ROLE
 from deltamq.mq.meta.group import Group
 from deltamq.mq.names import check_group
-from deltamq.mq.wire.order import CLIENT_PATTERN
+from deltamq.mq.wire.groups import CLIENT_PATTERN
 
 router = APIRouter(prefix="/v1/groups/{group}/clients", tags=["order"])
 

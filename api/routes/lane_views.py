@@ -22,7 +22,7 @@ from deltamq.api.queue.overdue import settle_overdue
 from deltamq.api.wire.times import rfc3339
 from deltamq.mq.errors import Corrupt, Unavailable, Unknown
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.reset import lanes_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey

@@ -34,7 +34,7 @@ from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_broker
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.wire.order import LocksGiven
+from deltamq.mq.wire.groups import LocksGiven
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/locks", tags=["order"])
 

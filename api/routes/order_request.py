@@ -10,11 +10,11 @@ from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.message_filter import message_filter
 from deltamq.mq.errors import NotFound, Refused, Unprocessable
 from deltamq.mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
-from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.online import Subscription
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import check_client_topic
-from deltamq.mq.static.topic_queues import TopicQueues
-from deltamq.mq.wire.order import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
+from deltamq.mq.static.logical_queue import TopicQueues
+from deltamq.mq.wire.groups import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
 
 _CLIENT: Final = re.compile(CLIENT_PATTERN)
 

@@ -59,13 +59,12 @@ from deltamq.api.wire.request import (
 )
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.group_settings import InvisibleBounds
-from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.online import Subscription
+from deltamq.mq.meta.settings import InvisibleBounds
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.queue.ordered_pop import check_attempt_id
-from deltamq.mq.static.topic_queues import TopicQueues
-from deltamq.mq.wire.handles import FailedHandle
-from deltamq.mq.wire.pop import POP_MESSAGES_DEFAULT, PopRequest
+from deltamq.mq.static.logical_queue import TopicQueues
+from deltamq.mq.wire.pop import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from deltamq.tables.failpoints import failpoint
 
 #: Number of rows above which a JSON answer is encoded on a thread.

@@ -38,10 +38,8 @@ from deltamq.api.wire.request import Admission, Client
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown
 from deltamq.mq.limits import MESSAGE_BYTES_MAX
 from deltamq.mq.names import broker_of
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.topic_queues import TopicQueues
-from deltamq.mq.wire.handles import FailedHandle
-from deltamq.mq.wire.pop import FAILED_KEY, PopRequest
+from deltamq.mq.static.logical_queue import LogicalQueue, TopicQueues
+from deltamq.mq.wire.pop import FAILED_KEY, FailedHandle, PopRequest
 
 #: How long a pop waits at another process before it looks again: at its client, which may have gone, and at closed
 #: segments that other processes serve.

@@ -25,7 +25,7 @@ from deltamq.api.log.partition import Partitions
 from deltamq.api.log.record_log import RecordLog
 from deltamq.mq.meta.group import Group
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.dead_mark import DeadMark, LetterMarks, LetterState
+from deltamq.mq.queue.dead_letters import DeadMark, LetterMarks, LetterState
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.log.log import PartitionLog

@@ -18,8 +18,7 @@ from deltamq.mq.errors import DeltaMQError, OffsetMismatch, Unavailable
 from deltamq.mq.meta.access import not_writable
 from deltamq.mq.producer import Part
 from deltamq.mq.static.global_queues import Stay, global_queue_name
-from deltamq.mq.static.logical_queue import queue_name
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.static.logical_queue import TopicQueues, queue_name
 from deltamq.tables.log.batch import Appended, MessageIds
 from deltamq.tables.queue.placement import Placement
 

@@ -2,9 +2,9 @@
 
     chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> marks --> counted
 
-Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated. Marks say
-afterwards what was sent back. A dead letter that was cut off from its mark is still new: sending it again stores
-nothing, as long as its target remembers the request, and marks it.
+Each message is a request of its own (see `mq.queue.dead_letters`), so a replay that was cut short can be repeated.
+Marks say afterwards what was sent back. A dead letter that was cut off from its mark is still new: sending it again
+stores nothing, as long as its target remembers the request, and marks it.
 
 In a static topic a message goes to where its logical queue's messages go now, unless an earlier segment of that queue
 has it. If these go to another cluster, it stays a dead letter: the retry topic is there for it, in its own cluster.
@@ -34,9 +34,8 @@ from deltamq.mq.auth.principals import Verb
 from deltamq.mq.errors import Fenced, Forbidden, NotFound, Unavailable, Unknown
 from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS
 from deltamq.mq.meta.group import Group
-from deltamq.mq.queue.dead_mark import SentBack
-from deltamq.mq.queue.replay import Replay, retry_broker
-from deltamq.mq.wire.dead_letters import Target
+from deltamq.mq.queue.dead_letters import Replay, SentBack, retry_broker
+from deltamq.mq.wire.stored import Target
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.log import PartitionLog

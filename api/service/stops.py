@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.static.topic_queues import ShownPlace
+from deltamq.mq.static.logical_queue import ShownPlace
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import Space
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.times import rfc3339
-from deltamq.mq.queue.dead_mark import LetterMarks
+from deltamq.mq.queue.dead_letters import LetterMarks
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
-from deltamq.mq.wire.dead_letters import DeadLetter
+from deltamq.mq.wire.stored import DeadLetter
 
 
 def dead_letters(partition: str, rows: pa.Table, marks: LetterMarks) -> list[DeadLetter]:

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.static.segment import UNDECIDED, not_decided
-from deltamq.mq.static.topic_queues import ShownPlace
+from deltamq.mq.static.logical_queue import UNDECIDED, ShownPlace, not_decided
 
 #: Returns the place of a topic's partition in a logical queue. It is None for plain topics, and for a segment that was
 #: dropped: then the row is shown as it is stored.

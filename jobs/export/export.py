@@ -33,7 +33,7 @@ from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
-from deltamq.mq.static.stored_offsets import StoredOffsets
+from deltamq.mq.static.reading import StoredOffsets
 from deltamq.tables.clock import SYSTEM_CLOCK
 from deltamq.tables.config import Config
 from deltamq.tables.failpoints import failpoint

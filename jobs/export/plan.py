@@ -17,7 +17,7 @@ import msgspec
 
 from deltamq.jobs.export.stored import read_stored
 from deltamq.mq.errors import Conflict
-from deltamq.mq.static.stored_offsets import StoredOffsets
+from deltamq.mq.static.reading import StoredOffsets
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.store.store import Store
 

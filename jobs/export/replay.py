@@ -3,8 +3,8 @@
     ranges of the group's dead letters -> tasks: read, filter, group by target, append, mark -> counts
 
 Each dead letter is a request of a producer that is named after the letter's offset, as in the service's replay
-(`mq.queue.replay`). So both may replay the same letter, at once or repeatedly, and a partition stores it once, for as
-long as it remembers its producers. The mark that says that it was sent back follows (SPEC RETRY-8).
+(`mq.queue.dead_letters`). So both may replay the same letter, at once or repeatedly, and a partition stores it once,
+for as long as it remembers its producers. The mark that says that it was sent back follows (SPEC RETRY-8).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailab
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.dead_mark import LetterMarks, SentBack
-from deltamq.mq.queue.replay import Replay, retry_broker
+from deltamq.mq.queue.dead_letters import LetterMarks, Replay, SentBack, retry_broker
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch

@@ -15,18 +15,16 @@ from typing import Final, Literal
 
 from deltamq.mq.errors import NotFound, Refused, Unprocessable
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.lane_keys import lanes_of
-from deltamq.mq.meta.reset import decide_reset
+from deltamq.mq.meta.reset import decide_reset, lanes_of
 from deltamq.mq.meta.static_topics import queues_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Start, StartKind, reset_position
 from deltamq.mq.request_values import ago_ms
-from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.logical_queue import LogicalQueue, TopicQueues
 from deltamq.mq.static.progress import position_of, reset_steps
-from deltamq.mq.static.stored_offsets import StoredOffsets, Stretch
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.fences import RESET_FENCE
 from deltamq.tables.log.log import PartitionLog

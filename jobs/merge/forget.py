@@ -1,4 +1,4 @@
-"""Decides in columns which checkpoints may be deleted (`mq.queue.checkpoint_state.CheckpointState.may_forget`).
+"""Decides in columns which checkpoints may be deleted (`mq.queue.revive_log.CheckpointState.may_forget`).
 
 A row goes when its group, topic or epoch has ended; or when no record about it can come any more and the group's
 committed offset says the same: all its messages are dealt with, and are below that offset.

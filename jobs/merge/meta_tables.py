@@ -18,7 +18,7 @@ from deltamq.mq.meta.static_topics import queues_of
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.retry import policy_to_json
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.queue_mapping import QueueMapping
+from deltamq.mq.static.mappings import QueueMapping
 from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.state.schema import (
     ACLS,

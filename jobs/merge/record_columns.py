@@ -1,7 +1,7 @@
 """Parses stored JSON records into columns, without Python code for each record: the merge job reads its logs with it.
 
 The bodies of a page are one block of newline-delimited JSON for Arrow's reader. If anything differs from what
-`mq.queue.revive_record` and similar modules write, the reader of `tables.queue.records` examines each record and names
+`mq.queue.revive_log` and similar modules write, the reader of `tables.queue.records` examines each record and names
 the damaged one.
 """
 

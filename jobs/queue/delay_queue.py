@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
-from deltamq.mq.queue.delay_mark import Ended
+from deltamq.mq.queue.delay import Ended
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog

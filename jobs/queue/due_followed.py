@@ -12,9 +12,9 @@ from typing import Final
 
 from deltamq.mq.limits import ACK_SETTLE_MS, STAY_BUFFER_MS
 from deltamq.mq.queue.checkpoint import CheckpointKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.due_times import DueTimes
 from deltamq.mq.queue.revive import DueCheckpoint
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.queue.recovery import Follower
 
 #: A checkpoint is remembered for this time after its revive time, in milliseconds: an acknowledgement or a repeated

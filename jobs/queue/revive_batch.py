@@ -40,7 +40,7 @@ from deltamq.mq.queue.revive import (
     settle,
     stored_bits,
 )
-from deltamq.mq.queue.revive_record import Done
+from deltamq.mq.queue.revive_log import Done
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Batch

@@ -15,8 +15,17 @@ from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import LaneKey, indexes
-from deltamq.mq.queue.lost import LostRecord
-from deltamq.mq.queue.revive import DeadLetter, Decision, DueCheckpoint, Later, Lost, Revive, Skip, StoredCopies
+from deltamq.mq.queue.revive import (
+    DeadLetter,
+    Decision,
+    DueCheckpoint,
+    Later,
+    Lost,
+    LostRecord,
+    Revive,
+    Skip,
+    StoredCopies,
+)
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart
 from deltamq.tables.log.point_reads import Picked
 from deltamq.tables.paths import PartitionRef, Space

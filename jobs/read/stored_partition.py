@@ -16,7 +16,7 @@ from typing import Final
 from deltamq.jobs.read.topics import TopicPartition
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import MIB
-from deltamq.mq.static.stored_offsets import StoredOffsets, Stretch
+from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load

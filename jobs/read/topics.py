@@ -17,7 +17,7 @@ from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.static_topics import queues_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import PartitionName
-from deltamq.mq.static.topic_queues import TopicQueues
+from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.warehouse import refs
 from deltamq.tables.paths import PartitionRef, Space
 from deltamq.tables.queue.metadata import read_meta

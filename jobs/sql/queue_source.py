@@ -34,8 +34,8 @@ from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.worker import keep_imports
 from deltamq.mq.errors import Refused
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.dead_mark import LetterMarks
-from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.queue.dead_letters import LetterMarks
+from deltamq.mq.queue.retry import RetryTopic
 from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.log.warehouse import refs

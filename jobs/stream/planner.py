@@ -23,7 +23,7 @@ from deltamq.jobs.read.options import ReadOptions
 from deltamq.jobs.read.stored_partition import OffsetRange, TimeSearch
 from deltamq.jobs.stream.followed import FollowedPartition, FollowedTopics
 from deltamq.mq.errors import NotFound, Refused
-from deltamq.mq.static.stored_offsets import StoredOffsets
+from deltamq.mq.static.reading import StoredOffsets
 from deltamq.mq.streams import StreamOffset, TopicOffset, admitted
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pull.offset_stores import GroupOffsets as GroupOffsets
     from deltamq.mq.order.orderly import Verdict as Verdict
     from deltamq.mq.testing.queue import MemoryQueue as MemoryQueue
-    from deltamq.mq.wire.handles import FailedHandle as FailedHandle
+    from deltamq.mq.wire.pop import FailedHandle as FailedHandle
     from deltamq.mq.wire.stored import MessageOrigin as MessageOrigin
 
 if __name__ != "deltamq":
@@ -103,7 +103,7 @@ _MODULES: Final = {
     "ConsumerStats": "mq.client.pop.consumer_stats",
     "DeadLetter": "mq.client.admin.dead_letter_admin",
     "Ending": "mq.client.pop.hook",
-    "FailedHandle": "mq.wire.handles",
+    "FailedHandle": "mq.wire.pop",
     "Failure": "mq.client.messages.sent",
     "FaultInfo": "mq.client.admin.static_admin",
     "FeatureInfo": "mq.client.admin.admin",

@@ -13,11 +13,18 @@ from deltamq.mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, Ho
 from deltamq.mq.meta.features import FEATURE_EVENTS, FeatureEvent, FeaturesState
 from deltamq.mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
 from deltamq.mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent, MoveSealed
-from deltamq.mq.meta.online import OnlineState
-from deltamq.mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
-from deltamq.mq.meta.static_events import STATIC_EVENTS, MappingPut, MappingRemoved, SegmentsDropped, StaticEvent
+from deltamq.mq.meta.online import ONLINE_EVENTS, OnlineEvent, OnlineState
 from deltamq.mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
-from deltamq.mq.static.topic_mappings import NO_MAPPINGS, Sealed, TopicMappings
+from deltamq.mq.static.mappings import (
+    NO_MAPPINGS,
+    STATIC_EVENTS,
+    MappingPut,
+    MappingRemoved,
+    Sealed,
+    SegmentsDropped,
+    StaticEvent,
+    TopicMappings,
+)
 from deltamq.mq.stored_json import Form, check_nothing_lost, corrupt_when_damaged
 
 AnyEvent = (

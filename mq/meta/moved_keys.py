@@ -34,7 +34,7 @@ from deltamq.mq.limits import LOGICAL_PARTITIONS
 from deltamq.mq.meta.topics import Event, MetaState, TopicPut
 from deltamq.mq.partitioners import Table
 from deltamq.mq.routing import Route
-from deltamq.mq.static.lineage import Handover
+from deltamq.mq.static.completeness import Handover
 from deltamq.mq.stored_json import Form, form, forms_of
 
 #: Whether a group must wait for messages: for each LP, and last for messages without a key.

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from deltamq.mq.meta.group import GroupsState
 from deltamq.mq.queue.checkpoint import LaneKey, indexes
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.progress import Bounds, Committed, Start, StartKind, lag_messages
 from deltamq.mq.queue.revive import Life, life_of
+from deltamq.mq.queue.revive_log import CheckpointState
 
 
 class Dated(NamedTuple):

@@ -27,13 +27,11 @@ from deltamq.mq.meta.features import FeaturesState
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import GroupsState, StoredGroup
 from deltamq.mq.meta.moved_keys import MovedKeys, StoredMove
-from deltamq.mq.meta.online import GroupOnline, OnlineState, TopicAllocation
-from deltamq.mq.meta.online_events import OnlineClient
+from deltamq.mq.meta.online import GroupOnline, OnlineClient, OnlineState, TopicAllocation
 from deltamq.mq.meta.topics import MetaState, StoredTopic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.static.queue_mapping import QueueMapping
-from deltamq.mq.static.topic_mappings import TopicMappings
+from deltamq.mq.static.mappings import QueueMapping, TopicMappings
 from deltamq.mq.stored_json import check_nothing_lost, corrupt_when_damaged, to_json
 
 

@@ -21,17 +21,21 @@ from deltamq.mq.limits import PARTITIONS_MAX
 from deltamq.mq.meta.access_changes import check_targets
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import KeysMoved, moves_between
-from deltamq.mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
-from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut, refuse_other_case
 from deltamq.mq.names import check_client_topic, partition_name
 from deltamq.mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of
-from deltamq.mq.static.completeness import MappingFault, faults_of, served_queues, surviving_queues
-from deltamq.mq.static.lineage import Lineages
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.placement import plan_remap, spread_queues
-from deltamq.mq.static.queue_mapping import QueueMapping, mappings_of
-from deltamq.mq.static.segment import UNDECIDED, Segment
+from deltamq.mq.static.completeness import Lineages, MappingFault, faults_of, served_queues, surviving_queues
+from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment
+from deltamq.mq.static.mappings import (
+    MappingPut,
+    MappingRemoved,
+    QueueMapping,
+    SegmentsDropped,
+    mappings_of,
+    plan_remap,
+    spread_queues,
+)
 
 #: `strict`: close the old leader, then open the new one. `available`: the new one takes messages at once.
 RemapMode = Literal["strict", "available"]

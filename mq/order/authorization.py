@@ -18,7 +18,7 @@ from collections.abc import Collection
 from typing import Final
 
 from deltamq.mq.limits import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT
-from deltamq.mq.meta.leases import OwnLease
+from deltamq.mq.meta.brokers import OwnLease
 from deltamq.mq.meta.online import Member
 
 # A time before any reading of a clock: a monotonic clock may begin anywhere.

@@ -25,12 +25,20 @@ from typing import Final
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import BUCKET_MS, INVISIBLE_MS_CEILING
-from deltamq.mq.queue.buffer_decisions import AckResult, BufferSettings, Change, CommitOffset, StoreCheckpoint
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.due_times import DueTimes
-from deltamq.mq.queue.lane import Held, HeldState, Lane
+from deltamq.mq.queue.lane import (
+    AckResult,
+    BufferSettings,
+    Change,
+    CommitOffset,
+    Held,
+    HeldState,
+    Lane,
+    StoreCheckpoint,
+)
 from deltamq.mq.queue.progress import Committed
+from deltamq.mq.queue.revive_log import CheckpointState
 
 _HELD: Final = HeldState.HELD
 _LEAVING: Final = HeldState.LEAVING

@@ -1,4 +1,4 @@
-"""Delayed messages: the longest delay, when they are due, and how each is forwarded once (SPEC RETRY-4, RETRY-5).
+"""Delayed messages: when each is due, how it is forwarded once, and marks of what was cancelled or ended (RETRY-4, 5).
 
 A delayed message waits in a delay partition. When it is due, the forwarder appends it to its target, as a request of an
 idempotent producer that is named after the place where it waits. So the message is stored once, even if the forwarder
@@ -6,7 +6,8 @@ is killed or runs twice.
 
     delay partition, offset 37   -->   producer delay-<digest>-2, sequence 5     (37 = 2 * 16 + 5)
 
-Sixteen offsets share a producer, because a partition remembers sixteen requests of each.
+Sixteen offsets share a producer, because a partition remembers sixteen requests of each. Every mark only adds to a set,
+so order and repetition do not matter.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from deltamq.mq.errors import Conflict, Unknown, Unprocessable
+import msgspec
+from msgspec import field
+
+from deltamq.mq.errors import Conflict, Corrupt, Unknown, Unprocessable
 from deltamq.mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 #: Prefix of the ids of the forwarder's producers.
 DELAY_PRODUCER_PREFIX: Final = "delay-"
@@ -158,3 +163,41 @@ def _decide(message: Delayed, cancelled: Collection[tuple[str, int]], topic_ids:
     if (message.delay_partition, message.offset) in cancelled:
         return Drop(message, DropReason.CANCELLED)
     return Forward(message)
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """The message at `offset` of a delay partition must not be delivered.
+
+    The place identifies the message. The id is only for people: it may be used again after its message was cancelled.
+    """
+
+    delay_partition: str = field(name="partition")
+    offset: int
+    message_id: str
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Offsets `[low, high)` of a delay partition were forwarded or dropped."""
+
+    delay_partition: str = field(name="partition")
+    ranges: tuple[tuple[int, int], ...]
+
+
+DelayMark = Cancelled | Ended
+_cancelled: Final = msgspec.json.Decoder(Cancelled).decode
+_ended: Final = msgspec.json.Decoder(Ended).decode
+
+
+def mark_to_json(mark: DelayMark) -> tuple[str, bytes]:
+    """Return the tag and the body of a mark."""
+    return ("cancelled" if isinstance(mark, Cancelled) else "ended"), to_json(mark)
+
+
+def mark_from_json(tag: str, body: bytes) -> DelayMark:
+    """Return the mark that `mark_to_json` wrote; raises `Corrupt` (`delay_mark_corrupt`) when it is damaged."""
+    with corrupt_when_damaged(f"a stored {tag} mark", code="delay_mark_corrupt"):
+        if tag == "cancelled":
+            return _cancelled(body)
+        if tag == "ended":
+            return _ended(body)
+    raise Corrupt(f"the delay marks hold a record of unknown kind {tag!r}", code="delay_mark_corrupt")

@@ -7,19 +7,29 @@
 Checkpoints queue in the order of their pops. The committed offset moves over checkpoints that are stored or finished,
 and stops at the first one that is only in memory (SPEC POP-14). A crash loses all checkpoints that are only in memory,
 and their messages are popped again. Checkpoints that were stored above the committed offset are then skipped
-(`covered`).
+(`covered`). The in-memory match (`mq.queue.buffer`) decides what to store; its caller carries these decisions out.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
 
+from deltamq.mq.limits import (
+    ACK_SETTLE_MS,
+    BUCKET_MS,
+    BUFFER_CHECKPOINTS_MAX,
+    PARTITION_CHECKPOINTS_MAX,
+    STAY_BUFFER_MS,
+    STAY_BUFFER_TIMEOUT_MS,
+    STRAIGHT_TO_LOG_MS,
+)
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
-from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.revive_log import CheckpointState
 
 
 class HeldState(enum.Enum):
@@ -215,3 +225,84 @@ _NOTHING: Final = Span(-1, 0)
 _NOBODY: Final = Pop(
     topic="", topic_id="", group="", epoch=0, partition="@", pop_time_ms=-1, invisible_ms=0, revive_queue=0
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSettings:
+    """The limits of SPEC POP-13."""
+
+    #: If false, every checkpoint and acknowledgement is stored.
+    enabled: bool = True
+    stay_ms: int = STAY_BUFFER_MS
+    stay_timeout_ms: int = STAY_BUFFER_TIMEOUT_MS
+    straight_to_log_ms: int = STRAIGHT_TO_LOG_MS
+    checkpoints_max: int = BUFFER_CHECKPOINTS_MAX
+    partition_checkpoints_max: int = PARTITION_CHECKPOINTS_MAX
+    #: Time after the revive time in which an acknowledgement may still be stored; the revive job waits that long.
+    settle_ms: int = ACK_SETTLE_MS
+
+    def __post_init__(self) -> None:
+        if self.stay_timeout_ms + BUCKET_MS > self.straight_to_log_ms:
+            raise ValueError("straight_to_log_ms is too short: a checkpoint must be able to leave memory in time")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """Append this record to the revive log; then call `stored`, or `store_failed` if it certainly was not stored.
+
+    While the outcome is unknown, repeat the append: a record that is in the log twice counts once.
+    """
+
+    held: Held
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Append the checkpoint that takes over one message; then call `changed`, or `change_failed`."""
+
+    held: Held
+    bit: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffset:
+    """Commit the group's offset in the partition; a later commit of the same lane supersedes an earlier one."""
+
+    lane: LaneKey
+    epoch: int
+    offset: int
+
+
+class AckResult(NamedTuple):
+    """The result of an acknowledgement: the bits that are in neither field are acknowledged."""
+
+    #: Bits to append as an `Ack` record; then call `ack_stored`, or `ack_failed`.
+    store: int
+    #: Bits to answer with `handle_expired`.
+    refused: int
+    held: Held | None
+
+
+#: The type of a partition.
+Place = TypeVar("Place")
+
+#: One pop in this many takes retried messages first.
+_RETRY_FIRST_EVERY: Final = 5
+
+
+def visits(partitions: Sequence[Place], retries: Sequence[Place], *, draw: int, as_given: bool = False) -> list[Place]:
+    """Return the partitions in the order in which a pop visits them until it has enough messages.
+
+    A pop starts at a random partition, so that pops do not crowd at the first. The group's retry partitions come last,
+    and with a probability of 1/5 first, so that neither starves. `draw` is a random number. With `as_given`, a pop does
+    not start at a random partition: the partitions are segments of one logical queue, the oldest first.
+
+    Ordered pops visit the retry partitions, too: a message that was popped without order and not acknowledged in time
+    is found only there (POP-3).
+    """
+    at = draw // _RETRY_FIRST_EVERY % len(partitions) if partitions and not as_given else 0
+    if draw % _RETRY_FIRST_EVERY == 0:
+        return [*retries, *partitions[at:], *partitions[:at]]
+    return [*partitions[at:], *partitions[:at], *retries]

@@ -1,4 +1,4 @@
-"""Retries: how long a failed message waits, and when it is dead (SPEC RETRY-2, RETRY-3).
+"""Retries: how long a failed message waits, when it is dead, and the topics of both (SPEC RETRY-1 to RETRY-3, POP-11).
 
 A message is delivered at most `max_attempts` times. After the failure of attempt n it waits by the group's policy and
 is delivered as attempt n + 1; after the last attempt it goes to the dead letters. Randomness is passed in.
@@ -16,6 +16,8 @@ from typing import Final
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+from deltamq.mq.names import broker_of, partition_name
+from deltamq.mq.queue.checkpoint import LaneKey
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
@@ -227,3 +229,72 @@ def with_reason(headers: Mapping[str, str], reason: str) -> dict[str, str]:
 def without_reason(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of a dead letter that is sent back: all but the reason."""
     return {name: value for name, value in headers.items() if name != DEAD_REASON_HEADER}
+
+
+_MARKS: Final = "%DLQ_MARKS%"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTopic:
+    """The messages of one topic that one group retries. The pair is the identity (SPEC POP-11).
+
+    RocketMQ's name `%RETRY%{group}_{topic}` is only for display: group `a_b` of topic `c` and group `a` of topic `b_c`
+    share it. No name holds a slash, so `storage_name` is one to one.
+    """
+
+    group: str
+    topic: str
+
+    @property
+    def name(self) -> str:
+        return f"%RETRY%{self.group}_{self.topic}"
+
+    @property
+    def storage_name(self) -> str:
+        """The name from which its folder is made."""
+        return f"{self.group}/{self.topic}"
+
+    @classmethod
+    def of_storage_name(cls, storage_name: str) -> RetryTopic:
+        """Return the retry topic with this `storage_name`."""
+        group, _, topic = storage_name.partition("/")
+        return cls(group, topic)
+
+    def partition(self, broker: str) -> str:
+        """Return the name of its only partition on a broker."""
+        return partition_name(self.name, broker)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic:
+    """The dead letters of a group, of all its topics (SPEC RETRY-3)."""
+
+    group: str
+
+    @property
+    def name(self) -> str:
+        return f"%DLQ%{self.group}"
+
+    @property
+    def storage_name(self) -> str:
+        """The name from which its folder is made."""
+        return self.group
+
+    def partition(self, broker: str) -> str:
+        """Return the name of its only partition on a broker."""
+        return partition_name(self.name, broker)
+
+    def marks(self, broker: str) -> str:
+        """Return the name of the partition of the marks of these dead letters (SPEC RETRY-8)."""
+        return partition_name(f"{_MARKS}{self.group}", broker)
+
+
+def holds_marks(partition: str) -> bool:
+    """Whether a partition beside dead letters holds their marks."""
+    return partition.startswith(_MARKS)
+
+
+def retry_lane(lane: LaneKey, topic: str) -> LaneKey:
+    """Return the lane of the group's retried messages on the broker of `lane`."""
+    broker = broker_of(lane.partition)
+    return lane._replace(retry=True, partition=RetryTopic(lane.group, topic).partition(broker))

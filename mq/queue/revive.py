@@ -13,7 +13,8 @@ delivered again once:
     2 ask both destinations what they hold     5 append the `Done` record            (a repeated one counts once)
     3 decide
 
-A message that cannot be read stays in its checkpoint for a later run and delays nothing else.
+A message that cannot be read stays in its checkpoint for a later run and delays nothing else. One that is gone is
+recorded as lost, with the reason: no loss is silent.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
+import msgspec
+
 from deltamq.mq.limits import ACK_SETTLE_MS, PRODUCER_REQUESTS_KEPT
-from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes
-from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Span, indexes
 from deltamq.mq.queue.retry import DEFAULT_WAITS_MS, DeadReason
-from deltamq.mq.queue.revive_record import Done
+from deltamq.mq.queue.revive_log import CheckpointState, Done
+from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
 #: Prefix of the ids of this job's producers.
 REVIVE_PRODUCER_PREFIX: Final = "revive-"
@@ -303,3 +306,47 @@ def settle(due: DueCheckpoint, decisions: Iterable[Decision]) -> Done | None:
             waiting |= decision.bits
     ended = due.bits & ~waiting
     return Done(due.checkpoint.key, ended, due.checkpoint.revive_time_ms) if ended else None
+
+
+class _Stored(msgspec.Struct):
+    """The stored form of a loss."""
+
+    group: str
+    topic: str
+    topic_id: str
+    retry: bool
+    partition: str
+    ranges: tuple[tuple[int, int], ...]
+    reason: LostReason
+    time_ms: int
+
+
+_read: Final = msgspec.json.Decoder(_Stored).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRecord:
+    """Offsets `[low, high)` of one lane that were removed before the group was done with them."""
+
+    lane: LaneKey
+    topic: str
+    ranges: tuple[tuple[int, int], ...]
+    reason: LostReason
+    time_ms: int
+
+    def to_json(self) -> bytes:
+        topic_id, group, retry, partition = self.lane
+        return to_json(_Stored(group, self.topic, topic_id, retry, partition, self.ranges, self.reason, self.time_ms))
+
+    @classmethod
+    def from_json(cls, body: bytes) -> LostRecord:
+        """Return the record that `to_json` wrote; raises `Corrupt` (`lost_record_corrupt`) when it is damaged."""
+        with corrupt_when_damaged("a stored loss", code="lost_record_corrupt"):
+            stored = _read(body)
+        return cls(
+            lane=LaneKey(stored.topic_id, stored.group, stored.retry, stored.partition),
+            topic=stored.topic,
+            ranges=stored.ranges,
+            reason=stored.reason,
+            time_ms=stored.time_ms,
+        )

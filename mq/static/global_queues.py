@@ -20,10 +20,7 @@ from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 from deltamq.mq.limits import PARTITIONS_MAX
-from deltamq.mq.static.jump import jump_above
-from deltamq.mq.static.logical_queue import GLOBAL_BROKER
-from deltamq.mq.static.segment import UNDECIDED
-from deltamq.mq.static.topic_queues import SegmentOf, ShownPlace, TopicQueues
+from deltamq.mq.static.logical_queue import GLOBAL_BROKER, UNDECIDED, SegmentOf, ShownPlace, TopicQueues, jump_above
 
 _NAME: Final = re.compile(rf"(0|[1-9]\d{{0,3}})@{GLOBAL_BROKER}")
 

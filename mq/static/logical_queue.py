@@ -1,24 +1,117 @@
-"""Logical queues: a chain of segments that clients see as one partition (SPEC STATIC-1 to 3).
+"""Logical queues: chains of segments that clients see as one partition, and a topic's queues by name (STATIC-1 to 3).
 
     3@__logical_queue_broker__      [0 ... 400)  [400 ... 520)   hole   [10000 ...
     segments, oldest first           gen 0        gen 1                  gen 2, the leader: the only one written
 
+    segment gen 1                    logical offset 400 + offset
+    partition orders#3@broker-a      offsets [0 .. 120), sealed at its last accepted message
+
 Logical offsets grow strictly from segment to segment. The segment of an offset is the last one that begins at or below
-it, so an offset in a hole belongs to the segment before the hole.
+it, so an offset in a hole belongs to the segment before the hole. An `available` remapping makes holes (`jump_above`,
+SPEC STATIC-9). A segment with an undecided logic offset (-1) is writable and not readable: its messages have no logical
+offset yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
 from deltamq.mq.limits import PARTITIONS_MAX
-from deltamq.mq.static.jump import jump_above
-from deltamq.mq.static.segment import Segment
+from deltamq.mq.names import broker_of
+
+#: Logical offsets of a new leader begin at a multiple of this.
+BLOCK: Final = 10_000
+
+
+def jump_above(maximum: int, block: int = BLOCK) -> int:
+    """Return the logic offset of a new leader, above all that the old one could hold; `maximum` is the old one's end.
+
+    It is the next multiple of `block`, or the one behind it if `maximum` is in the upper half of its block.
+    """
+    assert maximum >= 0, "the old leader's logical offsets are decided"
+    full, rest = divmod(maximum, block)
+    return (full + 1 if rest < block // 2 else full + 2) * block
+
+
+#: Stands for a logic offset, an end offset or a time that is not known yet.
+UNDECIDED: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One segment. Times are milliseconds since 1970."""
+
+    #: Grows by at least 1 from segment to segment of a queue.
+    gen: int
+    #: The physical partition; it never belongs to another segment (SPEC STATIC-12).
+    partition: str
+    #: The logical offset of the first message; UNDECIDED until the segment before is sealed.
+    logic_offset: int
+    #: The physical offset of the first message: always 0, because no partition is used twice.
+    start_offset: int = 0
+    #: The physical offset behind the last message; UNDECIDED until the segment is sealed.
+    end_offset: int = UNDECIDED
+    #: When the segment became a leader, when it was sealed, and the later of both.
+    start_ms: int
+    end_ms: int = UNDECIDED
+    update_ms: int
+
+    @property
+    def broker(self) -> str:
+        return broker_of(self.partition)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its messages have logical offsets."""
+        return self.logic_offset >= 0
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it has got its last message."""
+        return self.end_offset >= 0
+
+    @property
+    def delta(self) -> int:
+        """The number that turns a physical offset into the logical one, when added.
+
+        Raises
+        ------
+        Unavailable
+            `logic_offset_undecided`: the segment before is not sealed yet.
+        """
+        if not self.is_decided:
+            raise not_decided(self.partition)
+        return self.logic_offset - self.start_offset
+
+    def logical(self, offset: int) -> int:
+        """Return the logical offset of a physical one; raises what `delta` does."""
+        return max(offset, self.start_offset) + self.delta
+
+    def physical(self, logical: int) -> int:
+        """Return the physical offset of a logical one; raises what `delta` does."""
+        return max(logical - self.delta, self.start_offset)
+
+    @property
+    def logic_end(self) -> int:
+        """The logical offset behind the last message of a sealed segment; raises what `delta` does."""
+        assert self.is_sealed, "an open segment has no end"
+        return self.logical(self.end_offset)
+
+
+def not_decided(name: str) -> Unavailable:
+    """Return the error for the messages of a partition or queue that have no logical offsets yet (SPEC STATIC-10)."""
+    return Unavailable(
+        f"the logical offsets of {name} are not decided yet; ask again",
+        code="logic_offset_undecided",
+        field="partition",
+    )
+
 
 #: The broker of every logical queue's name; no process serves it.
 LOGICAL_BROKER: Final = "__logical_queue_broker__"
@@ -160,3 +253,91 @@ class LogicalQueue:
             yield f"the only segment {self.leader.partition} is undecided"
         if len(self._places) != len(self.segments):
             yield "a partition is mapped twice"
+
+
+class ShownPlace(Protocol):
+    """Where clients see the messages of a physical partition."""
+
+    @property
+    def name(self) -> str:
+        """The name of the queue as clients see it."""
+
+    def shown(self, offset: int) -> int:
+        """Return the offset that clients see; -1 while it is not decided (SPEC STATIC-10)."""
+
+
+class SegmentOf(NamedTuple):
+    """A physical partition's place: its logical queue, and its segment there."""
+
+    queue: LogicalQueue
+    segment: Segment
+
+    @property
+    def name(self) -> str:
+        """The name of the queue as clients see it."""
+        return self.queue.name
+
+    def shown(self, offset: int) -> int:
+        """Return the offset that clients see: the logical one, or -1 while it is not decided (SPEC STATIC-10)."""
+        return self.segment.logical(offset) if self.segment.is_decided else UNDECIDED
+
+
+# Without slots, because `cached_property` needs an instance dictionary.
+@dataclass(frozen=True)
+class TopicQueues:
+    """All logical queues of a static topic. Immutable; a queue whose mapping cannot be had is not in `served`."""
+
+    total: int
+    served: Mapping[int, LogicalQueue]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all queues, those that cannot be had included, so that their number stays (SPEC STATIC-22)."""
+        return queue_names(self.total)
+
+    @cached_property
+    def _by_partition(self) -> Mapping[str, SegmentOf]:
+        return {
+            segment.partition: SegmentOf(queue, segment) for queue in self.served.values() for segment in queue.segments
+        }
+
+    def find(self, name: str) -> LogicalQueue | None:
+        """Return the queue with this name; None if there is none that can be had."""
+        index = queue_index(name)
+        return None if index is None else self.served.get(index)
+
+    def require(self, name: str, topic: str, field: str = "partition") -> LogicalQueue:
+        """Return the queue that a client names.
+
+        Raises
+        ------
+        NotFound
+            `partition_not_found`: the topic has no such queue.
+        Unprocessable
+            `physical_partition`: a segment's partition was named; clients name logical queues (SPEC STATIC-22).
+        Unavailable
+            `queue_unserved`: the queue's mapping cannot be had.
+        """
+        found = self.find(name)
+        if found is not None:
+            return found
+        index = queue_index(name)
+        if index is not None and index < self.total:
+            raise Unavailable(
+                f"{field}: the mapping of queue {name} of topic {topic} cannot be had; check the topic",
+                code="queue_unserved",
+                field=field,
+            )
+        if name in self._by_partition:
+            raise Unprocessable(
+                f"{field}: topic {topic} is static, and {name!r} is a segment of its queue"
+                f" {self._by_partition[name].queue.name}; name the queue",
+                code="physical_partition",
+                field=field,
+                extra={"partition": self._by_partition[name].queue.name},
+            )
+        raise NotFound(f"{field}: topic {topic} has no partition {name!r}", code="partition_not_found", field=field)
+
+    def of_partition(self, partition: str) -> SegmentOf | None:
+        """Return the place of a physical partition; None if no queue that can be had has it."""
+        return self._by_partition.get(partition)

@@ -13,19 +13,18 @@ from deltamq.mq.errors import Conflict
 from deltamq.mq.filters.condition import Condition
 from deltamq.mq.filters.evaluation import Fields, evaluate
 from deltamq.mq.limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
-from deltamq.mq.meta.group_settings import GroupSettings, Ordering
+from deltamq.mq.meta.settings import GroupSettings, Ordering
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.buffer import Buffer
-from deltamq.mq.queue.buffer_decisions import BufferSettings, StoreCheckpoint
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span, indexes, spans_of
 from deltamq.mq.queue.handle import Handle, HandleKeys, Opened, mint
 from deltamq.mq.queue.keyed_pop import KeyedPop
-from deltamq.mq.queue.lane import Lane
+from deltamq.mq.queue.lane import BufferSettings, Lane, StoreCheckpoint
 from deltamq.mq.queue.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
 from deltamq.mq.queue.progress import Committed, first_position, read_position
 from deltamq.mq.queue.retry import DeadReason, with_reason
 from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.queue.revive_record import Ack
+from deltamq.mq.queue.revive_log import Ack
 from deltamq.mq.testing.jobs import redelivered, settle_overdue
 from deltamq.mq.testing.log import MemoryLog, Origin, Row, StoredState
 

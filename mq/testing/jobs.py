@@ -12,8 +12,7 @@ from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span
 from deltamq.mq.queue.delay import Delayed, Forward, decide_forwards
 from deltamq.mq.queue.lane import Lane
-from deltamq.mq.queue.retry import with_reason
-from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.retry import retry_lane, with_reason
 from deltamq.mq.queue.revive import (
     DeadLetter,
     DueCheckpoint,

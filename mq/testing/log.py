@@ -12,10 +12,9 @@ from deltamq.mq.meta.group import GroupsState
 from deltamq.mq.partitioners import Partitioner, slot_of
 from deltamq.mq.producer import Part, ProducerWindow
 from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
 from deltamq.mq.queue.progress import Bounds, Committed
 from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.queue.revive_record import Record
+from deltamq.mq.queue.revive_log import CheckpointState, Record, fold
 from deltamq.mq.routing import Route
 
 

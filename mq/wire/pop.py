@@ -1,4 +1,4 @@
-"""Pop: the JSON of a request and of its answer (`POST /v1/groups/{group}/topics/{topic}/pop`)."""
+"""Pops, and the calls with their handles: acknowledge, return, change the invisible time, give up."""
 
 from __future__ import annotations
 
@@ -9,15 +9,100 @@ from msgspec import Meta
 
 from deltamq.mq.limits import (
     ATTEMPT_ID_LENGTH_MAX,
+    FILTER_CHARS_MAX,
+    HANDLE_CHARS_MAX,
+    HANDLES_MAX,
+    INVISIBLE_MS_CEILING,
     NAME_LENGTH_MAX,
     POP_MESSAGES_MAX,
+    REASON_LENGTH_MAX,
     TAG_BYTES_MAX,
     TAG_FILTER_TAGS_MAX,
     WAIT_MS_MAX,
 )
-from deltamq.mq.wire.filters import FilterText
-from deltamq.mq.wire.handles import FailedHandle, Handles, Milliseconds
 from deltamq.mq.wire.stored import MessageOrigin
+
+FILTER_DESCRIPTION: Final = (
+    "A SQL92 condition over headers, `key` and `tag`, for example `region = 'eu' AND amount > 5`. Messages that it is"
+    " not true for count as consumed."
+)
+#: The service refuses longer ones with the place of the fault, as all that are wrong.
+FilterText = Annotated[
+    str, Meta(description=FILTER_DESCRIPTION, extra_json_schema={"minLength": 1, "maxLength": FILTER_CHARS_MAX})
+]
+
+
+HandleText = Annotated[str, Meta(max_length=HANDLE_CHARS_MAX)]
+Handles = Annotated[list[HandleText], Meta(max_length=HANDLES_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=INVISIBLE_MS_CEILING)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Handles of messages to be acknowledged."""
+
+    handles: Handles
+
+
+class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A message's new invisible time in milliseconds, from now on; 0 returns the message at once."""
+
+    handle: HandleText
+    invisible_ms: Milliseconds
+
+
+class NackRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Messages that failed: delivered again after `delay_ms`, by default as the group's retry policy says."""
+
+    handles: Handles
+    delay_ms: Milliseconds | None = None
+
+
+class DeadRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages to be sent to the dead letters."""
+
+    handles: Handles
+    reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] = "rejected"
+
+
+class FailedHandle(msgspec.Struct, frozen=True, gc=False):
+    """A handle that was refused, with the reason as `code`.
+
+    `handle_invalid`: no valid handle of this group. `handle_expired`: the message is delivered again, or about to be.
+    `forbidden`: the caller may not consume its topic.
+    `outcome_unknown`: acknowledged in time, but stored so late that the message may be delivered again all the same.
+    """
+
+    handle: str
+    code: str
+
+
+class AckAnswer(msgspec.Struct):
+    """The number of handles that were acknowledged, and those that were refused."""
+
+    acked: Count
+    failed: list[FailedHandle]
+
+
+class NackAnswer(msgspec.Struct):
+    """The number of messages that are delivered again or dead after their last attempt, and the refused handles."""
+
+    nacked: Count
+    failed: list[FailedHandle]
+
+
+class DeadAnswer(msgspec.Struct):
+    """The number of messages that go to the dead letters, and the refused handles."""
+
+    dead: Count
+    failed: list[FailedHandle]
+
+
+class InvisibleAnswer(msgspec.Struct):
+    """The message's new handle; the previous one is no longer valid."""
+
+    handle: str
+
 
 POP_MESSAGES_DEFAULT: Final = 32
 #: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged: an HTTP

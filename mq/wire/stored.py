@@ -1,11 +1,14 @@
-"""Messages as the service shows them: fetched ones, and what dead letters are, too."""
+"""Messages as the service shows them: fetched ones, and dead letters with requests about them (SPEC RETRY-3, 8)."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
+from deltamq.mq.queue.dead_letters import LetterState
 
 
 class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
@@ -43,3 +46,79 @@ class FetchAnswer(msgspec.Struct):
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+#: Where dead letters are sent back to.
+Target = Literal["origin", "retry"]
+_Offsets = dict[str, list[Annotated[int, Meta(ge=0, le=OFFSET_MAX)]]]
+
+
+class LetterFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which dead letters: those for which everything holds that is said."""
+
+    offsets: Annotated[
+        Annotated[_Offsets, Meta(min_length=1)] | None, Meta(description="Offsets by partition of dead letters.")
+    ] = None
+    state: Annotated[LetterState | None, Meta(description="Those in this state.")] = None
+    reason: Annotated[
+        Annotated[str, Meta(max_length=REASON_LENGTH_MAX)] | None,
+        Meta(description="Those with this reason."),
+    ] = None
+    topic: Annotated[
+        Annotated[str, Meta(max_length=NAME_LENGTH_MAX)] | None, Meta(description="Those from this topic.")
+    ] = None
+    from_time: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
+        Meta(description="Those that are dead since then (RFC 3339) or later."),
+    ] = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is said: all dead letters."""
+        return (self.offsets, self.state, self.reason, self.topic, self.from_time) == (None,) * 5
+
+
+class ReplayRequest(LetterFilter, forbid_unknown_fields=True, omit_defaults=True):
+    """The dead letters to send back, and their target; by default all that are new."""
+
+    to: Annotated[
+        Target | None,
+        Meta(description="`origin` (default): their original partitions, for all groups; `retry`: this group alone."),
+    ] = None
+
+
+class DeleteLettersRequest(LetterFilter, forbid_unknown_fields=True, omit_defaults=True):
+    """The dead letters to delete."""
+
+    all: Annotated[bool, Meta(description="All of them: a request must say so, or which.")] = False
+
+
+class DeadLetter(StoredMessage, kw_only=True):
+    """A dead letter of the group, at `offset` of its dead letters' `partition`.
+
+    `origin` is where the message was first, `reason` is why it is dead, `attempts` is how often it was delivered.
+    It was last sent back at `sent_back_time` by the principal `sent_back_by`; both are null if it never was, and the
+    principal if nobody had to say who it is.
+    """
+
+    partition: str
+    topic: str | None
+    reason: str | None
+    attempts: int
+    state: LetterState
+    sent_back_time: str | None
+    sent_back_by: str | None
+
+
+class DeadLetters(msgspec.Struct):
+    """Some of the `total` dead letters that were asked for.
+
+    `cursor` is where the next page begins, whatever is sent back or deleted meanwhile. `next_offset` is how many come
+    before it; with `partition`, its first offset. Both are null after the last page.
+    """
+
+    group: str
+    total: int
+    messages: list[DeadLetter]
+    next_offset: int | None
+    cursor: str | None

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.dead_mark import DeadMark, LetterMarks
+from deltamq.mq.queue.dead_letters import DeadMark, LetterMarks
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import pages
 from deltamq.tables.log.warehouse import Warehouse

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.mq.queue.delay_mark import Cancelled, DelayMark
+from deltamq.mq.queue.delay import Cancelled, DelayMark
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import pages
 from deltamq.tables.log.warehouse import Warehouse

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.state.rows import states_of_rows
 from deltamq.tables.state.schema import LANE_KEY
 

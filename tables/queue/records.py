@@ -20,11 +20,11 @@ from deltamq.mq.audit import AuditRecord
 from deltamq.mq.audit import record_from_json as audit_from_json
 from deltamq.mq.audit import record_to_json as audit_to_json
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.queue.dead_mark import DeadMark, dead_mark_from_json, dead_mark_to_json
-from deltamq.mq.queue.delay_mark import DelayMark, mark_from_json, mark_to_json
-from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.dead_letters import DeadMark, dead_mark_from_json, dead_mark_to_json
+from deltamq.mq.queue.delay import DelayMark, mark_from_json, mark_to_json
 from deltamq.mq.queue.progress import OffsetRecord
-from deltamq.mq.queue.revive_record import Record, record_from_json, record_to_json
+from deltamq.mq.queue.revive import LostRecord
+from deltamq.mq.queue.revive_log import Record, record_from_json, record_to_json
 from deltamq.mq.statistics import StatisticsRecord
 from deltamq.tables.schema import INGEST_SCHEMA, TIME
 

@@ -5,7 +5,7 @@
 
 A state table holds what was merged from the logs up to its watermark (`tables.queue.merge_plan`); retention may have
 removed that from the logs since. While there is no table, the logs hold everything. Both folds are joins: records may
-be folded twice and in any order (see `mq.queue.checkpoint_state`, `mq.queue.progress`). A log that does not exist yet
+be folded twice and in any order (see `mq.queue.revive_log`, `mq.queue.progress`). A log that does not exist yet
 counts as empty.
 """
 
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
 from deltamq.mq.queue.progress import Committed, committed_of
+from deltamq.mq.queue.revive_log import CheckpointState, fold
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.paging import NotStored, pages
 from deltamq.tables.log.warehouse import Warehouse

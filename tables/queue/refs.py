@@ -23,7 +23,7 @@ from typing import Final
 
 from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.mq.names import partition_name
-from deltamq.mq.queue.retry_topic import DeadLetterTopic, RetryTopic, holds_marks
+from deltamq.mq.queue.retry import DeadLetterTopic, RetryTopic, holds_marks
 from deltamq.tables.paths import PartitionRef, Space
 
 REVIVE_LOG: Final = "rmq_sys_REVIVE_LOG"

@@ -43,9 +43,9 @@ from deltamq.mq.meta.retention_holds import (
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.progress import Start
-from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.queue.retry import RetryTopic
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.config_sections import RetentionSettings
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.delta.file_stats import decoded_stats, time_ms

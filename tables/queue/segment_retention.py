@@ -26,8 +26,8 @@ from deltamq.mq.meta.retention_holds import progress_of
 from deltamq.mq.meta.static_topics import decide_drop_segments, queues_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import PartitionName, broker_of
-from deltamq.mq.queue.retry_topic import RetryTopic
-from deltamq.mq.static.segment import Segment
+from deltamq.mq.queue.retry import RetryTopic
+from deltamq.mq.static.logical_queue import Segment
 from deltamq.tables.delta.snapshot import PartitionNotFound, load
 from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.warehouse import Warehouse

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.progress import CommitNote, Committed, Delivered
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.schema import TIME
 from deltamq.tables.state.schema import CONSUMER_OFFSETS_SCHEMA
 

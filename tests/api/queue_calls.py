@@ -15,8 +15,8 @@ from deltamq.api.ports import REAL, Ports
 from deltamq.mq.limits import WAIT_MS_MAX
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.progress import Committed
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import QueueSettings
 from deltamq.tables.log.paging import pages

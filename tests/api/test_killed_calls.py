@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.queue.delay_mark import Cancelled
+from deltamq.mq.queue.delay import Cancelled
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.paging import pages

@@ -11,9 +11,8 @@ import pytest
 from deltamq.jobs.queue.due_in_tasks import DueShard
 from deltamq.mq.limits import ACK_SETTLE_MS
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span
-from deltamq.mq.queue.checkpoint_state import fold
 from deltamq.mq.queue.revive import due
-from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue.revive_log import Ack, Done, Record, fold
 from deltamq.tables.delta.reader import RowCache
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.lane import Lane
 from deltamq.mq.queue.progress import Committed
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.tables.queue.lane_states import LaneStates, lane_states
 from tests.checkpoint_rows import rows_of_states
 

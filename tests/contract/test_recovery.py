@@ -10,7 +10,7 @@ import pytest
 from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
 from deltamq.mq.queue.progress import Committed, OffsetRecord
-from deltamq.mq.queue.revive_record import Ack, Done
+from deltamq.mq.queue.revive_log import Ack, Done
 from deltamq.tables.delta.reader import RowCache
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.bounds import LogBounds

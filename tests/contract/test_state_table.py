@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey
 from deltamq.mq.queue.progress import CommitNote, Committed, OffsetRecord
-from deltamq.mq.queue.revive_record import Ack
+from deltamq.mq.queue.revive_log import Ack
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space

@@ -20,7 +20,7 @@ from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer,
 from deltamq.mq.client.messages.popped import PoppedMessage
 from deltamq.mq.client.messages.received import OrderedMessage, ReceivedMessage
 from deltamq.mq.client.messages.sent import Sent
-from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.static.mappings import MappingRemoved
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import MetaLog
 from tests.e2e.service_process import CLI

@@ -45,14 +45,14 @@ from deltamq.mq.meta.fold import event_from_json
 from deltamq.mq.meta.snapshot import MetaSnapshot
 from deltamq.mq.names import check_broker, check_group, check_partition, check_topic, decode_path, encode_path
 from deltamq.mq.queue.checkpoint import Pop, Span
-from deltamq.mq.queue.delay_mark import mark_from_json
+from deltamq.mq.queue.delay import mark_from_json
 from deltamq.mq.queue.handle import HandleKeys, mint, open_handles
-from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import OffsetRecord
-from deltamq.mq.queue.revive_record import record_from_json
+from deltamq.mq.queue.revive import LostRecord
+from deltamq.mq.queue.revive_log import record_from_json
 from deltamq.mq.routing import new_route
 from deltamq.mq.statistics import StatisticsRecord
-from deltamq.mq.wire.handles import AckRequest, DeadRequest, InvisibleRequest, NackRequest
+from deltamq.mq.wire.pop import AckRequest, DeadRequest, InvisibleRequest, NackRequest
 from deltamq.tables.config import load
 from deltamq.tables.delta.actions import _CRC_MARK, _NO_CRC, _checksum, _with_crc, parse_commit
 from deltamq.tables.delta.checkpoint import _checksum as _checkpoint_checksum

@@ -26,9 +26,8 @@ from deltamq.mq.queue.keyed_pop import KeyedPop
 from deltamq.mq.queue.lane import Lane
 from deltamq.mq.queue.ordered_pop import OrderedLane
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.queue_mapping import QueueMapping, mappings_of
-from deltamq.mq.static.topic_queues import SegmentOf
+from deltamq.mq.static.logical_queue import LogicalQueue, SegmentOf
+from deltamq.mq.static.mappings import QueueMapping, mappings_of
 from deltamq.tables.log.fences import ROUTE_FENCE
 from deltamq.tables.log.fetch import FetchStatus
 from deltamq.tables.log.log import PartitionLog

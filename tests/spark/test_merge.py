@@ -25,11 +25,9 @@ from deltamq.jobs.merge.table_merge import Tuning
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.group import NO_OFFSET, decide_delete_group, decide_reset_offsets
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
-from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
-from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue.revive import LostReason, LostRecord
+from deltamq.mq.queue.revive_log import Ack, CheckpointState, Done, Record, fold
 from deltamq.mq.statistics import Consumed, MinuteKey, StatisticsRecord
 from deltamq.tables import failpoints
 from deltamq.tables.failpoints import FailpointHit

@@ -18,13 +18,12 @@ from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.stream.progress import behind
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.group_settings import GroupRequest
-from deltamq.mq.meta.static_events import MappingRemoved
+from deltamq.mq.meta.settings import GroupRequest
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import Committed, OffsetRecord
-from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive import LostReason, LostRecord
 from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.mappings import MappingRemoved
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.records import rows_of_lost_records, rows_of_offset_records

@@ -22,11 +22,10 @@ from deltamq.mq.audit import ActBegun, ActEnded, AuditRecord, RefusalCount
 from deltamq.mq.errors import Refused
 from deltamq.mq.meta.group import decide_delete_group
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.dead_mark import Deleted, SentBack
-from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.dead_letters import Deleted, SentBack
 from deltamq.mq.queue.ordered_pop import CONDEMNED, REJECTED
 from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord
-from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive import LostReason, LostRecord
 from deltamq.mq.statistics import Consumed, MinuteKey, StatisticsRecord
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.queue.records import (

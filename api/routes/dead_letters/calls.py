@@ -33,8 +33,8 @@ from deltamq.api.wire.openapi_parts import problems
 from deltamq.api.wire.shown_rows import shown_origins
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
-from deltamq.mq.queue.dead_mark import Deleted, LetterState
-from deltamq.mq.wire.dead_letters import DeadLetters, DeleteLettersRequest, ReplayRequest
+from deltamq.mq.queue.dead_letters import Deleted, LetterState
+from deltamq.mq.wire.stored import DeadLetters, DeleteLettersRequest, ReplayRequest
 from deltamq.tables.queue.dead_marks import LETTER_STATES
 
 log = logging.getLogger("deltamq.api")

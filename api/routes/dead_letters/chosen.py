@@ -15,8 +15,8 @@ from deltamq.api.wire.times import parse_time
 from deltamq.mq.errors import Corrupt, Forbidden, NotFound, Refused
 from deltamq.mq.limits import MIB, OFFSET_MAX
 from deltamq.mq.names import broker_of
-from deltamq.mq.queue.dead_mark import LetterState
-from deltamq.mq.wire.dead_letters import LetterFilter
+from deltamq.mq.queue.dead_letters import LetterState
+from deltamq.mq.wire.stored import LetterFilter
 from deltamq.tables.queue.dead_marks import LETTER_STATES
 
 Int64s = NDArray[np.int64]

@@ -17,7 +17,7 @@ from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import problems
-from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
+from deltamq.mq.wire.groups import CommitRequest, ResetRequest
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 

@@ -28,7 +28,7 @@ from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, check_epoch, check_metadata
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.wire.offsets import CommitRequest
+from deltamq.mq.wire.groups import CommitRequest
 
 #: A lane or a logical queue.
 K = TypeVar("K")

@@ -8,7 +8,7 @@ from typing import Final
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.mq.errors import Conflict, NotFound
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.reset import lanes_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds

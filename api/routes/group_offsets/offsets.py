@@ -19,7 +19,7 @@ from deltamq.api.routes.group_offsets.named import check_not_broadcast
 from deltamq.api.routes.group_offsets.resets import OffsetResets
 from deltamq.api.routes.lane_views import LaneViews, Others, ask_others
 from deltamq.mq.names import broker_of
-from deltamq.mq.wire.offsets import CommitRequest, ResetRequest
+from deltamq.mq.wire.groups import CommitRequest, ResetRequest
 
 
 class TopicOffsets:

@@ -14,13 +14,13 @@ from deltamq.api.progress.queue_progress import QueueProgress, check_offset
 from deltamq.api.queue.group_start import bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
-from deltamq.mq.meta.lane_keys import lanes_of
+from deltamq.mq.meta.reset import lanes_of
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Start, reset_position
 from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.wire.offsets import ResetRequest
+from deltamq.mq.wire.groups import ResetRequest
 
 
 class OffsetResets:

@@ -22,7 +22,7 @@ from deltamq.jobs.merge.state_tables import STATE_TABLES
 from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.tasks.warehouse_files import storage
-from deltamq.mq.queue.retry_topic import RetryTopic
+from deltamq.mq.queue.retry import RetryTopic
 from deltamq.tables.config import load
 from deltamq.tables.delta.snapshot import load as load_snapshot
 from deltamq.tables.log.warehouse import refs

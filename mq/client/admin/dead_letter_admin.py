@@ -13,9 +13,8 @@ from deltamq.mq.client.admin.paged_calls import PagedCalls
 from deltamq.mq.client.http.calls import read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.names import check_group
-from deltamq.mq.queue.dead_mark import LetterState
-from deltamq.mq.wire.dead_letters import DeleteLettersRequest, ReplayRequest
-from deltamq.mq.wire.stored import MessageOrigin
+from deltamq.mq.queue.dead_letters import LetterState
+from deltamq.mq.wire.stored import DeleteLettersRequest, MessageOrigin, ReplayRequest
 
 #: Offsets of dead letters by their partition.
 LetterOffsets: TypeAlias = Mapping[str, Sequence[int]]

@@ -32,8 +32,8 @@ from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.connection import PopConnection
 from deltamq.mq.client.pop.wire import PopAsk, parse_batch
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta.group_settings import Ordering
-from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.meta.settings import Ordering
+from deltamq.mq.wire.pop import FailedHandle
 
 #: Few enough for a slow reader of the output to take them all within their invisible time.
 _POP_MESSAGES: Final = 256

@@ -23,7 +23,7 @@ from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
 from deltamq.mq.client.cli.moments import PLACE_HELP, parse_place
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.meta.allocation import STRATEGIES
-from deltamq.mq.meta.group_settings import ConsumeStrategy
+from deltamq.mq.meta.settings import ConsumeStrategy
 
 ORDERS: Final = {"none": False, "partition": True, "key": "key"}
 

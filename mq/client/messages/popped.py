@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from deltamq.mq.client.messages.received import ReceivedMessage
-from deltamq.mq.wire.handles import FailedHandle
+from deltamq.mq.wire.pop import FailedHandle
 from deltamq.mq.wire.stored import MessageOrigin
 
 

@@ -20,9 +20,9 @@ from deltamq.mq.client.orderly.work import OrderlyWork
 from deltamq.mq.limits import MAX_ATTEMPTS_MAX
 from deltamq.mq.names import check_client_topic, check_group
 from deltamq.mq.order.orderly import MoveAway
-from deltamq.mq.wire.offsets import CommitRequest
-from deltamq.mq.wire.order import (
+from deltamq.mq.wire.groups import (
     AsideRequest,
+    CommitRequest,
     HeartbeatRequest,
     LocksGiven,
     LocksRequest,

@@ -47,7 +47,7 @@ from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import AHEAD_MESSAGES_DEFAULT, MIB, RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from deltamq.mq.order.orderly import OrderlySettings
-from deltamq.mq.wire.order import SubscriptionRequest
+from deltamq.mq.wire.groups import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 

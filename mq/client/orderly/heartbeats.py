@@ -20,7 +20,7 @@ from deltamq.mq.client.orderly.work import monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.limits import HEARTBEAT_MS
 from deltamq.mq.order.authorization import Authorization
-from deltamq.mq.wire.order import SubscriptionRequest
+from deltamq.mq.wire.groups import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 

@@ -28,7 +28,7 @@ from deltamq.mq.order.keyed import KeyedRun
 from deltamq.mq.order.orderly import OrderlyRun, OrderlySettings, Right
 from deltamq.mq.order.pull_lock import ClientLock
 from deltamq.mq.static.logical_queue import is_queue_name
-from deltamq.mq.wire.order import LocksGiven
+from deltamq.mq.wire.groups import LocksGiven
 
 log = logging.getLogger("deltamq.client")
 

@@ -38,7 +38,7 @@ from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.order.keyed import KeyedRun
 from deltamq.mq.order.orderly import Fetch, MoveAway, OrderlyRun, Process, Stop, Verdict, Wait, Yield
 from deltamq.mq.queue.retry import DeadReason
-from deltamq.mq.wire.order import SubscriptionRequest
+from deltamq.mq.wire.groups import SubscriptionRequest
 
 log = logging.getLogger("deltamq.client")
 

@@ -38,7 +38,7 @@ from deltamq.mq.client.pop.wire import (
 from deltamq.mq.errors import Conflict, DeltaMQError, Unknown
 from deltamq.mq.names import check_group, check_topic
 from deltamq.mq.queue.retry import check_reason
-from deltamq.mq.wire.handles import AckRequest, DeadRequest, FailedHandle, InvisibleRequest, NackRequest
+from deltamq.mq.wire.pop import AckRequest, DeadRequest, FailedHandle, InvisibleRequest, NackRequest
 
 
 class PopClient(Calls):

@@ -43,7 +43,7 @@ from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.client.pop.wire import PopOptions
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import POP_MESSAGES_MAX
-from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.meta.settings import Ordering
 
 log = logging.getLogger("deltamq.client")
 

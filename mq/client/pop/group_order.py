@@ -14,7 +14,7 @@ from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
-from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.meta.settings import Ordering
 
 log = logging.getLogger("deltamq.client")
 

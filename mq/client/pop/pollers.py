@@ -26,7 +26,7 @@ from deltamq.mq.client.pop.poller import Poller, Popping
 from deltamq.mq.client.pop.settler import Settler
 from deltamq.mq.client.pop.slots import Slots
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.meta.settings import Ordering
 
 log = logging.getLogger("deltamq.client")
 

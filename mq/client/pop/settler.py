@@ -26,7 +26,7 @@ from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.lease import Lease, Release, Settlement
 from deltamq.mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, QUEUE_UNSERVED, failed_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Unknown
-from deltamq.mq.wire.handles import AckRequest, DeadRequest, FailedHandle, NackRequest
+from deltamq.mq.wire.pop import AckRequest, DeadRequest, FailedHandle, NackRequest
 
 log = logging.getLogger("deltamq.client")
 

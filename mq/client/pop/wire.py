@@ -19,10 +19,9 @@ from deltamq.mq.client.messages.popped import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.errors import Refused, Unknown
 from deltamq.mq.limits import POP_MESSAGES_MAX, WAIT_MS_MAX
-from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.meta.settings import Ordering
 from deltamq.mq.wire import pop as wire
-from deltamq.mq.wire.handles import FailedHandle, InvisibleAnswer
-from deltamq.mq.wire.pop import FAILED_KEY, PopAnswer, PopRequest
+from deltamq.mq.wire.pop import FAILED_KEY, FailedHandle, InvisibleAnswer, PopAnswer, PopRequest
 
 #: Maximum number of handles in one call.
 HANDLES_MAX: Final = POP_MESSAGES_MAX

@@ -11,7 +11,7 @@ import pytest
 from deltamq.api.order.joined_changes import JoinedChanges
 from deltamq.mq.errors import Conflict, Unknown
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.online_events import ClientPut, OnlineClient
+from deltamq.mq.meta.online import ClientPut, OnlineClient
 
 
 class SlowLog:

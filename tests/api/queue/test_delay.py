@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from deltamq.api.ports import Ports
-from deltamq.mq.queue.delay_mark import Cancelled
+from deltamq.mq.queue.delay import Cancelled
 from deltamq.tables.delta.stamped import ProducerStamp
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.paging import pages

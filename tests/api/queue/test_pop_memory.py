@@ -13,7 +13,7 @@ import pytest
 
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import StorageFull, Unknown
-from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.revive import LostRecord
 from deltamq.tables.delta.actions import commit_name
 from deltamq.tables.queue.records import lost_records_of
 from deltamq.tables.queue.refs import LOST, REVIVE_LOG, revive_refs, system_ref

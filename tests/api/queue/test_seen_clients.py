@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltamq.api.queue.seen_clients import TOPICS_MAX, SeenClients
-from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.online import Subscription
 
 ALL = Subscription(order=False, tags="*", filter=None)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.queue.checkpoint import LaneKey
+from deltamq.mq.static.mappings import MappingRemoved
 from tests.api.routes.test_group_offsets import commit, path_of, reset
 from tests.api.routes.test_groups import put_group
 from tests.api.running import Api, config_for, running

@@ -9,9 +9,7 @@ import pytest
 
 from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.static.logical_queue import LogicalQueue
-from deltamq.mq.static.segment import UNDECIDED, Segment
-from deltamq.mq.static.topic_queues import SegmentOf
+from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment, SegmentOf
 from deltamq.tables.schema import ORIGIN
 
 _SCHEMA = pa.schema([("offset", pa.int64()), ("origin", pa.struct(list(ORIGIN)))])

@@ -9,9 +9,8 @@ from typing import Any
 
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta.allocation import Strategy
-from deltamq.mq.meta.leases import OwnLease
-from deltamq.mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from deltamq.mq.meta.online_events import Subscription
+from deltamq.mq.meta.brokers import OwnLease
+from deltamq.mq.meta.online import Member, OnlineState, Subscription, TopicPartitions, decide_heartbeat, decide_scan
 from deltamq.mq.order.authorization import Authorizations
 from deltamq.mq.order.pull_lock import PullLocks
 from deltamq.mq.queue.checkpoint import LaneKey

@@ -8,11 +8,10 @@ from typing import Any
 
 from deltamq.mq.errors import NotFound
 from deltamq.mq.meta import static_topics
-from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.routing import Route
-from deltamq.mq.static.logical_queue import LogicalQueue, queue_index, queue_name
+from deltamq.mq.static.logical_queue import LogicalQueue, Segment, queue_index, queue_name
+from deltamq.mq.static.mappings import MappingRemoved
 from deltamq.mq.static.reading import next_after, place_of
-from deltamq.mq.static.segment import Segment
 from tests.static_topics import TOPIC, StaticWorld
 
 Row = dict[str, Any]

@@ -34,24 +34,21 @@ from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
-from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
-from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
+from deltamq.mq.meta.online import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
+from deltamq.mq.meta.settings import GroupSettings, TopicSettings
 from deltamq.mq.meta.snapshot import MetaSnapshot
-from deltamq.mq.meta.static_events import MappingPut, MappingRemoved, SegmentsDropped
-from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicDeleted, TopicPut
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Replaced, Span
-from deltamq.mq.queue.delay_mark import Cancelled, Ended, mark_from_json, mark_to_json
-from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.delay import Cancelled, Ended, mark_from_json, mark_to_json
 from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord, Start, StartKind
 from deltamq.mq.queue.retry import Exponential, Fixed
-from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.queue.revive_record import Ack, Done, record_from_json, record_to_json
+from deltamq.mq.queue.revive import LostReason, LostRecord
+from deltamq.mq.queue.revive_log import Ack, Done, record_from_json, record_to_json
 from deltamq.mq.routing import Route, expand, new_route
 from deltamq.mq.static.global_queues import GlobalQueues, Stay
-from deltamq.mq.static.queue_mapping import QueueMapping
-from deltamq.mq.static.segment import Segment
+from deltamq.mq.static.logical_queue import Segment
+from deltamq.mq.static.mappings import MappingPut, MappingRemoved, QueueMapping, SegmentsDropped
 from deltamq.mq.streams import StreamOffset, TopicOffset
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
 

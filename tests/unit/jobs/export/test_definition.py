@@ -10,7 +10,7 @@ from deltamq.jobs.export.definition import definition_of, definitions, read_defi
 from deltamq.jobs.export.json_schema import struct_of_json_schema
 from deltamq.jobs.export.plan import ExportPlan, ExportState, Plans, next_ranges
 from deltamq.mq.errors import Conflict, NotFound, Refused
-from deltamq.mq.static.stored_offsets import StoredOffsets, Stretch
+from deltamq.mq.static.reading import StoredOffsets, Stretch
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.store.store import MemoryStore
 

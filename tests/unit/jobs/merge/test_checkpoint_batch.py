@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from deltamq.jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey
-from deltamq.mq.queue.checkpoint_state import CheckpointState
-from deltamq.mq.queue.checkpoint_state import fold as core_fold
-from deltamq.mq.queue.revive_record import Ack, Done, Record, record_to_json
+from deltamq.mq.queue.revive_log import Ack, CheckpointState, Done, Record, record_to_json
+from deltamq.mq.queue.revive_log import fold as core_fold
 from deltamq.tables.queue.records import rows_of_records
 from deltamq.tables.state.rows import states_of_rows
 from tests.unit.mq.checkpoints import checkpoints, keys

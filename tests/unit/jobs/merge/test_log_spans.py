@@ -15,7 +15,7 @@ from deltamq.jobs.merge.checkpoint_batch import decode
 from deltamq.jobs.merge.log_spans import LogSpan, decoded, log_rows, shares, spans_of
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.queue.revive_record import Ack
+from deltamq.mq.queue.revive_log import Ack
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse

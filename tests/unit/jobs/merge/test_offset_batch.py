@@ -15,9 +15,8 @@ from deltamq.jobs.merge import lost_batch
 from deltamq.jobs.merge.offset_batch import decode, fold, joined
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.checkpoint import LaneKey
-from deltamq.mq.queue.lost import LostRecord
 from deltamq.mq.queue.progress import CommitNote, Committed, Delivered, OffsetRecord, committed_of
-from deltamq.mq.queue.revive import LostReason
+from deltamq.mq.queue.revive import LostReason, LostRecord
 from deltamq.tables.queue.records import rows_of_lost_records, rows_of_offset_records
 
 LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) for retry in (False, True)]

@@ -15,7 +15,7 @@ from deltamq.jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from deltamq.jobs.queue.delay_queue import ranges_of
 from deltamq.jobs.queue.waiting_offsets import WaitingOffsets
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.queue.delay_mark import Ended
+from deltamq.mq.queue.delay import Ended
 from deltamq.tables import failpoints
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.log.batch import Batch

@@ -15,8 +15,7 @@ from deltamq.mq.limits import ACK_SETTLE_MS, BUCKET_MS
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import Checkpoint
-from deltamq.mq.queue.retry import DEAD_REASON_HEADER
-from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER, retry_lane
 from deltamq.mq.testing.jobs import revive_steps
 from deltamq.mq.testing.log import MemoryTopic, Row, StoredState
 from deltamq.tables import failpoints

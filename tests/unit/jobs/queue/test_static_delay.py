@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.meta.static_events import MappingPut, MappingRemoved
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.mappings import MappingPut, MappingRemoved
 from deltamq.tables import failpoints
 from deltamq.tables.failpoints import FailpointHit
 from deltamq.tables.log.batch import Batch

@@ -11,10 +11,10 @@ from pyspark.sql import types as T
 
 from deltamq.jobs.sink.routing import token_of
 from deltamq.mq.errors import NotFound, Unavailable, Unprocessable
-from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.mq.partitioners import logical_partition
 from deltamq.mq.static.logical_queue import queue_name
+from deltamq.mq.static.mappings import MappingRemoved
 from deltamq.tables.failpoints import FailpointHit, arm
 from deltamq.tables.log.paging import pages
 from deltamq.tables.queue.placement import Placement

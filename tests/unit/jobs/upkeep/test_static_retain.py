@@ -15,10 +15,10 @@ from deltamq.jobs.upkeep.runner import in_this_process
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
 from deltamq.mq.meta.group import decide_delete_group
-from deltamq.mq.meta.static_events import MappingRemoved
 from deltamq.mq.meta.static_topics import static_faults
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, OffsetRecord, Start
+from deltamq.mq.static.mappings import MappingRemoved
 from deltamq.tables import failpoints
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.paths import Space

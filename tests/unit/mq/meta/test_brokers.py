@@ -13,7 +13,9 @@ from deltamq.mq.meta.brokers import (
     HostLeft,
     HostRegistered,
     HostRenewed,
+    LeaseWatch,
     Ownership,
+    OwnLease,
     RoleTaken,
     check_role,
     decide_give_back,
@@ -23,7 +25,6 @@ from deltamq.mq.meta.brokers import (
     decide_takeover,
 )
 from deltamq.mq.meta.fold import event_from_json, event_to_json
-from deltamq.mq.meta.leases import LeaseWatch, OwnLease
 
 ONE = Host(id="one", address="http://a:1", brokers=("A",), renewal=0, load=0)
 TWO = Host(id="two", address="http://b:1", brokers=("B",), renewal=0, load=0)

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.fold import event_from_json, event_to_json
-from deltamq.mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, OnlineEvent, Subscription
+from deltamq.mq.meta.online import (
+    Allocated,
+    ClientGone,
+    ClientPut,
+    Member,
+    OnlineEvent,
+    OnlineState,
+    Subscription,
+    TopicPartitions,
+    decide_heartbeat,
+    decide_scan,
+)
 
 ORDERS = TopicPartitions("id-1", ("orders@A", "orders@B"))
 EXPANDED = TopicPartitions("id-1", ("orders@A", "orders@B", "orders#1@A", "orders#2@B"))

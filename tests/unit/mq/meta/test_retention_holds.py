@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.meta.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
-from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.meta.retention_holds import (
     Dated,
     Hold,
@@ -21,9 +20,10 @@ from deltamq.mq.meta.retention_holds import (
     progress_of,
     readers_of,
 )
+from deltamq.mq.meta.settings import GroupSettings
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.progress import Bounds, Committed, Delivered, Start, StartKind
+from deltamq.mq.queue.revive_log import CheckpointState
 
 DAY_US = 24 * 3600 * 1_000_000
 DAY_MS = DAY_US // 1_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from deltamq.mq.errors import Conflict, Unavailable
 from deltamq.mq.limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
 from deltamq.mq.meta.brokers import HostLeft
-from deltamq.mq.meta.online_events import ClientGone
+from deltamq.mq.meta.online import ClientGone
 from tests.unit.mq.order.memory_cluster import (
     Clock,
     ClusterEvent,

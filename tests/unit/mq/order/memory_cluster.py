@@ -22,6 +22,8 @@ from deltamq.mq.meta.brokers import (
     HostLeft,
     HostRegistered,
     HostRenewed,
+    LeaseWatch,
+    OwnLease,
     RoleTaken,
     check_role,
     decide_give_back,
@@ -30,10 +32,18 @@ from deltamq.mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from deltamq.mq.meta.leases import LeaseWatch, OwnLease
 from deltamq.mq.meta.moved_keys import KeysMoved, MovedKeys, MoveSealed, decide_seal, first_blocked, moves_between
-from deltamq.mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from deltamq.mq.meta.online_events import Allocated, ClientGone, ClientPut, Subscription
+from deltamq.mq.meta.online import (
+    Allocated,
+    ClientGone,
+    ClientPut,
+    Member,
+    OnlineState,
+    Subscription,
+    TopicPartitions,
+    decide_heartbeat,
+    decide_scan,
+)
 from deltamq.mq.names import broker_of
 from deltamq.mq.order.authorization import Authorizations
 from deltamq.mq.order.pull_lock import PullLocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamq.mq.meta.leases import OwnLease
+from deltamq.mq.meta.brokers import OwnLease
 from deltamq.mq.meta.online import Member
 from deltamq.mq.order.authorization import Authorization, Authorizations
 

@@ -9,8 +9,7 @@ import pytest
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
-from deltamq.mq.meta.online import Seat
-from deltamq.mq.meta.online_events import OnlineClient
+from deltamq.mq.meta.online import OnlineClient, Seat
 from deltamq.mq.order.pull_lock import ClientLock, PullLocks
 from deltamq.mq.queue.checkpoint import LaneKey
 

@@ -6,12 +6,10 @@ import pytest
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.queue.buffer import Buffer
-from deltamq.mq.queue.buffer_decisions import AckResult, BufferSettings, CommitOffset, StoreCheckpoint
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span, spans_of
-from deltamq.mq.queue.checkpoint_state import fold
-from deltamq.mq.queue.lane import HeldState, Lane
+from deltamq.mq.queue.lane import AckResult, BufferSettings, CommitOffset, HeldState, Lane, StoreCheckpoint
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.queue.revive_record import Ack, Record
+from deltamq.mq.queue.revive_log import Ack, Record, fold
 
 KEY = LaneKey("id-1", "billing", False, "orders@A")
 ACKED = AckResult(0, 0, None)

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from deltamq.mq.errors import Conflict
 from deltamq.mq.queue.buffer import Buffer
-from deltamq.mq.queue.buffer_decisions import BufferSettings, StoreCheckpoint
 from deltamq.mq.queue.checkpoint import CheckpointKey, Pop, Span, indexes, spans_of
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
-from deltamq.mq.queue.lane import HeldState
+from deltamq.mq.queue.lane import BufferSettings, HeldState, StoreCheckpoint
 from deltamq.mq.queue.progress import Committed
-from deltamq.mq.queue.revive_record import Ack, Record
+from deltamq.mq.queue.revive_log import Ack, CheckpointState, Record, fold
 from tests.unit.mq.queue.test_buffer import KEY, pop_of
 
 LIMITS = BufferSettings(checkpoints_max=6, partition_checkpoints_max=4)

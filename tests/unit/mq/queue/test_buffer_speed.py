@@ -11,9 +11,9 @@ import tracemalloc
 import pytest
 
 from deltamq.mq.queue.buffer import Buffer
-from deltamq.mq.queue.buffer_decisions import BufferSettings
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, spans_of
 from deltamq.mq.queue.handle import HandleKeys, mint, open_handles
+from deltamq.mq.queue.lane import BufferSettings
 from deltamq.mq.queue.progress import Committed
 
 KEY = LaneKey("topic-1", "billing", False, "orders@broker-a")

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamq.mq.queue.checkpoint import Checkpoint, Span
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
-from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue.revive_log import Ack, CheckpointState, Done, Record, fold
 from tests.unit.mq.queue.test_checkpoint import POP
 
 CHECKPOINT = Checkpoint(pop=POP, span=Span(7, 4))

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
-from deltamq.mq.queue.dead_mark import DeadMark, Deleted, LetterMarks, SentBack, dead_mark_from_json, dead_mark_to_json
+from deltamq.mq.queue.dead_letters import (
+    DeadMark,
+    Deleted,
+    LetterMarks,
+    SentBack,
+    dead_mark_from_json,
+    dead_mark_to_json,
+)
 
 END = 30
 ranges = st.lists(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT
-from deltamq.mq.queue.replay import Replay
+from deltamq.mq.queue.dead_letters import Replay
 
 replays = st.builds(
     Replay,

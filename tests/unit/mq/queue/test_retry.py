@@ -13,9 +13,11 @@ from deltamq.mq.queue.retry import (
     DEFAULT_WAITS_MS,
     Again,
     Dead,
+    DeadLetterTopic,
     Exponential,
     Fixed,
     RetryPolicy,
+    RetryTopic,
     Waits,
     after_failure,
     check_reason,
@@ -25,7 +27,6 @@ from deltamq.mq.queue.retry import (
     with_reason,
     without_reason,
 )
-from deltamq.mq.queue.retry_topic import DeadLetterTopic, RetryTopic
 
 HOUR = 3_600_000
 waits = st.integers(0, 12 * HOUR)

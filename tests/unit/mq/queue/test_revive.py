@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from deltamq.mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes
-from deltamq.mq.queue.checkpoint_state import CheckpointState, fold
 from deltamq.mq.queue.revive import (
     Copy,
     DeadLetter,
@@ -33,7 +32,7 @@ from deltamq.mq.queue.revive import (
     settle,
     stored_bits,
 )
-from deltamq.mq.queue.revive_record import Ack, Done
+from deltamq.mq.queue.revive_log import Ack, CheckpointState, Done, fold
 from tests.unit.mq.checkpoints import checkpoints, keys
 from tests.unit.mq.queue.test_checkpoint import POP
 

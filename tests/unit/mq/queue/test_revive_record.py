@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Replaced, Span
-from deltamq.mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
+from deltamq.mq.queue.revive_log import Ack, Done, Record, record_from_json, record_to_json
 from tests.unit.mq.checkpoints import checkpoints, keys
 from tests.unit.mq.queue.test_checkpoint import FILTERED, POP
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from deltamq.mq.queue.visit_order import visits
+from deltamq.mq.queue.lane import visits
 
 
 def test_pop_01_every_partition_is_visited_once_from_a_random_one_on() -> None:

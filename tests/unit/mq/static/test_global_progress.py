@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.static.global_progress import global_commit_parts, global_position, global_reset_parts, shown_in
+from deltamq.mq.static.progress import global_commit_parts, global_position, global_reset_parts, shown_in
 from tests.unit.mq.static.test_global_queues import CLUSTERS, MOVES, Played, stay, world
 
 

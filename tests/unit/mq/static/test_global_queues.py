@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.static.global_queues import GlobalPlace, GlobalQueues, Stay, global_queue_index, global_queue_name
-from deltamq.mq.static.logical_queue import LogicalQueue, is_queue_name, queue_name
-from deltamq.mq.static.segment import UNDECIDED, Segment
-from deltamq.mq.static.topic_queues import SegmentOf
+from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment, SegmentOf, is_queue_name, queue_name
 
 CLUSTERS = ("east", "west", "north")
 

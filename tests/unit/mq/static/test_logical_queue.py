@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.static.jump import jump_above
-from deltamq.mq.static.logical_queue import LogicalQueue, is_queue_name, queue_index, queue_name
+from deltamq.mq.static.logical_queue import (
+    UNDECIDED,
+    LogicalQueue,
+    Segment,
+    is_queue_name,
+    jump_above,
+    queue_index,
+    queue_name,
+)
 from deltamq.mq.static.reading import next_after, place_of
-from deltamq.mq.static.segment import UNDECIDED, Segment
 
 
 def segment(gen: int, logic: int, end: int = UNDECIDED) -> Segment:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.static.placement import plan_remap, spread_queues
+from deltamq.mq.static.mappings import plan_remap, spread_queues
 
 BROKERS = st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.mq.static.stored_offsets import StoredOffsets, Stretch
+from deltamq.mq.static.reading import StoredOffsets, Stretch
 
 
 @st.composite

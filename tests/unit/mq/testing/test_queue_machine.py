@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.meta.settings import InvisibleBounds
 from deltamq.mq.offset_ranges import OffsetRanges
-from deltamq.mq.queue.buffer_decisions import BufferSettings
-from deltamq.mq.queue.checkpoint_state import CheckpointState
 from deltamq.mq.queue.handle import HandleKeys, open_handle
+from deltamq.mq.queue.lane import BufferSettings
 from deltamq.mq.queue.progress import Start
-from deltamq.mq.queue.retry_topic import retry_lane
+from deltamq.mq.queue.retry import retry_lane
 from deltamq.mq.queue.revive import stored_bits
+from deltamq.mq.queue.revive_log import CheckpointState
 from deltamq.mq.testing.broker import Popped
 from deltamq.mq.testing.queue import MemoryQueue
 

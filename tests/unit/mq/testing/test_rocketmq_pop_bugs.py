@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta.group_settings import InvisibleBounds
+from deltamq.mq.meta.settings import InvisibleBounds
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span, spans_of
-from deltamq.mq.queue.checkpoint_state import fold
 from deltamq.mq.queue.progress import Committed, Start
 from deltamq.mq.queue.revive import due
-from deltamq.mq.queue.revive_record import Ack, Done, Record
+from deltamq.mq.queue.revive_log import Ack, Done, Record, fold
 from deltamq.mq.testing.broker import Popped
 from deltamq.mq.testing.queue import MemoryQueue
 

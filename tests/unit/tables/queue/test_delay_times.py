@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.queue.delay_mark import Ended
+from deltamq.mq.queue.delay import Ended
 from deltamq.tables.delta.reader import RowCache
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse

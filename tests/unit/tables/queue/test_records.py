@@ -11,11 +11,10 @@ import pytest
 
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
-from deltamq.mq.queue.delay_mark import Cancelled, Ended
-from deltamq.mq.queue.lost import LostRecord
+from deltamq.mq.queue.delay import Cancelled, Ended
 from deltamq.mq.queue.progress import Committed, Delivered, OffsetRecord
-from deltamq.mq.queue.revive import LostReason
-from deltamq.mq.queue.revive_record import Ack, Done
+from deltamq.mq.queue.revive import LostReason, LostRecord
+from deltamq.mq.queue.revive_log import Ack, Done
 from deltamq.tables.queue import records
 
 LANE = LaneKey("id-1", "billing", False, "orders@a")

@@ -11,7 +11,7 @@ import pytest
 from deltamq.mq.audit import ActEnded
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.retention_holds import Dated
-from deltamq.mq.queue.delay_mark import Ended
+from deltamq.mq.queue.delay import Ended
 from deltamq.tables.config_sections import RetentionSettings
 from deltamq.tables.delta.actions import DataFile
 from deltamq.tables.log.batch import Batch

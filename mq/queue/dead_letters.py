@@ -1,14 +1,20 @@
-"""Marks of dead letters: records that some were sent back, or deleted (SPEC RETRY-8).
+"""Dead letters: marks that some were sent back or deleted, and how each is sent back once (SPEC RETRY-3, RETRY-8).
 
     dead letters   0  1  2  3  4  5  6      marks: sent back [1, 4), deleted [3, 5)
                    n  s  s  d  d  n  n
 
 A dead letter without a mark is new. One that was deleted stays so, whatever was done with it before or is done later.
 The order of other marks decides only whose sending is shown: the last. So a mark that is stored twice counts once.
+
+A replay is a request of an idempotent producer that is named after the dead letter's place. Repeated, because its
+answer was lost or by mistake, it stores nothing twice while the partition remembers the request (see `mq.producer`). A
+message that dies again is another dead letter, with another name.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -16,6 +22,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from deltamq.mq.errors import Corrupt
+from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
+from deltamq.mq.names import broker_of
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.stored_json import corrupt_when_damaged, to_json
 
@@ -148,3 +156,36 @@ def _within(ranges: OffsetRanges, low: int, high: int) -> Iterator[tuple[int, in
         end = ranges.gap_from(at)
         yield at, min(end, high)
         at = ranges.next_from(end)
+
+
+class Replay(NamedTuple):
+    """One dead letter of one life of a group."""
+
+    group: str
+    group_epoch: int
+    #: The partition of dead letters, and the offset in it.
+    partition: str
+    offset: int
+
+    @property
+    def producer_id(self) -> str:
+        """The producer of this replay, the same at each repetition; 16 offsets share one.
+
+        A partition remembers that many requests of each producer.
+        """
+        digest = hashlib.sha256(json.dumps([self.group, self.group_epoch, self.partition]).encode()).hexdigest()
+        return f"replay-{digest[:16]}-{self.offset // PRODUCER_REQUESTS_KEPT}"
+
+    @property
+    def producer_seq(self) -> int:
+        return self.offset % PRODUCER_REQUESTS_KEPT
+
+
+def retry_broker(dead_partition: str, partitions: tuple[str, ...]) -> str:
+    """Return the broker on which a dead letter is retried: its own if the topic has a partition there.
+
+    Groups look for retried messages only on the topic's brokers.
+    """
+    brokers = [broker_of(partition) for partition in partitions]
+    own = broker_of(dead_partition)
+    return own if own in brokers else brokers[0]
