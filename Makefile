@@ -2,6 +2,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
 VENV := .venv/bin
+# Its libraries are compiled while the project is installed
+SOURCES := $(wildcard tables/*/*.c api/kafka/records/*.c)
 TESTS ?= tests
 # Their long tests take an hour or a night; they are run by name: make test TESTS=... ARGS="-m long --timeout 36000"
 HOURS := tests/api/openapi/test_fuzz.py tests/api/routes/test_bad_input.py \
@@ -21,19 +23,36 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## Create .venv with the locked packages, and .jars, if they are missing (S3=1: Spark's jars for S3, too; CHECK=1: only say what is missing)
+setup: .venv/.project ## Create .venv with the locked packages, and .jars, if they are missing (S3=1: Spark's jars for S3, too)
+	@$(VENV)/deltamq setup --quiet $(if $(filter-out 0 no,$(S3)),--s3)
+
+# What builds packages that come as source is locked, too. uv has settings of its own; the index is pip's if it has one
+.venv/.packages: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 		"setup failed: Python 3.11 or newer is needed. Install it (apt-get install python3.11 python3.11-venv; brew" \
 		"install python@3.11), or give the path of yours: make setup PYTHON=/path/to/python3.11"; exit 1; }
 	@mkdir -p .path/deltamq && ln -sfn ../../mq/client/deltamq.py .path/deltamq/__init__.py
 	@cd .path/deltamq && for folder in api jobs mq tables; do ln -sfn ../../$$folder $$folder; done
-	@PYTHONPATH=.path PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m deltamq.jobs.setup $(if $(filter-out 0 no,$(S3)),--s3) $(if $(filter-out 0 no,$(CHECK)),--check)
+	@PYTHONPATH=.path PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m deltamq.jobs.setup.java
+	@test -x $(VENV)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo \
+		"setup failed: see the message above (Debian, Ubuntu: apt-get install python3.11-venv)"; exit 1; }
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > .venv/uv.lock
+	@$(VENV)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .venv/uv.lock
+	@echo "setup: installing the packages of requirements.lock into .venv (takes a minute or two)"
+	@index="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(VENV)/python -m pip config get global.index-url 2>/dev/null)}}"; \
+		$${index:+env "UV_DEFAULT_INDEX=$$index"} $(VENV)/uv pip sync --quiet --system-certs \
+		--python $(VENV)/python --require-hashes --build-constraints requirements.lock requirements.lock
+	@touch $@
+
+.venv/.project: .venv/.packages pyproject.toml jobs/setup/build_hook.py tables/compiled.py $(SOURCES)
+	@$(VENV)/uv pip install --quiet --offline --python $(VENV)/python --no-deps --no-build-isolation --editable .
+	@touch $@
 
 lock: setup ## Update requirements.lock from pyproject.toml
 	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --extra dev --extra connect --extra postgres pyproject.toml --output-file requirements.lock
+		--no-emit-index-url --no-emit-find-links --extra all --extra dev pyproject.toml --output-file requirements.lock
 
-wheel: setup ## Build the wheel in dist/, a copy for spark-submit --py-files, and a wheel for Databricks
+wheel: setup ## Build the wheel and the source in dist/, and a copy of the wheel for spark-submit --py-files
 	@$(VENV)/python -m deltamq.jobs.setup.wheel
 
 sbom: setup ## Write dist/deltamq-VERSION.cdx.json: every locked package and jar with its hashes (CycloneDX)

@@ -302,7 +302,7 @@ class JobsSettings:
     """Settings of the Spark application that runs the jobs, and of users' Spark sessions on one machine."""
 
     #: "local" follows due messages in the memory of one process, "spark" finds and moves them in tasks.
-    engine: Engine = Engine.LOCAL
+    engine: Engine = Engine.SPARK
     #: Master of the Spark session; ignored where a session exists already (Databricks, Spark Connect).
     master: str = "local[*]"
     #: Memory of the driver, in Spark's notation.

@@ -46,8 +46,9 @@ _INTERNAL = {field.name: field.type for field in INTERNAL_SCHEMA}
 
 
 def config(folder: Path | str) -> Config:
-    """Return the settings of jobs that work in `folder`."""
-    return replace(Config(), warehouse=WarehouseSettings(uri=str(folder)))
+    """Return the settings of jobs that work in `folder`, with the engine that needs no Spark."""
+    conf = Config()
+    return replace(conf, warehouse=WarehouseSettings(uri=str(folder)), jobs=replace(conf.jobs, engine=Engine.LOCAL))
 
 
 def with_spark_engine(conf: Config) -> Config:

@@ -37,8 +37,8 @@ def spark_checks(_subject: Subject) -> Iterator[Check]:
     folder = jars_folder()
     wrong = wrong_jars(folder)
     for name, what in wrong.items():
-        remedy = "run `make setup`, or name the folder that has the jars in DELTAMQ_JARS"
-        yield Check(name="jars", health=CheckOutcome.FAILED, detail=f"{folder / name} {what}", remedy=remedy)
+        remedy = "run `deltamq setup`, or name the folder that has the jars in DELTAMQ_JARS; the first use fetches them"
+        yield Check(name="jars", health=CheckOutcome.WARNING, detail=f"{folder / name} {what}", remedy=remedy)
     if not wrong:
         yield Check(name="jars", health=CheckOutcome.OK, detail=f"the jars in {folder} are those that are pinned")
 
@@ -77,7 +77,9 @@ def _is_here(url: str) -> bool:
 
 def table_checks(subject: Subject) -> Iterator[Check]:
     """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
-    how = "one native call" if native_library() else "call by call in Python (`make setup` compiles a faster way: gcc)"
+    how = (
+        "one native call" if native_library() else "call by call in Python (a C compiler at installation makes it one)"
+    )
     yield Check(name="tables", health=CheckOutcome.OK, detail=f"commits to local disks: {how}")
     uri = warehouse_uri(subject.profile, subject.warehouse)
     if "://" not in uri and not Path(uri).is_dir():

@@ -28,6 +28,8 @@ from deltamq.jobs.run.last_run import utc_now
 from deltamq.jobs.run.registry import Job, all_jobs, jobs_named
 from deltamq.jobs.run.schedule import Scheduler
 from deltamq.jobs.run.state import job_state
+from deltamq.jobs.setup.java import JavaMissing, java_path
+from deltamq.jobs.spark.masters import is_elsewhere
 from deltamq.jobs.spark.runner import SparkRunner
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.jobs.tasks.warehouses import close_warehouses
@@ -112,10 +114,28 @@ def run_command(
     gc.set_threshold(100_000, 50, 100)
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse, engine=engine, master=master)
-        jobs = jobs_named(names)
+        jobs = _that_can_run(jobs_named(names), conf, all_are_meant=not names)
         ending.callback(close_warehouses)
         _await_warehouse(conf, wait_s)
         _run(jobs, conf, ending, once=once, every_s=every, wait=not no_wait)
+
+
+def _that_can_run(jobs: list[Job], conf: Config, *, all_are_meant: bool) -> list[Job]:
+    """Return the jobs, of all of them only those without Spark if the local engine runs them and there is no Java."""
+    with_spark = [job.name for job in jobs if job.needs_spark(conf)]
+    if not with_spark or is_elsewhere(conf.jobs.master):
+        return jobs
+    try:
+        java_path()
+    except JavaMissing as error:
+        if conf.jobs.engine is Engine.SPARK:
+            detail = f"{error} Or run what needs no Spark: deltamq jobs run --engine local"
+            raise JavaMissing(detail) from error
+        if not all_are_meant:
+            raise
+        click.echo(f"warning: {', '.join(with_spark)} do not run without Java: {error}", err=True)
+        return [job for job in jobs if job.name not in with_spark]
+    return jobs
 
 
 def _run(

@@ -1,3 +1,3 @@
-"""`make setup`, with the standard library alone: packages, Java, jars."""
+"""What an installation needs beside its packages: Java, jars, compiled parts; and how packages of it are built."""
 
 from __future__ import annotations

@@ -1,25 +1,32 @@
-"""The jars that Spark does not ship, fetched once into the project's own folder and checked by sha256.
+"""The jars that Spark does not ship, fetched once into a folder of their own and checked by sha256.
 
 Spark's Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails if a pom is there without its jar, so
 the JVM that resolves gets an empty home folder. And everything that Spark itself ships is excluded, so that nothing
 else is fetched: Delta runs on delta-spark and delta-storage alone.
-Standard library only: `make setup` runs this before the project is installed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from deltamq.jobs.setup.java import find_java
 
 PROJECT_FOLDER = Path(__file__).resolve().parents[2]
 FETCH_TIMEOUT_S = 900
 LOG_LINES_SHOWN = 15
 SIGNS_OF_FAILURE = ("Server access error", "NOT FOUND", "UNRESOLVED")
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class JarsUnusable(Exception):
@@ -36,8 +43,6 @@ class JarSet:
     coordinates: tuple[str, ...]
     #: ... and the ones that it leaves out: what Spark itself ships, and what is not needed.
     excluded: tuple[str, ...]
-    #: The command that fetches them, for messages.
-    remedy: str
 
 
 DELTA = JarSet(
@@ -52,14 +57,12 @@ DELTA = JarSet(
         "io.unitycatalog:*",
         "io.delta:delta-kernel*",
     ),
-    remedy="make setup",
 )
 #: What `from_avro` needs: Spark documents it as built in, and does not ship it. Sessions without it do all but that.
 AVRO = JarSet(
     pins=Path(__file__).with_name("avro.sha256"),
     coordinates=("org.apache.spark:spark-avro_2.13:4.2.0",),
     excluded=("org.apache.avro:*", "org.scala-lang*:*", "org.slf4j:*", "org.tukaani:*", "com.*:*"),
-    remedy="make setup",
 )
 #: Hadoop's file system for S3. Its declared dependency is one jar of 686 MB with the whole SDK; these parts of the same
 #: version, 13 MB, are what it calls.
@@ -79,13 +82,16 @@ S3A = JarSet(
         "org.apache.httpcomponents:*",
         "org.wildfly.openssl:*",
     ),
-    remedy="make setup S3=1",
 )
 
 
 def jars_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the jars: DELTAMQ_JARS, else `.jars` of the project folder."""
-    return Path(environ.get("DELTAMQ_JARS") or PROJECT_FOLDER / ".jars")
+    """Return the folder of the jars: DELTAMQ_JARS, else `.jars` of a checkout, else one in the user's cache."""
+    if named := environ.get("DELTAMQ_JARS"):
+        return Path(named)
+    if (PROJECT_FOLDER / "pyproject.toml").is_file():
+        return PROJECT_FOLDER / ".jars"
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deltamq" / "jars"
 
 
 def pinned_jars(jars: JarSet = DELTA) -> dict[str, str]:
@@ -106,22 +112,42 @@ def wrong_jars(folder: Path, jars: JarSet = DELTA) -> dict[str, str]:
     return wrong
 
 
-def fetch_jars(folder: Path, jars: JarSet = DELTA, *, python: Path, java: Path) -> None:
-    """Fetch the required jars with the Ivy of `python`'s pyspark; needs no network if all are present."""
-    if not wrong_jars(folder, jars):
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as work:
-        fetched = _resolve(Path(work), jars, python=python, java=java)
-        _install(fetched, folder, jars)
+def fetch_jars(folder: Path, jars: JarSet = DELTA, *, say: Callable[[str], None] = _to_stderr) -> list[Path]:
+    """Return the paths of the required jars; those that are missing or wrong are fetched by the Ivy of our pyspark.
+
+    Parameters
+    ----------
+    say
+        Gets a line before something is fetched, which needs the network and takes seconds.
+
+    Raises
+    ------
+    JarsUnusable
+        They cannot be fetched, or are not those that are pinned.
+    JavaMissing
+        Ivy needs Java, and there is none.
+    """
+    wrong = wrong_jars(folder, jars)
+    if wrong:
+        name, what = next(iter(wrong.items()))
+        others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        say(f"{name} {what}{others}: fetching into {folder}")
+        java = find_java().path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as work:
+                _install(_resolve(Path(work), jars, java), folder, jars)
+        except OSError as error:
+            raise JarsUnusable(f"{folder} cannot be written ({error}): name another in DELTAMQ_JARS") from error
+    return [folder / name for name in pinned_jars(jars)]
 
 
-def _resolve(work: Path, jars: JarSet, *, python: Path, java: Path) -> Path:
+def _resolve(work: Path, jars: JarSet, java: Path) -> Path:
     """Run Spark's Ivy with its cache and its home inside `work`; return the folder of the retrieved jars."""
     home, ivy, script = work / "home", work / "ivy", work / "nothing.py"
     home.mkdir()
     script.write_text("", encoding="ascii")
-    spark_home = _spark_home(python)
+    spark_home = _spark_home()
     command = [
         str(spark_home / "bin" / "spark-submit"),
         *("--master", "local[1]"),
@@ -134,7 +160,7 @@ def _resolve(work: Path, jars: JarSet, *, python: Path, java: Path) -> Path:
     try:
         done = subprocess.run(
             command,
-            env=_environment(python, java, spark_home),
+            env=_environment(java, spark_home),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -148,21 +174,20 @@ def _resolve(work: Path, jars: JarSet, *, python: Path, java: Path) -> Path:
     return ivy / "jars"
 
 
-def _spark_home(python: Path) -> Path:
-    asked = "import importlib.util as u; print(u.find_spec('pyspark').submodule_search_locations[0])"
-    done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise JarsUnusable(f"{python} has no pyspark; delete .venv and run make setup again")
-    return Path(done.stdout.strip())
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise JarsUnusable(f"{sys.executable} has no pyspark: pip install 'deltamq[spark]'")
+    return Path(spec.submodule_search_locations[0])
 
 
-def _environment(python: Path, java: Path, spark_home: Path) -> dict[str, str]:
+def _environment(java: Path, spark_home: Path) -> dict[str, str]:
     """Return the environment for Ivy: ours, without any Spark configuration."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return {
         **kept,
         "SPARK_HOME": str(spark_home),
-        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_PYTHON": sys.executable,
         "JAVA_HOME": _java_home(java),
     }
 
@@ -173,7 +198,7 @@ def _java_home(java: Path) -> str:
 
 def _why(log: str, jars: JarSet) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line]
+    telling = [line for line in lines if any(sign in line for sign in SIGNS_OF_FAILURE)]
     told = list(dict.fromkeys(line.strip() for line in telling or lines))
     shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
     return (
@@ -181,7 +206,7 @@ def _why(log: str, jars: JarSet) -> str:
         "  Check the network. Behind a proxy: "
         "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
         "With a mirror: DEFAULT_ARTIFACT_REPOSITORY=<its address>. "
-        f"Without a network: put the files of jobs/setup/{jars.pins.name} into .jars/."
+        f"Without a network: put the files of {jars.pins} into {jars_folder()}, or name their folder in DELTAMQ_JARS."
     )
 
 

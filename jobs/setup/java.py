@@ -1,7 +1,7 @@
 """The Java that Spark will start: found the way Spark finds it, and checked first: Spark's own errors are obscure.
 
 Spark starts `$JAVA_HOME/bin/java`, else the `java` on PATH. It must be 17 or newer and have the module
-`jdk.incubator.vector`, without which Spark 4.2 cannot start. Standard library only: `make setup` begins here.
+`jdk.incubator.vector`, without which Spark 4.2 cannot start. Standard library only: `make setup` begins with this file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,3 +88,10 @@ def _remedy() -> str:
         ),
     }.get(platform.system(), "a Java 17 or 21 runtime")
     return f"Install: {install}; or set JAVA_HOME to a complete Java {JAVA_VERSION_MIN}+."
+
+
+if __name__ == "__main__":
+    try:
+        find_java()
+    except JavaMissing as error:
+        sys.exit(f"setup failed: {error}")

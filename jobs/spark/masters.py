@@ -11,8 +11,9 @@ tries for minutes. So the address is tried here first.
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -31,6 +32,12 @@ def is_local(master: str) -> bool:
 def is_remote(master: str) -> bool:
     """Return whether it is the address of a Spark Connect server."""
     return master.startswith("sc://")
+
+
+def is_elsewhere(master: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the session is another process's, so that none is started here, with a Java of this machine."""
+    ours = ("SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION", "PYSPARK_GATEWAY_PORT")
+    return is_remote(master) or any(environ.get(name) for name in ours)
 
 
 def check_master(master: str) -> None:

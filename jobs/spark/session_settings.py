@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
 
-from deltamq.jobs.setup.jars import AVRO, DELTA, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup.jars import AVRO, DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, wrong_jars
 from deltamq.jobs.setup.java import find_java
 from deltamq.jobs.spark.masters import is_local
 from deltamq.jobs.spark.s3a import is_s3, s3a_settings, task_environment
@@ -79,8 +79,8 @@ def submitted_settings() -> dict[str, str]:
     found = dict(SparkConf().getAll())
     if not any("delta-spark" in found.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
         raise JarsUnusable(
-            'spark-submit was not given Delta: --jars "$(python -m deltamq.jobs.setup --jars)" names the jars of '
-            f"make setup, --packages {DELTA.coordinates[0]} fetches them"
+            'spark-submit was not given Delta: --jars "$(deltamq setup --jars)" names the jars that DeltaMQ pins, '
+            f"--packages {DELTA.coordinates[0]} fetches them"
         )
     return found
 
@@ -136,29 +136,20 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
 
 
 def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
-    """Return the setting that adds Delta, Avro if it is there, and S3A if needed; not what others bring."""
+    """Return the setting that adds Delta, S3A if needed, and Avro: fetched on first use, but what others bring."""
     if _JAR_SETTINGS & asked.keys():
         return {}
-    needed = [] if _spark_has(_DELTA_JAR) else [DELTA]
-    if is_s3(warehouse) and not _spark_has("hadoop-aws-*.jar"):
-        needed.append(S3A)
-    if not _spark_has("spark-avro_*.jar") and not wrong_jars(jars_folder(), AVRO):
-        needed.append(AVRO)
-    paths = [str(path) for jars in needed for path in _checked(jars)]
-    return {"spark.jars": ",".join(paths)} if paths else {}
-
-
-def _checked(jars: JarSet) -> list[Path]:
     folder = jars_folder()
-    wrong = wrong_jars(folder, jars)
-    if wrong:
-        name, what = next(iter(wrong.items()))
-        others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise JarsUnusable(
-            f"{folder}: {name} {what}{others}. Run {jars.remedy}, or set DELTAMQ_JARS to a folder that has them, "
-            "or pass spark.jars or spark.jars.packages"
-        )
-    return [folder / name for name in pinned_jars(jars)]
+    paths: list[Path] = []
+    if not _spark_has(_DELTA_JAR):
+        if wrong_jars(folder, DELTA):
+            fetch_jars(folder, AVRO)
+        paths += fetch_jars(folder, DELTA)
+    if is_s3(warehouse) and not _spark_has("hadoop-aws-*.jar"):
+        paths += fetch_jars(folder, S3A)
+    if not _spark_has("spark-avro_*.jar") and not wrong_jars(folder, AVRO):
+        paths += fetch_jars(folder, AVRO)
+    return {"spark.jars": ",".join(map(str, paths))} if paths else {}
 
 
 def _spark_has(pattern: str) -> bool:

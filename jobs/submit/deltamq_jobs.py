@@ -1,6 +1,6 @@
 r"""`deltamq jobs` for spark-submit, which starts a file and not a command:
 
-    spark-submit --master spark://host:7077 --jars "$(python -m deltamq.jobs.setup --jars)" \
+    spark-submit --master spark://host:7077 --jars "$(deltamq setup --jars)" \
         jobs/submit/deltamq_jobs.py run merge --once --warehouse /shared/warehouse
 
 The arguments after the file are those of `deltamq jobs`. Settings of spark-submit (master, jars, sizes) win over the

@@ -1,4 +1,4 @@
-"""Few rows as a parquet file by a compiled function (`small_parquet.c`), where `make setup` could compile it."""
+"""Few rows as a parquet file by a compiled function (`small_parquet.c`), where it could be compiled."""
 
 from __future__ import annotations
 

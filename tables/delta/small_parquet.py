@@ -9,7 +9,7 @@ quarter for a hundred, the same for a thousand.
 
 The bytes of the schema come from a file that pyarrow wrote, so both kinds of file look the same to a reader. There are
 no dictionaries, no compression and no statistics: the commit carries the statistics that matter. Rows with headers or
-an origin, whose columns are nested, are left to pyarrow. Where `make setup` found a C compiler, one compiled call joins
+an origin, whose columns are nested, are left to pyarrow. Where there was a C compiler, one compiled call joins
 the pieces, to the same bytes.
 """
 

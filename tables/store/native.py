@@ -1,4 +1,4 @@
-"""The steps of `tables.store.publish` in one native call (`publish.c`), where `make setup` could compile it.
+"""The steps of `tables.store.publish` in one native call (`publish.c`), where it could be compiled.
 
 A thread gives Python's lock away at each of the fifteen system calls of a commit, and in a busy service it waits longer
 to get it back than for the call itself. So the files that commits will need are made and opened in one call, too.

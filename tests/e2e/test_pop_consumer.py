@@ -261,7 +261,17 @@ def test_consume_for_a_group_on_the_command_line(pop_service: ServiceProcess, to
 @pytest.fixture(scope="module")
 def jobs(pop_service: ServiceProcess, small_times: Path) -> Iterator[None]:
     """`deltamq jobs run revive delay` beside the service."""
-    command = [*DELTAMQ, "jobs", "run", "revive", "delay", "--warehouse", str(pop_service.warehouse)]
+    command = [
+        *DELTAMQ,
+        "jobs",
+        "run",
+        "revive",
+        "delay",
+        "--engine",
+        "local",
+        "--warehouse",
+        str(pop_service.warehouse),
+    ]
     with open(small_times / "jobs.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         yield

@@ -74,12 +74,12 @@ class JobProcess:
         every_s: float | None = None,
         waits: bool = True,
         program: Sequence[str] = _DELTAMQ,
-        engine: str | None = None,
+        engine: str = "local",
     ) -> None:
         """Start `program`, the command that has `jobs run`; if it `waits`, it stands by while another one runs."""
         flags = [] if every_s is None else ["--every", str(every_s)]
         flags += [] if waits else ["--no-wait"]
-        flags += [] if engine is None else ["--engine", engine]
+        flags += ["--engine", engine]
         command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Final
 import pyspark
 import pytest
 
-from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder, pinned_jars
+from deltamq.jobs.setup.jars import JarSet, JarsUnusable, fetch_jars, jars_folder
 from deltamq.jobs.setup.java import JavaMissing, find_java
 
 __all__ = ["CONNECT", "GENERATIONS", "SPARK_KAFKA", "Java", "JavaProgram", "fetched"]
@@ -40,7 +39,6 @@ def _jars(pins: str, *coordinates: str, without: Sequence[str] = (*_SPARKS, *_UN
         pins=_PINS / f"{pins}.sha256",
         coordinates=coordinates,
         excluded=tuple(f"{one}:*" for one in without),
-        remedy="a network, and the tests again",
     )
 
 
@@ -72,10 +70,9 @@ def fetched(jars: JarSet) -> list[Path]:
     try:
         with (folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            fetch_jars(folder, jars, python=Path(sys.executable), java=find_java().path)
+            return fetch_jars(folder, jars)
     except (JarsUnusable, JavaMissing) as error:
         pytest.skip(f"Kafka's jars cannot be had: {error}")
-    return [folder / name for name in pinned_jars(jars)]
 
 
 class Java:

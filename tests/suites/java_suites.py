@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -25,9 +24,7 @@ _LIMIT_S: Final = 900
 
 def jars(pin: str, *coordinates: str, without: tuple[str, ...] = ()) -> JarSet:
     """Return jars of which a file of pins has the checksums."""
-    return JarSet(
-        pins=PINS / f"{pin}.sha256", coordinates=coordinates, excluded=without, remedy="a network, and the suite again"
-    )
+    return JarSet(pins=PINS / f"{pin}.sha256", coordinates=coordinates, excluded=without)
 
 
 _FLINK: Final = jars(
@@ -50,7 +47,7 @@ def fetched_jars(cache: Cache, wanted: JarSet) -> list[Path]:
     """Return the paths of jars, fetched if need be."""
     folder = cache.place("jars", wanted.pins.stem)
     try:
-        fetch_jars(folder, wanted, python=Path(sys.executable), java=java())
+        fetch_jars(folder, wanted)
     except JarsUnusable as error:
         raise CannotRun(str(error)) from None
     return [folder / name for name in pinned_jars(wanted)]

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.fault_report import FAULTS
 from tests.history.checker.anomalies import NAMES
@@ -88,14 +89,20 @@ def test_lock_pins_with_hashes_and_names_no_address() -> None:
 
 def test_lock_holds_what_the_project_asks_for() -> None:
     project = PROJECT["project"]
-    asked = project["dependencies"] + project["optional-dependencies"]["dev"] + PROJECT["build-system"]["requires"]
-    assert [pin for pin in asked if not re.search(rf"^{re.escape(pin)}\b", LOCK, re.MULTILINE)] == []
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(one for name, extra in extras.items() if name != "all" for one in extra)]
+    asked += PROJECT["build-system"]["requires"]
+    assert extras["all"] == [f"deltamq[{','.join(sorted(extras.keys() - {'all', 'dev'}))}]"]
+    locked = dict(re.findall(r"^([a-z0-9._-]+)==([^ ]+)", LOCK, re.MULTILINE))
+    wanted = [Requirement(line) for line in asked]
+    assert [str(one) for one in wanted if not one.specifier.contains(locked.get(one.name.lower(), "0"))] == []
 
 
 def test_commands_of_other_layers_are_found_by_entry_points() -> None:
     points = PROJECT["project"]["entry-points"]["deltamq.commands"]
     assert points == {
         "serve": "deltamq.api.serve:serve_command",
+        "setup": "deltamq.jobs.cli.setup_command:setup_command",
         "jobs": "deltamq.jobs.cli.jobs_group:jobs_command",
         "verify": "deltamq.jobs.cli.verify_command:verify_command",
     }

@@ -1,4 +1,4 @@
-"""Record batches to columns and back by compiled functions (`decode.c`, `encode.c`), where `make setup` made them."""
+"""Record batches to columns and back by compiled functions (`decode.c`, `encode.c`), where they could be compiled."""
 
 from __future__ import annotations
 

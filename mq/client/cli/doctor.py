@@ -2,7 +2,7 @@
 
 Each layer checks what it knows. A layer registers a checker under the entry point group `deltamq.doctor`: a callable
 that takes the `Subject` and yields `Check`s. The check of the service is here, because the client knows HTTP. A checker
-that raises counts as a failed check and does not end the doctor. Importing this module loads neither Arrow nor HTTP.
+that raises counts as a failed check and does not end the doctor.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import Final
 
+import click
+
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli.console import print_json, service_options
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
-
-if TYPE_CHECKING:
-    from deltamq.mq.client.http.calls import ClientAccess
-
 
 #: The entry point group in which the other layers register their checkers.
 CHECKERS = "deltamq.doctor"
@@ -73,6 +75,9 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
     for name, load in loaders.items():
         try:
             yield from load()(subject)
+        except ModuleNotFoundError as error:
+            detail = f"not looked at: the package {error.name} is not installed, as in a client without Spark"
+            yield Check(name=name, health=CheckOutcome.OK, detail=detail)
         except Exception as error:
             yield Check(
                 name=name,
@@ -84,9 +89,6 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
 
 def check_service(subject: Subject) -> Iterator[Check]:
     """Check whether the service at the URL answers and is ready, and report what it hosts."""
-    from deltamq.mq.client.admin.admin import Admin
-    from deltamq.mq.client.http.retries import Patience
-
     with Admin(subject.url, **subject.access, patience=Patience(retries=0, timeout_s=5.0)) as admin:
         try:
             ready = admin.ready()
@@ -132,3 +134,34 @@ def check_service(subject: Subject) -> Iterator[Check]:
                 detail=f"no job {job.job} runs on {cluster.warehouse}: {job.means}",
                 remedy=f"start `deltamq jobs run --warehouse {cluster.warehouse}`, and keep it running",
             )
+
+
+_SIGNS: Final = {
+    CheckOutcome.OK: ("ok", "green"),
+    CheckOutcome.WARNING: ("warning", "yellow"),
+    CheckOutcome.FAILED: ("FAILED", "red"),
+}
+
+
+@click.command()
+@click.option("--warehouse", envvar="DELTAMQ_WAREHOUSE_URI", help="The tables' folder or URL; default: the profile's.")
+@click.option("--profile", envvar="DELTAMQ_PROFILE", default="local", show_default=True, help="conf/<profile>.toml")
+@service_options
+def doctor(warehouse: str | None, profile: str, url: str, access: ClientAccess, as_json: bool) -> int:
+    """Check Java, jars, warehouse and service; exits 1 if something does not work."""
+    checks = []
+    for check in examine(Subject(url=url, warehouse=warehouse, profile=profile, access=access), installed_checkers()):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    failed = sum(check.health is CheckOutcome.FAILED for check in checks)
+    if as_json:
+        print_json({"ok": failed == 0, "checks": checks})
+    return 1 if failed else 0
+
+
+def _print(check: Check) -> None:
+    word, colour = _SIGNS[check.health]
+    click.echo(f"{click.style(f'{word:>8}', fg=colour)}  {check.name}: {check.detail}")
+    if check.remedy is not None:
+        click.echo(f"{'':>8}  -> {check.remedy}")

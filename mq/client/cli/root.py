@@ -42,11 +42,13 @@ _OWN: Final = {
         "List and count dead letters, send back, delete.",
     ),
     "upgrade": ("deltamq.mq.client.cli.cluster:upgrade", "Switch on what every process of the cluster knows."),
-    "doctor": ("deltamq.mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
+    "doctor": ("deltamq.mq.client.cli.doctor:doctor", "Check Java, jars, warehouse and service."),
+    "up": ("deltamq.mq.client.cli.up:up", "Run the service and the jobs together, on one machine."),
 }
 #: Help lines of other layers' commands, so that printing the help does not load the service or Spark.
 _OTHERS_HELP: Final = {
     "serve": "Run the service.",
+    "setup": "Fetch the jars that Spark needs, and check Java.",
     "jobs": "Run and list the Spark jobs.",
     "verify": "Read and check every byte of every partition.",
 }
@@ -66,7 +68,7 @@ class _LazyGroup(click.Group):
             point = _others().get(cmd_name)
             if point is None:
                 return None
-            command = point.load()
+            command = _loaded(point)
         assert isinstance(command, click.Command), f"{cmd_name} is not a click command"
         return command
 
@@ -80,6 +82,18 @@ class _LazyGroup(click.Group):
         if name in _OWN:
             return _OWN[name][1]
         return _OTHERS_HELP.get(name, f"See `deltamq {name} --help`.")
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "deltamq":
+            raise
+        extra = "service" if ".api." in point.value else "spark"
+        raise click.ClickException(
+            f"`deltamq {point.name}` needs the package {error.name}: pip install 'deltamq[{extra}]'"
+        ) from error
 
 
 def _others() -> dict[str, EntryPoint]:

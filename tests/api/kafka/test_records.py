@@ -22,9 +22,9 @@ from deltamq.api.kafka.rows import native_decoder, native_encoder
 from deltamq.mq.errors import DeltaMQError, TooLarge
 from deltamq.mq.limits import HEADERS_MAX
 
-#: The compiled decoder and encoder, if `make setup` could make them.
+#: The compiled decoder and encoder, if there was a C compiler.
 NATIVE, ENCODER = native_decoder(), native_encoder()
-needs_native = pytest.mark.skipif(NATIVE is None, reason="make setup found no C compiler")
+needs_native = pytest.mark.skipif(NATIVE is None, reason="there was no C compiler")
 MIB = 1 << 20
 TIME_MS = 1_700_000_000_000
 

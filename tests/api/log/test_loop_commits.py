@@ -23,7 +23,7 @@ from deltamq.tables.settings import Flush
 from deltamq.tables.store.native import NativePool, native_library
 from tests.rows import REF, all_bodies, batch
 
-pytestmark = pytest.mark.skipif(native_library() is None, reason="make setup found no C compiler")
+pytestmark = pytest.mark.skipif(native_library() is None, reason="there was no C compiler")
 
 
 class Bench:

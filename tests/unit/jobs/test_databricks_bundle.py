@@ -86,6 +86,12 @@ def test_spark_06_the_bundle_has_the_files_and_targets_that_it_names() -> None:
     bundle = _read("databricks.yml")
     assert sorted(["databricks.yml", *bundle["include"]]) == sorted(path.name for path in FOLDER.glob("*.yml"))
     assert sorted(bundle["targets"]) == sorted(TARGETS)
-    version = re.search(r'^version = "(.+)"$', (PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"), re.M)
-    assert version is not None
-    assert f"deltamq-{version[1]}+databricks-py3" in bundle["variables"]["wheel"]["default"]
+    assert bundle["variables"]["wheel"]["default"] == "../../dist/*.whl"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_spark_06_every_job_has_what_the_jobs_need_beside_spark_and_the_client(target: str) -> None:
+    locked = re.search(r"^obstore==\S+", (PROJECT_FOLDER / "requirements.lock").read_text(encoding="ascii"), re.M)
+    assert locked is not None
+    text = (FOLDER / f"{target}.yml").read_text(encoding="utf-8")
+    assert text.count("${var.wheel}") == text.count(locked[0]) > 0

@@ -75,6 +75,14 @@ def test_a_checker_that_raises_is_a_failed_check_and_the_others_still_run() -> N
     assert "RuntimeError: boom" in checks[0].detail
 
 
+def test_what_is_not_installed_is_not_looked_at() -> None:
+    def without_spark() -> Checker:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    (check,) = examine(Subject(url="u"), {"spark": without_spark})
+    assert check.health is CheckOutcome.OK and "pyspark is not installed" in check.detail
+
+
 def test_what_is_not_in_order_names_a_remedy() -> None:
     with pytest.raises(AssertionError, match="remedy"):
         Check(name="x", health=CheckOutcome.FAILED, detail="broken")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +320,16 @@ def test_retry_7_commands_say_on_stderr_that_a_job_runs_nowhere(
     done = run(*command)
     assert done.status == 0
     assert "warning: no job delay and revive run on /w: no delay, and no revive. Start `deltamq jobs run" in done.err
+
+
+@pytest.mark.parametrize(("command", "extra"), [("serve", "service"), ("jobs", "spark")])
+def test_a_command_whose_packages_are_not_installed_names_the_extra(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, extra: str
+) -> None:
+    def load(point: EntryPoint) -> object:
+        raise ModuleNotFoundError("No module named 'obstore'", name="obstore")
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    done = run(command)
+    assert done.status == 1
+    assert done.err == f"Error: `deltamq {command}` needs the package obstore: pip install 'deltamq[{extra}]'\n"

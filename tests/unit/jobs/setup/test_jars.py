@@ -10,7 +10,16 @@ import pyspark
 import pytest
 
 from deltamq.jobs.setup import jars
-from deltamq.jobs.setup.jars import DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup.jars import (
+    DELTA,
+    PROJECT_FOLDER,
+    S3A,
+    JarsUnusable,
+    fetch_jars,
+    jars_folder,
+    pinned_jars,
+    wrong_jars,
+)
 
 
 def test_only_what_spark_does_not_ship_is_pinned() -> None:
@@ -29,9 +38,14 @@ def _version_of_hadoop(jars: set[str]) -> str:
     return next(name for name in jars if name.startswith("hadoop-client-api-")).removesuffix(".jar").rpartition("-")[2]
 
 
-def test_the_folder_is_the_projects_unless_the_environment_names_another() -> None:
-    assert jars_folder({}).name == ".jars"
+def test_the_folder_is_the_checkouts_or_the_users_unless_the_environment_names_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert jars_folder({}) == PROJECT_FOLDER / ".jars"
     assert jars_folder({"DELTAMQ_JARS": "/opt/jars"}) == Path("/opt/jars")
+    monkeypatch.setattr(jars, "PROJECT_FOLDER", tmp_path)  # as in an installed wheel
+    assert jars_folder({}) == Path.home() / ".cache" / "deltamq" / "jars"
+    assert jars_folder({"XDG_CACHE_HOME": "/cache"}) == Path("/cache/deltamq/jars")
 
 
 def test_missing_and_altered_jars_are_named(tmp_path: Path) -> None:
@@ -42,15 +56,25 @@ def test_missing_and_altered_jars_are_named(tmp_path: Path) -> None:
     assert [wrong[other] for other in others] == ["is missing"] * len(others)
 
 
-def test_nothing_is_started_when_all_jars_are_there() -> None:
-    nowhere = Path("/nowhere/python")
-    fetch_jars(jars_folder(), python=nowhere, java=nowhere)
+def test_nothing_is_started_when_all_jars_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert [path.name for path in fetch_jars(jars_folder())] == list(pinned_jars())
 
 
-def test_a_python_without_spark_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(JarsUnusable, match="has no pyspark"):
-        fetch_jars(tmp_path / "jars", python=Path("/bin/false"), java=Path("/bin/false"))
+def test_a_python_without_spark_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(jars.importlib.util, "find_spec", lambda name: None)
+    said: list[str] = []
+    with pytest.raises(JarsUnusable, match=r"has no pyspark: pip install 'deltamq\[spark\]'"):
+        fetch_jars(tmp_path / "jars", say=said.append)
     assert list((tmp_path / "jars").iterdir()) == []
+    (line,) = said
+    assert line.endswith(f".jar is missing and 1 more: fetching into {tmp_path / 'jars'}")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="ascii")
+    with pytest.raises(JarsUnusable, match=r"cannot be written .* DELTAMQ_JARS"):
+        fetch_jars(tmp_path / "file" / "jars", say=lambda line: None)
 
 
 def test_a_jar_with_another_content_is_not_installed(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What `make wheel` builds: installed elsewhere it has its profiles, and for Databricks it brings no second Spark."""
+"""What `make wheel` builds: alone it is the client, and installed elsewhere it has its profiles and commands."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,8 @@ import msgspec
 import pytest
 
 from deltamq.jobs.setup.jars import PROJECT_FOLDER
-from deltamq.jobs.setup.wheel import BROUGHT, build
+from deltamq.jobs.setup.wheel import build
+from deltamq.tables.compiled import SOURCES, find_compiler, library_path
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -25,21 +27,33 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     return built
 
 
-def _needs(wheel: Path) -> set[str]:
+def _needs(wheel: Path, extra: str | None = None) -> set[str]:
     with zipfile.ZipFile(wheel) as read:
         (name,) = [name for name in read.namelist() if name.endswith(".dist-info/METADATA")]
-        lines = read.read(name).decode().splitlines()
-    return {
-        line.split(": ")[1].split("==")[0] for line in lines if line.startswith("Requires-Dist") and "extra" not in line
-    }
+        lines = [line.partition(": ")[2] for line in read.read(name).decode().splitlines() if "Requires-Dist" in line]
+    marker = "" if extra is None else f"extra == '{extra}'"
+    return {re.split(r"[^a-z0-9_-]", line)[0] for line in lines if line.partition("; ")[2] == marker}
 
 
-def test_spark_06_the_wheel_for_databricks_needs_all_but_spark(built: Sequence[Path]) -> None:
-    wheel, packed, databricks = built
+def test_the_wheel_alone_is_the_client_and_extras_bring_service_and_spark(built: Sequence[Path]) -> None:
+    wheel, source, packed = built
     assert packed.read_bytes() == wheel.read_bytes()
     assert list(wheel.parent.glob("*.whl")) == [wheel], "pip install dist/*.whl has one to install"
-    assert _needs(wheel) - _needs(databricks) == set(BROUGHT)
-    assert {"pyarrow", "obstore", "msgspec"} <= _needs(databricks)
+    assert source.name.endswith(".tar.gz")
+    assert _needs(wheel) == {"click", "msgspec", "numpy", "pyarrow", "rich", "urllib3"}
+    assert {"fastapi", "uvicorn", "obstore"} <= _needs(wheel, "service")
+    assert {"pyspark", "delta-spark", "obstore"} <= _needs(wheel, "spark")
+
+
+def test_a_wheel_has_the_compiled_parts_if_there_is_a_compiler(built: Sequence[Path]) -> None:
+    with zipfile.ZipFile(built[0]) as read:
+        libraries = {name for name in read.namelist() if name.endswith(".so")}
+    if find_compiler() is None:
+        assert not libraries and built[0].name.endswith("-py3-none-any.whl")
+        return
+    expected = {library_path(PROJECT_FOLDER / source).relative_to(PROJECT_FOLDER).as_posix() for source in SOURCES}
+    assert libraries == {f"deltamq/{path}" for path in expected}
+    assert re.search(r"-py3-none-manylinux_2_\d+_\w+\.whl$", built[0].name)
 
 
 def test_a_wheel_has_the_modules_that_are_there(built: Sequence[Path]) -> None:
@@ -57,7 +71,7 @@ def test_a_wheel_has_the_modules_that_are_there(built: Sequence[Path]) -> None:
 def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[Path], tmp_path: Path) -> None:
     target = tmp_path / "libraries"
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(target))
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(built[2])], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(built[0])], check=True)
     code = (
         "from importlib.metadata import distribution; from deltamq.tables.config import load;"
         "import deltamq; print(deltamq.__file__, load('databricks', environ={}).jobs.engine.value);"
@@ -70,5 +84,5 @@ def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert told.stdout.splitlines() == [
         f"{target}/deltamq/__init__.py spark",
-        "0.1.0+databricks ['deltamq.jobs.submit.task:main']",
+        "0.1.0 ['deltamq.jobs.submit.task:main']",
     ], told.stderr

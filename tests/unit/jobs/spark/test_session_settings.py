@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.jobs.setup.jars import DELTA, S3A, JarsUnusable, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup.jars import DELTA, S3A, jars_folder, pinned_jars, wrong_jars
+from deltamq.jobs.setup.java import JavaMissing
 from deltamq.jobs.spark.masters import check_master, check_remote, is_local
 from deltamq.jobs.spark.s3a import s3a_settings, task_environment
 from deltamq.jobs.spark.session_settings import session_settings
@@ -83,13 +84,14 @@ def test_spark_06_the_log_store_of_state_tables_is_said(monkeypatch: pytest.Monk
     assert not [key for key in made if "executorEnv.AWS_" in key], "tasks have this process's environment"
 
 
-def test_spark_06_missing_jars_for_s3_say_how_they_are_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_spark_06_missing_jars_are_fetched_on_first_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in pinned_jars(DELTA):
         (tmp_path / name).symlink_to(jars_folder() / name)
     monkeypatch.setenv("DELTAMQ_JARS", str(tmp_path))
     session_settings(_conf("local[1]"), "/a/folder")
-    with pytest.raises(JarsUnusable, match=r"make setup S3=1"):
-        session_settings(_conf("local[1]"), "s3://bucket/w")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # what fetches them
+    with pytest.raises(JavaMissing, match="/nowhere"):
+        session_settings(_conf("spark://host:7077"), "s3://bucket/w")
     assert sorted(wrong_jars(tmp_path, S3A)) == sorted(pinned_jars(S3A))
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamq.jobs.setup.native import find_compiler
 from deltamq.mq.producer import Part
+from deltamq.tables.compiled import find_compiler
 from deltamq.tables.delta.encode import PARTS_KEY, encode_file, encode_stamped
 from deltamq.tables.delta.native_parquet import Leaves, WrittenFile, native_writer
 from deltamq.tables.delta.small_parquet import (
