@@ -69,8 +69,8 @@ def _served(url: str) -> str:
     from deltamq.mq.client.admin.admin import Admin
     from deltamq.mq.client.http.calls import ClientAccess
     from deltamq.mq.client.http.credentials import TOKEN_ENV
+    from deltamq.mq.client.http.endpoint import CA_ENV, CERT_ENV, KEY_ENV
     from deltamq.mq.client.http.retries import Patience
-    from deltamq.mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
 
     token, ca, cert, key = (os.environ.get(name) for name in (TOKEN_ENV, CA_ENV, CERT_ENV, KEY_ENV))
     access = ClientAccess(token=token, ca=ca, cert=cert, key=key)

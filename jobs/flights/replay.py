@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from deltamq.jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from deltamq.jobs.flights.failure import JobFailed
-from deltamq.mq.client.messages.sent import SentBatch
+from deltamq.mq.client.messages.message import SentBatch
 from deltamq.mq.client.produce.producer import Producer
 
 #: Seconds of the replay in one chunk.

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from deltamq.jobs.flights.agreement import Agreement
 from deltamq.jobs.flights.reader.reading import Look
-from deltamq.mq.client.admin.topic_info import TopicInfo
+from deltamq.mq.client.admin.topic_admin import TopicInfo
 
 CAPTION: Final = (
     "gapless: every offset from 0 to the end, once; kept together: all events of an aircraft in one partition; "

@@ -27,7 +27,7 @@ import pyarrow as pa
 from deltamq.jobs.flights.data.tails import failing
 from deltamq.jobs.flights.deliveries import Deliveries, deliveries_of
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import Result
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.errors import DeltaMQError
 

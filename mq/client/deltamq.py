@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from deltamq.mq.client.admin.admin import MissingJob as MissingJob
     from deltamq.mq.client.admin.admin import StoppedPartition as StoppedPartition
     from deltamq.mq.client.admin.admin import UpgradeInfo as UpgradeInfo
-    from deltamq.mq.client.admin.audit_admin import ActInfo as ActInfo
-    from deltamq.mq.client.admin.audit_admin import RefusalInfo as RefusalInfo
     from deltamq.mq.client.admin.auth_admin import AclInfo as AclInfo
+    from deltamq.mq.client.admin.auth_admin import ActInfo as ActInfo
     from deltamq.mq.client.admin.auth_admin import KeyInfo as KeyInfo
     from deltamq.mq.client.admin.auth_admin import NewKey as NewKey
     from deltamq.mq.client.admin.auth_admin import PrincipalInfo as PrincipalInfo
     from deltamq.mq.client.admin.auth_admin import QuotaInfo as QuotaInfo
+    from deltamq.mq.client.admin.auth_admin import RefusalInfo as RefusalInfo
     from deltamq.mq.client.admin.dead_letter_admin import DeadLetter as DeadLetter
     from deltamq.mq.client.admin.group_admin import GroupInfo as GroupInfo
     from deltamq.mq.client.admin.group_admin import GroupMember as GroupMember
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
     from deltamq.mq.client.admin.group_admin import GroupStatistics as GroupStatistics
     from deltamq.mq.client.admin.group_admin import GroupTopic as GroupTopic
     from deltamq.mq.client.admin.group_admin import TopicStatistics as TopicStatistics
-    from deltamq.mq.client.admin.static_admin import FaultInfo as FaultInfo
-    from deltamq.mq.client.admin.static_admin import MappingInfo as MappingInfo
-    from deltamq.mq.client.admin.static_admin import MovedQueue as MovedQueue
-    from deltamq.mq.client.admin.static_admin import Remapping as Remapping
-    from deltamq.mq.client.admin.static_admin import TopicCheck as TopicCheck
-    from deltamq.mq.client.admin.static_admin import TopicRepair as TopicRepair
-    from deltamq.mq.client.admin.topic_info import PartitionInfo as PartitionInfo
-    from deltamq.mq.client.admin.topic_info import QueueInfo as QueueInfo
-    from deltamq.mq.client.admin.topic_info import SegmentInfo as SegmentInfo
-    from deltamq.mq.client.admin.topic_info import TopicInfo as TopicInfo
-    from deltamq.mq.client.http.oidc import OidcClientCredentials as OidcClientCredentials
+    from deltamq.mq.client.admin.topic_admin import FaultInfo as FaultInfo
+    from deltamq.mq.client.admin.topic_admin import MappingInfo as MappingInfo
+    from deltamq.mq.client.admin.topic_admin import MovedQueue as MovedQueue
+    from deltamq.mq.client.admin.topic_admin import PartitionInfo as PartitionInfo
+    from deltamq.mq.client.admin.topic_admin import QueueInfo as QueueInfo
+    from deltamq.mq.client.admin.topic_admin import Remapping as Remapping
+    from deltamq.mq.client.admin.topic_admin import SegmentInfo as SegmentInfo
+    from deltamq.mq.client.admin.topic_admin import TopicCheck as TopicCheck
+    from deltamq.mq.client.admin.topic_admin import TopicInfo as TopicInfo
+    from deltamq.mq.client.admin.topic_admin import TopicRepair as TopicRepair
+    from deltamq.mq.client.http.credentials import OidcClientCredentials as OidcClientCredentials
     from deltamq.mq.client.http.retries import Patience as Patience
+    from deltamq.mq.client.messages.message import Failure as Failure
     from deltamq.mq.client.messages.message import Message as Message
-    from deltamq.mq.client.messages.popped import PopBatch as PopBatch
-    from deltamq.mq.client.messages.popped import PoppedMessage as PoppedMessage
-    from deltamq.mq.client.messages.popped import PopTable as PopTable
+    from deltamq.mq.client.messages.message import PartlySent as PartlySent
+    from deltamq.mq.client.messages.message import Sent as Sent
+    from deltamq.mq.client.messages.message import SentBatch as SentBatch
+    from deltamq.mq.client.messages.message import SentRange as SentRange
     from deltamq.mq.client.messages.received import OrderedMessage as OrderedMessage
+    from deltamq.mq.client.messages.received import PopBatch as PopBatch
+    from deltamq.mq.client.messages.received import PoppedMessage as PoppedMessage
+    from deltamq.mq.client.messages.received import PopTable as PopTable
     from deltamq.mq.client.messages.received import ReceivedMessage as ReceivedMessage
-    from deltamq.mq.client.messages.result import Result as Result
-    from deltamq.mq.client.messages.sent import Failure as Failure
-    from deltamq.mq.client.messages.sent import PartlySent as PartlySent
-    from deltamq.mq.client.messages.sent import Sent as Sent
-    from deltamq.mq.client.messages.sent import SentBatch as SentBatch
-    from deltamq.mq.client.messages.sent import SentRange as SentRange
+    from deltamq.mq.client.messages.received import Result as Result
     from deltamq.mq.client.orderly.consumer import OrderlyClosed as OrderlyClosed
     from deltamq.mq.client.orderly.consumer import OrderlyConsumer as OrderlyConsumer
     from deltamq.mq.client.orderly.listener import Suspend as Suspend
@@ -73,11 +73,11 @@ if TYPE_CHECKING:
     from deltamq.mq.client.pop.hook import Ending as Ending
     from deltamq.mq.client.pop.hook import HandlerEnd as HandlerEnd
     from deltamq.mq.client.produce.producer import Producer as Producer
+    from deltamq.mq.client.produce.repeatable_sends import TableProgress as TableProgress
+    from deltamq.mq.client.produce.repeatable_sends import TableSendInterrupted as TableSendInterrupted
+    from deltamq.mq.client.produce.repeatable_sends import TableSendState as TableSendState
     from deltamq.mq.client.produce.routers import Closed as Closed
     from deltamq.mq.client.produce.shared import ProducerStats as ProducerStats
-    from deltamq.mq.client.produce.table_send import TableProgress as TableProgress
-    from deltamq.mq.client.produce.table_send import TableSendInterrupted as TableSendInterrupted
-    from deltamq.mq.client.produce.table_send import TableSendState as TableSendState
     from deltamq.mq.client.pull.consumer import PullConsumer as PullConsumer
     from deltamq.mq.client.pull.offset_stores import BroadcastOffsets as BroadcastOffsets
     from deltamq.mq.client.pull.offset_stores import FileOffsets as FileOffsets
@@ -93,7 +93,7 @@ if __name__ != "deltamq":
 #: The module of each name, inside the package.
 _MODULES: Final = {
     "AclInfo": "mq.client.admin.auth_admin",
-    "ActInfo": "mq.client.admin.audit_admin",
+    "ActInfo": "mq.client.admin.auth_admin",
     "Admin": "mq.client.admin.admin",
     "BroadcastOffsets": "mq.client.pull.offset_stores",
     "BrokerInfo": "mq.client.admin.admin",
@@ -104,8 +104,8 @@ _MODULES: Final = {
     "DeadLetter": "mq.client.admin.dead_letter_admin",
     "Ending": "mq.client.pop.hook",
     "FailedHandle": "mq.wire.pop",
-    "Failure": "mq.client.messages.sent",
-    "FaultInfo": "mq.client.admin.static_admin",
+    "Failure": "mq.client.messages.message",
+    "FaultInfo": "mq.client.admin.topic_admin",
     "FeatureInfo": "mq.client.admin.admin",
     "FileOffsets": "mq.client.pull.offset_stores",
     "GroupInfo": "mq.client.admin.group_admin",
@@ -117,14 +117,14 @@ _MODULES: Final = {
     "HandlerEnd": "mq.client.pop.hook",
     "HostInfo": "mq.client.admin.admin",
     "KeyInfo": "mq.client.admin.auth_admin",
-    "MappingInfo": "mq.client.admin.static_admin",
+    "MappingInfo": "mq.client.admin.topic_admin",
     "MemoryQueue": "mq.testing.queue",
     "Message": "mq.client.messages.message",
     "MessageOrigin": "mq.wire.stored",
     "MissingJob": "mq.client.admin.admin",
-    "MovedQueue": "mq.client.admin.static_admin",
+    "MovedQueue": "mq.client.admin.topic_admin",
     "NewKey": "mq.client.admin.auth_admin",
-    "OidcClientCredentials": "mq.client.http.oidc",
+    "OidcClientCredentials": "mq.client.http.credentials",
     "OrderedMessage": "mq.client.messages.received",
     "OrderlyClosed": "mq.client.orderly.consumer",
     "OrderlyConsumer": "mq.client.orderly.consumer",
@@ -132,38 +132,38 @@ _MODULES: Final = {
     "OutboxDialect": "mq.client.outbox.dialect",
     "OutboxRelay": "mq.client.outbox.relay",
     "OutboxStatus": "mq.client.outbox.outbox",
-    "PartitionInfo": "mq.client.admin.topic_info",
-    "PartlySent": "mq.client.messages.sent",
+    "PartitionInfo": "mq.client.admin.topic_admin",
+    "PartlySent": "mq.client.messages.message",
     "Patience": "mq.client.http.retries",
-    "PopBatch": "mq.client.messages.popped",
+    "PopBatch": "mq.client.messages.received",
     "PopClient": "mq.client.pop.client",
     "PopConsumer": "mq.client.pop.consumer",
-    "PopTable": "mq.client.messages.popped",
-    "PoppedMessage": "mq.client.messages.popped",
+    "PopTable": "mq.client.messages.received",
+    "PoppedMessage": "mq.client.messages.received",
     "PrincipalInfo": "mq.client.admin.auth_admin",
     "Producer": "mq.client.produce.producer",
     "ProducerStats": "mq.client.produce.shared",
     "PullConsumer": "mq.client.pull.consumer",
-    "QueueInfo": "mq.client.admin.topic_info",
+    "QueueInfo": "mq.client.admin.topic_admin",
     "QuotaInfo": "mq.client.admin.auth_admin",
     "ReceivedMessage": "mq.client.messages.received",
-    "RefusalInfo": "mq.client.admin.audit_admin",
+    "RefusalInfo": "mq.client.admin.auth_admin",
     "RelayStats": "mq.client.outbox.relay",
-    "Remapping": "mq.client.admin.static_admin",
-    "Result": "mq.client.messages.result",
-    "SegmentInfo": "mq.client.admin.topic_info",
-    "Sent": "mq.client.messages.sent",
-    "SentBatch": "mq.client.messages.sent",
-    "SentRange": "mq.client.messages.sent",
+    "Remapping": "mq.client.admin.topic_admin",
+    "Result": "mq.client.messages.received",
+    "SegmentInfo": "mq.client.admin.topic_admin",
+    "Sent": "mq.client.messages.message",
+    "SentBatch": "mq.client.messages.message",
+    "SentRange": "mq.client.messages.message",
     "SetAside": "mq.client.outbox.ledger",
     "StoppedPartition": "mq.client.admin.admin",
     "Suspend": "mq.client.orderly.listener",
-    "TableProgress": "mq.client.produce.table_send",
-    "TableSendInterrupted": "mq.client.produce.table_send",
-    "TableSendState": "mq.client.produce.table_send",
-    "TopicCheck": "mq.client.admin.static_admin",
-    "TopicInfo": "mq.client.admin.topic_info",
-    "TopicRepair": "mq.client.admin.static_admin",
+    "TableProgress": "mq.client.produce.repeatable_sends",
+    "TableSendInterrupted": "mq.client.produce.repeatable_sends",
+    "TableSendState": "mq.client.produce.repeatable_sends",
+    "TopicCheck": "mq.client.admin.topic_admin",
+    "TopicInfo": "mq.client.admin.topic_admin",
+    "TopicRepair": "mq.client.admin.topic_admin",
     "TopicStatistics": "mq.client.admin.group_admin",
     "UpgradeInfo": "mq.client.admin.admin",
     "Verdict": "mq.order.orderly",

@@ -14,11 +14,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import SentRange
+from deltamq.mq.client.messages.message import Message, SentRange
 from deltamq.mq.client.outbox.relay import OutboxRelay
+from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.client.produce.producer import Producer
-from deltamq.mq.client.produce.send_future import SendFuture
 from tests.outbox_database import OutboxDatabase
 
 __all__ = ["POINTS", "WRITE_POINTS"]

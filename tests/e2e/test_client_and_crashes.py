@@ -11,7 +11,7 @@ import pytest
 
 from deltamq import Admin, Producer, PullConsumer
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.produce.table_send import TableProgress, TableSendInterrupted, TableSendState
+from deltamq.mq.client.produce.repeatable_sends import TableProgress, TableSendInterrupted, TableSendState
 from deltamq.mq.errors import Unknown
 from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import ServiceProcess

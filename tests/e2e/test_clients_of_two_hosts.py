@@ -10,7 +10,7 @@ import pytest
 
 from deltamq import Admin, PopConsumer, Producer, PullConsumer
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import PoppedMessage
 from tests.e2e.orderly_process import until
 from tests.e2e.service_process import ServiceProcess
 

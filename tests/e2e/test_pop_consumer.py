@@ -17,7 +17,7 @@ import pytest
 
 from deltamq import Admin, Message, PopConsumer, Producer, Result
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import PoppedMessage
 from tests.e2e.as_static import create
 from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import DELTAMQ, ServiceProcess

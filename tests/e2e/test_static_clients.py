@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from deltamq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Verdict
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.received import OrderedMessage, ReceivedMessage
-from deltamq.mq.client.messages.sent import Sent
+from deltamq.mq.client.messages.message import Sent
+from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage, ReceivedMessage
 from deltamq.mq.static.mappings import MappingRemoved
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.queue.metadata import MetaLog

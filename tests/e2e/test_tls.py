@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.cli.root import cli
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import Result
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer

@@ -1,4 +1,4 @@
-"""Topics, groups and the cluster over REST, as typed values."""
+"""Topics, groups and the cluster over REST, as typed values; access to brokers and partitions, too (SPEC ROUTE-9)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,63 @@ from typing import Final, Literal
 
 import msgspec
 
-from deltamq.mq.client.admin.access_admin import AccessAdmin, time_text
-from deltamq.mq.client.admin.audit_admin import AuditAdmin
-from deltamq.mq.client.admin.auth_admin import AuthAdmin
+from deltamq.mq.client.admin.auth_admin import AuditAdmin, AuthAdmin
 from deltamq.mq.client.admin.group_admin import GroupAdmin
-from deltamq.mq.client.admin.static_admin import StaticAdmin
-from deltamq.mq.client.admin.topic_info import TopicInfo, topic_info
-from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.admin.topic_admin import StaticAdmin, TopicInfo, topic_info
+from deltamq.mq.client.http.calls import Calls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
-from deltamq.mq.names import check_client_topic, check_topic
+from deltamq.mq.names import check_broker, check_client_topic, check_topic
+
+
+class AccessInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is allowed at a broker or partition; `reason` and `until` belong to what is forbidden."""
+
+    readable: bool
+    writable: bool
+    reason: str | None = None
+    until: datetime | None = None
+
+
+class AccessAdmin(Calls):
+    """The part of `Admin` for access."""
+
+    def set_broker_access(
+        self,
+        broker: str,
+        *,
+        readable: bool = True,
+        writable: bool = True,
+        reason: str = "",
+        until: datetime | None = None,
+    ) -> AccessInfo:
+        """Set what is allowed at a broker; what is left out is allowed.
+
+        Without `writable`, its partitions get no messages: those of `best_tried` topics go elsewhere, keyed ones of
+        `strict` topics and those of logical queues wait. Without `readable`, nothing is read from it. What is stored
+        stays. With `until`, everything is allowed again from then on.
+        """
+        return self._set_access(path_of("brokers", check_broker(broker)), readable, writable, reason, until)
+
+    def set_partition_access(
+        self,
+        topic: str,
+        partition: str,
+        *,
+        readable: bool = True,
+        writable: bool = True,
+        reason: str = "",
+        until: datetime | None = None,
+    ) -> AccessInfo:
+        """Do the same for a physical partition; return what it and its broker both allow."""
+        path = path_of("topics", check_topic(topic), "partitions", partition)
+        return self._set_access(path, readable, writable, reason, until)
+
+    def _set_access(self, path: str, readable: bool, writable: bool, reason: str, until: datetime | None) -> AccessInfo:
+        wanted = {"readable": readable, "writable": writable, "reason": reason}
+        body = msgspec.json.encode(wanted if until is None else {**wanted, "until": time_text(until, "until")})
+        return read_answer(self._call("PUT", path, body=body), AccessInfo)
+
 
 _CREATED: Final = 201
 

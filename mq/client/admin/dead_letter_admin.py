@@ -8,9 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from deltamq.mq.client.admin.access_admin import time_text
-from deltamq.mq.client.admin.paged_calls import PagedCalls
-from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.http.calls import PagedCalls, read_answer, time_text
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.names import check_group
 from deltamq.mq.queue.dead_letters import LetterState

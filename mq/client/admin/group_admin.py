@@ -10,8 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from deltamq.mq.client.admin.dead_letter_admin import DeadLetterAdmin
-from deltamq.mq.client.admin.paged_calls import Page
-from deltamq.mq.client.http.calls import read_answer
+from deltamq.mq.client.http.calls import Page, read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import NotFound, Unprocessable
 from deltamq.mq.meta.allocation import Strategy

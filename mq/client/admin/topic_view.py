@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
+from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.hosts import Hosts
-from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.errors import Unknown
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import Partitioner, Table, kafka_hash, kafka_table, logical_partition

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.audit_admin import ActInfo, RefusalInfo
+from deltamq.mq.client.admin.auth_admin import ActInfo, RefusalInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 

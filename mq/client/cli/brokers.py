@@ -7,8 +7,7 @@ from datetime import datetime
 
 import click
 
-from deltamq.mq.client.admin.access_admin import AccessInfo
-from deltamq.mq.client.admin.admin import Admin, BrokerInfo
+from deltamq.mq.client.admin.admin import AccessInfo, Admin, BrokerInfo
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.errors import NotFound

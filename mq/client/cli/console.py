@@ -12,8 +12,8 @@ import msgspec
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.credentials import TOKEN_ENV
+from deltamq.mq.client.http.endpoint import CA_ENV, CERT_ENV, KEY_ENV
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.http.tls import CA_ENV, CERT_ENV, KEY_ENV
 from deltamq.mq.errors import DeltaMQError, Forbidden, Overloaded, Unauthenticated, Unavailable, Unknown
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"

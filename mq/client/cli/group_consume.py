@@ -27,7 +27,7 @@ from deltamq.mq.client.cli.message_lines import Line, write_lines
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
-from deltamq.mq.client.messages.popped import PopBatch
+from deltamq.mq.client.messages.received import PopBatch
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.connection import PopConnection
 from deltamq.mq.client.pop.wire import PopAsk, parse_batch

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from deltamq.mq.client.cli.console import one_line
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.received import ReceivedMessage
+from deltamq.mq.client.messages.received import PoppedMessage, ReceivedMessage
 
 Line = Callable[[ReceivedMessage], bytes]
 

@@ -16,11 +16,10 @@ import msgspec
 
 from deltamq.mq.client.cli.console import print_json, service_options
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import Sent
+from deltamq.mq.client.messages.message import Message, Sent
+from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.produce.progress_bar import row_bar
-from deltamq.mq.client.produce.send_future import SendFuture
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import REQUEST_BYTES_MAX
 

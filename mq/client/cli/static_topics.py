@@ -15,8 +15,17 @@ import click
 from msgspec.structs import replace
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.static_admin import FaultInfo, MovedQueue, RemapMode, Remapping, TopicCheck
-from deltamq.mq.client.admin.topic_info import PartitionInfo, QueueInfo, SegmentInfo, TopicInfo
+from deltamq.mq.client.admin.topic_admin import (
+    FaultInfo,
+    MovedQueue,
+    PartitionInfo,
+    QueueInfo,
+    RemapMode,
+    Remapping,
+    SegmentInfo,
+    TopicCheck,
+    TopicInfo,
+)
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience

@@ -1,21 +1,40 @@
-"""What all calls of a client share: the cluster, retries, typed answers."""
+"""What all calls of a client share: the cluster, retries, typed answers, and lists that are answered page by page."""
 
 from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, TypeVar, Unpack
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from deltamq.mq.client.http.closing import Closing
+from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.credentials import Token
-from deltamq.mq.client.http.endpoint import Answer, Query
+from deltamq.mq.client.http.endpoint import Answer, Query, path_of
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Attempts, Patience, is_worth_retrying
-from deltamq.mq.client.http.typed_json import decode_as
-from deltamq.mq.errors import DeltaMQError, Unknown
+from deltamq.mq.errors import DeltaMQError, Unknown, Unprocessable
+
+
+class Closing(ABC):
+    """An object whose `close` is called at the end of its `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the object's resources."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 T = TypeVar("T")
 
@@ -133,3 +152,64 @@ def decoded(body: bytes, kind: type[T]) -> T:
         return decode_as(body, kind)
     except msgspec.MsgspecError as error:
         raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
+
+
+#: Rows in one page.
+_PAGE_ROWS: Final = 1_000
+
+
+class Page(msgspec.Struct, kw_only=True):
+    """What each page says beside its rows: where the next one begins, None behind the last.
+
+    A service older than paging answers with all rows and says nothing.
+    """
+
+    next: int | str | None = None
+
+
+P = TypeVar("P", bound=Page)
+R = TypeVar("R")
+
+
+class PagedCalls(Calls):
+    """Calls of which some are answered in pages."""
+
+    def _rows(
+        self,
+        path: Sequence[str],
+        kind: type[P],
+        rows_of: Callable[[P], Sequence[R]],
+        asked: Mapping[str, str | None] | None = None,
+        *,
+        limit: int | None = None,
+    ) -> Iterator[R]:
+        """Yield the rows of a list, page by page, so that no answer is large; at most `limit` of them.
+
+        Parameters
+        ----------
+        path
+            The segments of its path behind `/v1`.
+        kind
+            What one page is.
+        rows_of
+            Returns the rows of a page.
+        asked
+            What else is asked for; None is left out.
+        """
+        query = {name: value for name, value in (asked or {}).items() if value is not None}
+        while limit is None or limit > 0:
+            query["limit"] = str(_PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit))
+            page = read_answer(self._call("GET", path_of(*path), query=query), kind)
+            rows = rows_of(page)
+            yield from rows
+            limit = None if limit is None else limit - len(rows)
+            if page.next is None:
+                return
+            query["after"] = str(page.next)
+
+
+def time_text(moment: datetime, field: str = "time") -> str:
+    """Return RFC 3339 in UTC; raise `Unprocessable`, naming `field`, if the moment has no time zone."""
+    if moment.tzinfo is None:
+        raise Unprocessable(f"{field} needs a time zone", field=field)
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

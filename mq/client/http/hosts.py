@@ -21,12 +21,19 @@ from typing import Final
 import msgspec
 
 from deltamq.mq.backoff import Backoff
-from deltamq.mq.client.http.bearer_token import TOKEN_UNAVAILABLE
-from deltamq.mq.client.http.credentials import Credentials, Token
-from deltamq.mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from deltamq.mq.client.http.answers import decode_as
+from deltamq.mq.client.http.credentials import TOKEN_UNAVAILABLE, Credentials, Token
+from deltamq.mq.client.http.endpoint import (
+    CONNECT_FAILED,
+    CONNECTION_LOST,
+    NO_ANSWER,
+    Answer,
+    Body,
+    Endpoint,
+    Query,
+    Tls,
+)
 from deltamq.mq.client.http.forks import in_child
-from deltamq.mq.client.http.tls import Tls
-from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.errors import DeltaMQError, Refused
 
 log = logging.getLogger("deltamq.client")

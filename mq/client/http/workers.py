@@ -1,4 +1,8 @@
-"""A bounded set of daemon threads that run tasks; started when needed, ended when idle for a while."""
+"""Threads of clients: a bounded set of daemons that run tasks, and a mark on those that run the user's code.
+
+Threads are started when needed, and ended when idle for a while. Where the mark is set, calls that would wait for the
+same thread are refused.
+"""
 
 from __future__ import annotations
 
@@ -69,3 +73,15 @@ class Workers:
             threads = self._threads
         for _ in range(threads):
             self._tasks.put(None)
+
+
+class Inside(threading.local):
+    """A thread-local flag: `active` is True within a `with` block of this object."""
+
+    active = False
+
+    def __enter__(self) -> None:
+        self.active = True
+
+    def __exit__(self, *_: object) -> None:
+        self.active = False

@@ -1,15 +1,25 @@
-"""Messages as a consumer gets them, made from the Arrow rows of a fetch."""
+"""Messages as a consumer gets them, from the rows of a fetch or from a pop, and the results that handlers return.
+
+A popped message has what the producer sent, and the handle that acknowledges this delivery.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+
+from deltamq.mq.errors import Unprocessable
+from deltamq.mq.limits import INVISIBLE_MS_CEILING
+from deltamq.mq.queue.retry import check_reason
+from deltamq.mq.wire.pop import FailedHandle
+from deltamq.mq.wire.stored import MessageOrigin
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -105,3 +115,95 @@ def _headers(rows: pa.Table) -> Iterable[dict[str, str] | None]:
     if column is None:
         return repeat(None)
     return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
+
+
+class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
+    """One message that a consumer holds until it acknowledges or returns it, or the invisible time ends.
+
+    `handle` acknowledges it. `delivery_attempt` counts the deliveries, from 1. `origin` is where a message that is
+    delivered again was first stored.
+    """
+
+    topic: str = ""
+    handle: str = ""
+    delivery_attempt: int = 1
+    deliver_us: int | None = None
+    origin: MessageOrigin | None = None
+
+    @property
+    def deliver_time(self) -> datetime | None:
+        """The time at which a delayed message was due."""
+        return None if self.deliver_us is None else datetime.fromtimestamp(self.deliver_us / 1e6, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopBatch:
+    """The messages of one pop."""
+
+    messages: Sequence[PoppedMessage]
+    #: Milliseconds from the pop for which the messages are invisible to the group's other clients.
+    invisible_ms: int
+    #: Whether more messages were there.
+    rest: bool = False
+    #: Refused ones of the acknowledgements that the pop carried.
+    failed_acks: Sequence[FailedHandle] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopTable:
+    """The messages of one pop as Arrow: a message's columns, `partition`, `handle` and `delivery_attempt`."""
+
+    rows: pa.Table = field(repr=False)
+    invisible_ms: int
+    rest: bool = False
+    failed_acks: Sequence[FailedHandle] = ()
+
+
+_REASON: Final = "rejected by its consumer"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of handling a message.
+
+    A handler returns `Result.OK` (or None), `Result.RETRY`, `Result.RETRY(delay_ms=5_000)`, `Result.DEAD` or
+    `Result.DEAD("why")`. An exception is `Result.RETRY`.
+    """
+
+    OK: ClassVar[Result]
+    RETRY: ClassVar[Retry]
+    DEAD: ClassVar[Dead]
+
+
+@dataclass(frozen=True)
+class Retry(Result):
+    """Deliver the message again, after `delay_ms` or by the group's retry policy."""
+
+    delay_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_ms is not None and not 0 <= self.delay_ms <= INVISIBLE_MS_CEILING:
+            raise Unprocessable(f"delay_ms must be 0 to {INVISIBLE_MS_CEILING}", field="delay_ms")
+
+    def __call__(self, delay_ms: int) -> Retry:
+        """Return a `Retry` after `delay_ms`."""
+        return Retry(delay_ms)
+
+
+@dataclass(frozen=True)
+class Dead(Result):
+    """Send the message to the group's dead letters, with the reason."""
+
+    reason: str = _REASON
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+    def __call__(self, reason: str) -> Dead:
+        """Return a `Dead` with this reason."""
+        return Dead(reason)
+
+
+Result.OK = Result()
+Result.RETRY = Retry()
+Result.DEAD = Dead()

@@ -12,9 +12,7 @@ from typing import Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.received import OrderedMessage
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage, Result
 from deltamq.mq.client.orderly.listener import Listening
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.order.orderly import Verdict

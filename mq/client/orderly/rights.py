@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from deltamq.mq.client.http.after_failure import certainly_not_applied
-from deltamq.mq.client.http.retries import is_worth_retrying
+from deltamq.mq.client.http.retries import certainly_not_applied, is_worth_retrying
 from deltamq.mq.client.http.workers import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import Key, OrderlyWork, monotonic_ms

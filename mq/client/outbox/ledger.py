@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from deltamq.mq.client.http.after_failure import certainly_not_applied
+from deltamq.mq.client.http.retries import certainly_not_applied
 from deltamq.mq.client.messages.message import Message, check_message
 from deltamq.mq.client.outbox.rows import Row, message_of, topic_of
 from deltamq.mq.client.outbox.session import Session

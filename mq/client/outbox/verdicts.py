@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from deltamq.mq.client.http.after_failure import REQUEST_SIZE, TIMED_OUT
+from deltamq.mq.client.http.retries import REQUEST_SIZE, TIMED_OUT
 from deltamq.mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unknown
 from deltamq.mq.limits import PRODUCER_WINDOW_MS
 

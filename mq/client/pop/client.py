@@ -23,7 +23,7 @@ import msgspec
 from deltamq.mq.client.http.calls import Calls, ClientAccess
 from deltamq.mq.client.http.endpoint import Answer, path_of
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.popped import PopBatch, PopTable
+from deltamq.mq.client.messages.received import PopBatch, PopTable
 from deltamq.mq.client.pop.wire import (
     HANDLE_EXPIRED,
     HANDLES_MAX,

@@ -22,6 +22,7 @@ from typing import Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
+from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.endpoint import (
     CONNECT_FAILED,
     CONNECTION_LOST,
@@ -32,7 +33,6 @@ from deltamq.mq.client.http.endpoint import (
     lost_connection,
 )
 from deltamq.mq.client.http.hosts import Hosts
-from deltamq.mq.client.http.problems import error_of
 from deltamq.mq.client.pop.wire import PopAsk
 from deltamq.mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 

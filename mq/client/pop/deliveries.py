@@ -10,10 +10,8 @@ import threading
 from functools import partial
 from typing import Final
 
-from deltamq.mq.client.http.inside import Inside
-from deltamq.mq.client.http.workers import Workers
-from deltamq.mq.client.messages.popped import PopBatch, PopTable
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.http.workers import Inside, Workers
+from deltamq.mq.client.messages.received import PopBatch, PopTable, Result
 from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
 from deltamq.mq.client.pop.handler import Handling
 from deltamq.mq.client.pop.lease import Leases, Release

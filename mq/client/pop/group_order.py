@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.client.http.retries import is_worth_retrying
-from deltamq.mq.client.http.typed_json import decode_as
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.errors import DeltaMQError, NotFound, Unknown
 from deltamq.mq.meta.settings import Ordering

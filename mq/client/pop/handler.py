@@ -11,8 +11,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.result import Dead, Result, Retry
+from deltamq.mq.client.messages.received import Dead, PoppedMessage, Result, Retry
 from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
 from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, call_hook, ending_of
 from deltamq.mq.errors import Refused

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltamq.mq.client.admin.topic_view import broker_in
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import Result
 
 
 @dataclass(frozen=True)

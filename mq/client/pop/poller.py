@@ -22,7 +22,7 @@ from typing import Final
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import is_worth_retrying
-from deltamq.mq.client.messages.popped import PopBatch, PopTable
+from deltamq.mq.client.messages.received import PopBatch, PopTable
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.connection import PopConnection
 from deltamq.mq.client.pop.settler import Settler

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from deltamq.mq.client.http.retries import is_worth_retrying
-from deltamq.mq.client.messages.result import Dead, Retry
+from deltamq.mq.client.messages.received import Dead, Retry
 from deltamq.mq.client.pop.client import PopClient
 from deltamq.mq.client.pop.lease import Lease, Release, Settlement
 from deltamq.mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, QUEUE_UNSERVED, failed_of

@@ -12,10 +12,10 @@ from typing import Final, Literal, TypedDict, cast
 import msgspec
 import pyarrow as pa
 
+from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.client.http.calls import decoded
 from deltamq.mq.client.http.endpoint import path_of
-from deltamq.mq.client.http.typed_json import decode_as
-from deltamq.mq.client.messages.popped import PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.messages.received import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.errors import Refused, Unknown
 from deltamq.mq.limits import POP_MESSAGES_MAX, WAIT_MS_MAX

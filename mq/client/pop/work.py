@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from deltamq.mq.client.messages.popped import PopBatch, PoppedMessage, PopTable
+from deltamq.mq.client.messages.received import PopBatch, PoppedMessage, PopTable
 from deltamq.mq.client.pop.handler import Handled
 from deltamq.mq.client.pop.lease import Lease
 

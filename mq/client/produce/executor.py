@@ -22,14 +22,18 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
-from deltamq.mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
 from deltamq.mq.client.http.endpoint import Answer, path_of
-from deltamq.mq.client.http.inside import Inside
-from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
-from deltamq.mq.client.messages.sent import SentRange
-from deltamq.mq.client.produce.entry import Entry
-from deltamq.mq.client.produce.entry_queue import EntryQueue
-from deltamq.mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
+from deltamq.mq.client.http.retries import AfterFailure, Attempts, certainly_not_applied, is_worth_retrying, judge
+from deltamq.mq.client.http.workers import Inside
+from deltamq.mq.client.messages.message import SentRange
+from deltamq.mq.client.produce.entry import (
+    Entry,
+    EntryQueue,
+    outcome_unknown,
+    producer_closed,
+    sending_stopped,
+    timed_out_in_queue,
+)
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.wire import EncodedRequest, encode_request, read_ranges, tell_stored
 from deltamq.mq.errors import NOT_WRITABLE, DeltaMQError, Fenced, Overloaded, Refused, Unknown

@@ -29,20 +29,14 @@ from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.http.workers import Workers
-from deltamq.mq.client.messages.message import Message, as_bytes, as_messages, check_message
-from deltamq.mq.client.messages.sent import Sent, SentBatch, SentRange
-from deltamq.mq.client.produce.buffer import Buffer
-from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.messages.message import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
+from deltamq.mq.client.produce.entry import Entry, SendFuture
 from deltamq.mq.client.produce.executor import completing
-from deltamq.mq.client.produce.exit_flush import flushed_at_exit
-from deltamq.mq.client.produce.fixed_requests import send_fixed
-from deltamq.mq.client.produce.parts import Parts, wait_for
-from deltamq.mq.client.produce.routers import Closed, Routers
-from deltamq.mq.client.produce.selector import Selector
-from deltamq.mq.client.produce.send_future import SendFuture
-from deltamq.mq.client.produce.shared import ProducerStats, SendSettings, Shared
+from deltamq.mq.client.produce.repeatable_sends import Progress, TableSend, TableSendState, send_fixed
+from deltamq.mq.client.produce.routers import Closed, Parts, Routers, wait_for
+from deltamq.mq.client.produce.shared import Buffer, ProducerStats, SendSettings, Shared, flushed_at_exit
 from deltamq.mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts
-from deltamq.mq.client.produce.table_send import Progress, TableSend, TableSendState
+from deltamq.mq.client.produce.topic_router import Selector
 from deltamq.mq.errors import DeltaMQError, Refused, Unavailable
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
 

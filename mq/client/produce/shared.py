@@ -1,19 +1,140 @@
-"""The objects that all executors of one producer share: hosts, settings, bounds, counters."""
+"""The objects that all executors of one producer share: hosts, settings, counters, the buffer, the health of brokers.
+
+The buffer bounds the bytes of messages that are not resolved yet. At the end of a program that did not close its
+producers, what it holds is sent, within a bound (SPEC SEND-9). The threads that send are daemons, which the interpreter
+ends in the middle of their work; `atexit` comes before that. A process that is killed, or ends by `os._exit` as
+children of `multiprocessing` do, flushes nothing.
+"""
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures
+import logging
 import threading
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.http.workers import Workers
-from deltamq.mq.client.produce.broker_health import BrokerHealth
-from deltamq.mq.client.produce.buffer import Buffer
-from deltamq.mq.errors import Refused
+from deltamq.mq.errors import Overloaded, Refused
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
+
+
+class Buffer:
+    """Room for `bytes_max` bytes of unresolved messages."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._messages = 0
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+
+    @property
+    def messages(self) -> int:
+        """Number of messages not resolved yet."""
+        return self._messages
+
+    @property
+    def bytes(self) -> int:
+        """Approximate bytes of the messages not resolved yet."""
+        return self._bytes
+
+    def fitted(self, size: int) -> int:
+        """Return the room for `size` bytes: an entry larger than the buffer takes all of it."""
+        return min(size, self._bytes_max)
+
+    def take(self, size: int, messages: int, *, deadline: float, wait: bool) -> None:
+        """Take room for `size` bytes (see `fitted`), after a wait if `wait`; raises `Overloaded` if there is none."""
+        assert size <= self._bytes_max
+        with self._lock:
+            if self._bytes + size > self._bytes_max:
+                self._wait_for(size, deadline if wait else 0.0)
+            self._bytes += size
+            self._messages += messages
+
+    def _wait_for(self, size: int, deadline: float) -> None:
+        self._waiting += 1
+        try:
+            timeout_s = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: self._bytes + size <= self._bytes_max, timeout_s):
+                raise Overloaded(
+                    f"the producer's buffer of {self._bytes_max:,} bytes is full; nothing was sent", code="buffer_full"
+                )
+        finally:
+            self._waiting -= 1
+
+    def give_back(self, size: int, messages: int) -> None:
+        """Return room once messages are resolved."""
+        with self._lock:
+            self._bytes -= size
+            self._messages -= messages
+            assert self._bytes >= 0 and self._messages >= 0
+            if self._waiting or not self._messages:
+                self._changed.notify_all()
+
+    def wait_empty(self, deadline: float) -> bool:
+        """Wait until every message is resolved; returns False at the deadline."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._messages, max(0.0, deadline - time.monotonic()))
+
+
+_AVOIDED: Final = ((15.0, 60.0), (5.0, 30.0), (3.0, 10.0), (2.0, 6.0), (1.0, 5.0), (0.55, 2.0))
+FAILED_S: Final = 3.0
+
+
+def avoided_s(latency_s: float) -> float:
+    """Return the seconds for which a broker that took `latency_s` to answer is avoided."""
+    return next((rest_s for slow_s, rest_s in _AVOIDED if latency_s >= slow_s), 0.0)
+
+
+class BrokerHealth:
+    """The brokers avoided now. Times are seconds of a monotonic clock.
+
+    RocketMQ's rule: after a slow answer or a failure, the random choice avoids the broker, for longer the slower it
+    was. Keyed messages are never moved (ROUTE-5), and if all brokers would be avoided, none is (SPEC SEND-4).
+
+        answered in    < 550 ms    550 ms    1 s     2 s     3 s     5 s     15 s or failed
+        avoided for    -           2 s       5 s     6 s     10 s    30 s    60 s
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def answered(self, broker: str, latency_s: float, now: float) -> None:
+        """Note an answer; a quick one ends the avoidance of the broker."""
+        rest_s = avoided_s(latency_s)
+        if rest_s > 0:
+            self._avoid(broker, now + rest_s)
+        elif broker in self._until:
+            with self._lock:
+                self._until.pop(broker, None)
+
+    def failed(self, broker: str, latency_s: float, now: float) -> None:
+        """Note a failed attempt; it counts as an answer after `latency_s`, and at least after `FAILED_S`."""
+        self._avoid(broker, now + avoided_s(max(latency_s, FAILED_S)))
+
+    def _avoid(self, broker: str, until: float) -> None:
+        with self._lock:
+            self._until[broker] = max(until, self._until.get(broker, 0.0))
+
+    def avoided(self, brokers: Collection[str], now: float) -> frozenset[str]:
+        """Return those of `brokers` to avoid now; none if that would be all of them."""
+        if not self._until:
+            return frozenset()
+        with self._lock:
+            self._until = {broker: until for broker, until in self._until.items() if until > now}
+            out = frozenset(broker for broker in brokers if broker in self._until)
+        return frozenset() if len(out) == len(set(brokers)) else out
+
 
 #: Bytes of a request reserved for everything but bodies: keys, offsets, the Arrow frame.
 _FRAME_BYTES: Final = 1 * MIB
@@ -96,3 +217,34 @@ class Shared:
     counters: Counters = field(default_factory=Counters)
     #: Set when the producer stops waiting at its close; it ends all retries.
     stop: threading.Event = field(default_factory=threading.Event)
+
+
+log = logging.getLogger("deltamq.client")
+
+EXIT_S: Final = 30.0
+#: pyarrow imports this module when it first encodes, which at the end of a program is too late.
+_IMPORTED: Final = concurrent.futures.ThreadPoolExecutor
+_buffers: Final[weakref.WeakSet[Buffer]] = weakref.WeakSet()
+
+
+def flushed_at_exit(buffer: Buffer) -> None:
+    """Wait at the end of the program until this buffer is empty."""
+    _buffers.add(buffer)
+
+
+def flush_all(within_s: float = EXIT_S) -> None:
+    """Wait at most `within_s` until all buffers are empty, and log how many messages are left."""
+    deadline = time.monotonic() + within_s
+    left = sum(0 if buffer.wait_empty(deadline) else buffer.messages for buffer in list(_buffers))
+    if left:
+        log.error(
+            "event=ended_unsent messages=%d detail='the program ended %.0f s after its last send without close(): "
+            "these may be lost'",
+            left,
+            within_s,
+        )
+
+
+atexit.register(flush_all)
+# What was queued before a fork is the parent's.
+in_child(_buffers.clear)

@@ -1,14 +1,14 @@
 """The router of a producer's topic: it knows the route, and chooses the executor of each message.
 
-unresolved ──GET topic──► routed: key ─► slot ─► partition ─► executor        (ROUTE-5; no key: a random one)
-    │ 404                   ▲    │ 404 for a partition: its queue is sent unrouted, nothing overtakes it
-    ▼                       │    ▼
-unrouted: one executor lets the service route (and create the topic); after its first success the
-route is fetched again, and the executors of the new route wait until the unrouted one is empty
+    unresolved ──GET topic──► routed: key ─► slot ─► partition ─► executor        (ROUTE-5; no key: a random one)
+        │ 404                   ▲    │ 404 for a partition: its queue is sent unrouted, nothing overtakes it
+        ▼                       │    ▼
+    unrouted: one executor lets the service route (and create the topic); after its first success the
+    route is fetched again, and the executors of the new route wait until the unrouted one is empty
 
 The route here only decides which messages share a request: the service, which knows the newest route, routes keyed
 messages again. If it stores some in another partition, the route is fetched again, and the executors of the new route
-wait for those of the old one.
+wait for those of the old one. A selector of the caller chooses a message's partition instead (SPEC SEND-3).
 """
 
 from __future__ import annotations
@@ -16,20 +16,49 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
 from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
 from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.produce.entry import NOT_SENT, Entry
 from deltamq.mq.client.produce.executor import Executor, Failing
-from deltamq.mq.client.produce.selector import Selector, selected
-from deltamq.mq.client.produce.send_errors import NOT_SENT
 from deltamq.mq.client.produce.shared import Shared
-from deltamq.mq.errors import DeltaMQError, NotFound, Unavailable
+from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
+
+#: A function of the topic's partitions (of a static topic, its logical queues), the message and the caller's argument;
+#: returns one of the partitions.
+Selector = Callable[[tuple[str, ...], Message, Any], str | None]
+
+
+def selected(selector: Selector, partitions: tuple[str, ...], message: Message, argument: object) -> str:
+    """Return the partition that `selector` chooses.
+
+    Raises
+    ------
+    Refused
+        `selector_failed`: it raised, returned None, or returned no partition of the topic.
+    """
+    try:
+        chosen = selector(partitions, message, argument)
+    except Exception as error:
+        raise Refused(
+            f"the selector raised {type(error).__name__}: {error}; nothing was sent",
+            code="selector_failed",
+            field="selector",
+        ) from error
+    if chosen not in partitions:
+        what = "nothing" if chosen is None else repr(chosen)
+        raise Refused(
+            f"the selector returned {what}, not one of {', '.join(partitions)}; nothing was sent",
+            code="selector_failed",
+            field="selector",
+        )
+    return chosen
+
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0

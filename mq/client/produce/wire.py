@@ -19,8 +19,7 @@ import pyarrow as pa
 from msgspec import UnsetType
 
 from deltamq.mq.client.http.endpoint import Body
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import SentRange, offset_after
+from deltamq.mq.client.messages.message import Message, SentRange, offset_after
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.errors import Unknown
 from deltamq.mq.wire import produce as wire

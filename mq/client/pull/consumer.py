@@ -21,9 +21,8 @@ from typing import Final, Literal, Unpack
 import pyarrow as pa
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_info import topic_info
-from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.http.closing import Closing
+from deltamq.mq.client.admin.topic_admin import topic_info
+from deltamq.mq.client.http.calls import ClientAccess, Closing
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.http.forks import Birthplace
 from deltamq.mq.client.http.retries import Patience, is_worth_retrying

@@ -16,6 +16,7 @@ import pyarrow as pa
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
+from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.endpoint import (
     CONNECT_FAILED,
     CONNECTION_LOST,
@@ -25,7 +26,6 @@ from deltamq.mq.client.http.endpoint import (
     lost_connection,
     path_of,
 )
-from deltamq.mq.client.http.problems import error_of
 from deltamq.mq.client.produce.wire import ARROW
 from deltamq.mq.errors import Unauthenticated, Unavailable, Unknown
 

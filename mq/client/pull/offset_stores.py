@@ -25,7 +25,7 @@ except ImportError:  # Windows
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.group_admin import GroupPlace
-from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.names import member_name, split_member
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_info import TopicInfo
+from deltamq.mq.client.admin.topic_admin import TopicInfo
 from deltamq.mq.errors import Refused
 
 Start: TypeAlias = str | int | datetime | Mapping[str, int]

@@ -23,9 +23,8 @@ from deltamq.mq.client.http import forks
 from deltamq.mq.client.http.credentials import Credentials
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
-from deltamq.mq.client.produce import exit_flush
-from deltamq.mq.client.produce.buffer import Buffer
 from deltamq.mq.client.produce.producer import Producer
+from deltamq.mq.client.produce.shared import Buffer, flush_all, flushed_at_exit
 from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.errors import DeltaMQError
 from tests.unit.client.stub_service import StubService
@@ -184,13 +183,13 @@ def test_send_09_a_program_that_ends_without_close_has_sent_everything(stub: Stu
 def test_send_09_what_is_left_after_the_bound_is_said(caplog: pytest.LogCaptureFixture) -> None:
     full, empty = Buffer(10), Buffer(10)
     full.take(1, 7, deadline=0, wait=False)
-    exit_flush.flushed_at_exit(full)
-    exit_flush.flushed_at_exit(empty)
+    flushed_at_exit(full)
+    flushed_at_exit(empty)
     began = time.monotonic()
-    exit_flush.flush_all(0.01)
+    flush_all(0.01)
     assert "event=ended_unsent messages=7" in caplog.text and time.monotonic() >= began + 0.01
     threading.Timer(0.01, lambda: full.give_back(1, 7)).start()
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        exit_flush.flush_all(60)
+        flush_all(60)
     assert caplog.text == ""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.topic_info import topic_info
+from deltamq.mq.client.admin.topic_admin import topic_info
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown

@@ -16,9 +16,8 @@ from deltamq.mq.client.cli import console
 from deltamq.mq.client.cli import root as cli
 from deltamq.mq.client.cli.consume import parse_start
 from deltamq.mq.client.cli.produce import _send_all, _Tally, decode_line
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import Sent
-from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.messages.message import Message, Sent
+from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.errors import DeltaMQError, Overloaded, Refused, Unauthenticated, Unavailable, Unknown
 from tests.unit.client.cli.cli_run import Run
 from tests.unit.client.stub_service import StubService

@@ -1,10 +1,10 @@
-"""What becomes of a request whose attempt failed: every row of the table in `mq.client.http.after_failure`."""
+"""What becomes of a request whose attempt failed: every row of the table in `mq.client.http.retries`."""
 
 from __future__ import annotations
 
 import pytest
 
-from deltamq.mq.client.http.after_failure import AfterFailure, certainly_not_applied, judge
+from deltamq.mq.client.http.retries import AfterFailure, certainly_not_applied, judge
 from deltamq.mq.errors import (
     Conflict,
     Corrupt,

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.http.bearer_token import check_token
-from deltamq.mq.client.http.credentials import Credentials
+from deltamq.mq.client.http.credentials import Credentials, check_token
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.hosts import Hosts
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import Result
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer

@@ -10,7 +10,7 @@ import pytest
 
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.http.hosts import META, Hosts
-from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import PoppedMessage
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.pull.consumer import PullConsumer

@@ -11,8 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.http.credentials import Credentials
-from deltamq.mq.client.http.oidc import OidcClientCredentials
+from deltamq.mq.client.http.credentials import Credentials, OidcClientCredentials
 from deltamq.mq.errors import Refused, Unauthenticated, Unavailable
 from deltamq.tables.config import load
 from tests.identity_provider import DISCOVERY, IdentityProvider

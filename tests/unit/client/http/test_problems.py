@@ -8,7 +8,7 @@ import json
 import pytest
 
 from deltamq.mq import errors
-from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Overloaded, Refused, Unavailable, Unknown
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DeltaMQError)]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.retries import Attempts, Patience, asked_s, is_worth_retrying
 from deltamq.mq.errors import (
     Corrupt,

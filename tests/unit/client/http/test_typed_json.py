@@ -8,12 +8,12 @@ import sys
 import msgspec
 import pytest
 
-from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.http.answers import decode_as
 
 #: Types that nobody has met yet, again and again, each met by four threads at once.
 _RACE = """
 import sys, threading, types
-from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.http.answers import decode_as
 
 SOURCE = '''
 from __future__ import annotations

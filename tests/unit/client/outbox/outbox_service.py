@@ -6,9 +6,8 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import SentRange
-from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.messages.message import Message, SentRange
+from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unavailable, Unknown
 from deltamq.mq.limits import PRODUCER_REQUESTS_KEPT
 

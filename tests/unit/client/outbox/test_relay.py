@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.mq.client.http.problems import error_of
+from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX, SetAside
 from deltamq.mq.client.outbox.relay import OutboxRelay

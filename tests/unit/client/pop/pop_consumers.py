@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import PoppedMessage
 from deltamq.mq.client.pop.consumer import PopConsumer
 from tests.unit.client.stub_service import StubService
 

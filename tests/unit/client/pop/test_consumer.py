@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import PoppedMessage, Result
 from deltamq.mq.client.pop.hook import Ending
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_service import StubService

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.messages.popped import PoppedMessage
+from deltamq.mq.client.messages.received import PoppedMessage
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.errors import DeltaMQError, Forbidden, Refused
 from tests.unit.client.pop.pop_consumers import QUICK, Consume, Seen, wait_done

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.result import Result
+from deltamq.mq.client.messages.received import PoppedMessage, Result
 from deltamq.mq.errors import Forbidden, Refused
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_queue import QueueFault

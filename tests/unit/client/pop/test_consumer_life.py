@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deltamq.mq.client.messages.popped import PoppedMessage
-from deltamq.mq.client.messages.received import OrderedMessage
+from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
 from deltamq.mq.order.orderly import Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltamq.mq.client.produce.broker_health import BrokerHealth, avoided_s
+from deltamq.mq.client.produce.shared import BrokerHealth, avoided_s
 
 BOTH = ("broker-a", "broker-b")
 

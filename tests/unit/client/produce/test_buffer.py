@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deltamq.mq.client.produce.buffer import Buffer
+from deltamq.mq.client.produce.shared import Buffer
 from deltamq.mq.errors import Overloaded
 
 

@@ -12,8 +12,8 @@ import pytest
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.topic_view import TopicView, fetch_view
 from deltamq.mq.client.messages.message import Message
+from deltamq.mq.client.produce.repeatable_sends import TableSendState
 from deltamq.mq.client.produce.slices import Slice, split_messages, split_rows
-from deltamq.mq.client.produce.table_send import TableSendState
 from deltamq.mq.errors import Unknown
 from deltamq.mq.partitioners import kafka_hash
 from deltamq.mq.routing import new_route

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import PartlySent
+from deltamq.mq.client.messages.message import Message, PartlySent
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import (
     NotFound,

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client.produce import table_send
+from deltamq.mq.client.produce import repeatable_sends
 from deltamq.mq.client.produce.producer import Producer
-from deltamq.mq.client.produce.table_send import TableProgress, TableSendInterrupted, TableSendState
+from deltamq.mq.client.produce.repeatable_sends import TableProgress, TableSendInterrupted, TableSendState
 from deltamq.mq.errors import NotFound, Refused, TooLarge
 from tests.unit.client.stub_service import StubService
 from tests.unit.client.stub_topics import Fault
@@ -135,4 +135,4 @@ def test_the_requests_in_flight_stay_within_what_the_service_remembers(
     gate.set()
     thread.join(20)
     assert_each_row_once(stub)
-    assert table_send._CHUNKS_IN_FLIGHT_MAX * 2 < 16
+    assert repeatable_sends._CHUNKS_IN_FLIGHT_MAX * 2 < 16

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.messages.sent import SentRange
+from deltamq.mq.client.messages.message import Message, SentRange
 from deltamq.mq.client.produce.entry import Entry
 from deltamq.mq.client.produce.wire import encode_request, read_ranges, shares
 from deltamq.mq.errors import Unknown

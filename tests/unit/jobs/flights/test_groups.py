@@ -21,7 +21,7 @@ from deltamq.jobs.flights.group_left import GroupsLeft
 from deltamq.jobs.flights.groups import GROUPS, fresh_groups, left_of
 from deltamq.jobs.flights.replay import Ledger
 from deltamq.mq.client.admin.group_admin import GroupInfo, GroupPartition, GroupTopic
-from deltamq.mq.client.messages.sent import SentBatch, SentRange
+from deltamq.mq.client.messages.message import SentBatch, SentRange
 
 BAD = next(f"N{n}" for n in range(100_000) if zlib.crc32(f"N{n}".encode()) % ONE_IN == REMAINDER)
 GOOD = "N1"

@@ -1,17 +1,22 @@
-"""Turns an HTTP answer that is not a success into the exception of `mq.errors` that the service meant.
+"""Answers of the service: JSON decoded as a type, and what is no success as the exception that the service meant.
 
-The service maps each class to one status and `code` (RFC 9457 documents); this is the reverse mapping. An answer that
-is no problem document (a proxy's HTML page) becomes the class of its status, so that callers see one tree of errors.
+The service maps each class of `mq.errors` to one status and `code` (RFC 9457 documents); `error_of` is the reverse
+mapping. An answer that is no problem document (a proxy's HTML page) becomes the class of its status, so that callers
+see one tree of errors.
+
+msgspec reads a type's annotations on first use. If two threads do that at once for the same type, the interpreter
+crashes (0.22: a segmentation fault in the first second of a client). So decoders are made one at a time (`decode_as`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from deltamq.mq.client.http.typed_json import decode_as
+from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.errors import (
     Conflict,
     Corrupt,
@@ -31,6 +36,30 @@ from deltamq.mq.errors import (
     Unprocessable,
     UnsupportedMedia,
 )
+
+T = TypeVar("T")
+
+_reading = threading.Lock()
+_decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
+
+
+def _renew() -> None:
+    global _reading
+    _reading = threading.Lock()
+
+
+in_child(_renew)
+
+
+def decode_as(raw: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
+    """Decode the JSON document `raw` as `kind`; raises `msgspec.MsgspecError` if it is not one."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _reading:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    found: T = decoder.decode(raw)
+    return found
+
 
 _BY_CODE: Final[dict[str, type[DeltaMQError]]] = {kind.code: kind for kind in (Fenced, Unknown, Corrupt, StorageFull)}
 _BY_STATUS: Final[dict[int, type[DeltaMQError]]] = {

@@ -1,4 +1,9 @@
-"""Sends a long table chunk by chunk, with progress; an interrupted send can be resumed (SPEC SEND-5).
+"""Sends that the caller can repeat, since producer id and sequence are its own: one request, or a long table (SEND-5).
+
+    caller stores (messages, producer id, seq) ──► request ──► answer ──► caller deletes what it stored
+                        └──────── after a crash, the same request again: stored once ───────┘
+
+A table is sent chunk by chunk, with progress; an interrupted send can be resumed:
 
     table   |   chunk 0   |   chunk 1   |   chunk 2   |  ...      each chunk is split by partition, and each
     state       stored        in flight     in flight             part is one request with a sequence of its own
@@ -13,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -26,20 +31,74 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deltamq.mq.client.admin.topic_view import TopicView
-from deltamq.mq.client.http.typed_json import decode_as
-from deltamq.mq.client.messages.sent import SentBatch, SentRange
-from deltamq.mq.client.produce.entry import Entry
+from deltamq.mq.client.http.answers import decode_as
+from deltamq.mq.client.messages.message import Message, SentBatch, SentRange
+from deltamq.mq.client.produce.entry import Entry, SendFuture
 from deltamq.mq.client.produce.executor import Executor, Failing
-from deltamq.mq.client.produce.fixed_requests import FixedRequests
-from deltamq.mq.client.produce.parts import Parts
 from deltamq.mq.client.produce.progress_bar import row_bar
-from deltamq.mq.client.produce.send_future import SendFuture
+from deltamq.mq.client.produce.routers import Parts
 from deltamq.mq.client.produce.shared import Shared
 from deltamq.mq.client.produce.slices import chunk_of, chunk_starts, split_rows
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.routing import Route
+
+
+class FixedRequests:
+    """An owner of executors that neither moves nor reroutes entries, because a repeated request must be the same."""
+
+    def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
+        """Fail `entries`; never called, because an executor that stops on any failure keeps its route."""
+        executor.fail(entries, error)
+
+    def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
+        """Return False: messages stay with their partition."""
+        return False
+
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+        """Do nothing."""
+
+    def attempt_failed(self, executor: Executor) -> None:
+        """Do nothing: any host forwards."""
+
+    def drained(self, executor: Executor) -> None:
+        """Do nothing."""
+
+
+def send_fixed(
+    shared: Shared, topic: str, messages: Sequence[Message], *, producer_id: str, producer_seq: int, deadline: float
+) -> SendFuture[tuple[SentRange, ...]]:
+    """Queue all of `messages` as one request with this name; the service chooses the partitions.
+
+    Raises
+    ------
+    Refused
+        The messages name different partitions: they cannot share a request.
+    Overloaded
+        The producer's buffer is full until `deadline` (of `time.monotonic`).
+    """
+    partition = messages[0].partition
+    if any(message.partition != partition for message in messages):
+        raise Refused("messages for different partitions cannot share a request", field="partition")
+    future: SendFuture[tuple[SentRange, ...]] = SendFuture()
+    # Every copy of the request must have the same bytes: a message without a time of its own would get a new one.
+    assert all(message.born_time is not None for message in messages), "the caller stores the time with the message"
+    size = shared.buffer.fitted(sum(message.size_bytes() for message in messages))
+    entry = Entry(messages, len(messages), size, deadline, future, named=partition is not None, alone=True)
+    executor = Executor(
+        topic,
+        partition,
+        shared,
+        FixedRequests(),
+        failing=Failing.STOP,
+        producer_id=producer_id,
+        producer_seq=producer_seq,
+    )
+    shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
+    executor.put(entry)
+    return future
+
 
 Indexes = NDArray[np.int64]
 
