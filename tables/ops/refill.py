@@ -10,6 +10,9 @@ gap. Nothing behind the newest commit tells how far it went: it is refilled only
 A commit that put up a fence has no rows, and tells no end. So commits that are gone behind the last end that is told
 may have had rows: a file that begins there is taken, although it may be one that lost its race, because what was
 acknowledged must not be lost. Fences are put up again by the metadata (`tables.queue.lost_fences`).
+
+A power cut leaves such a log, too: commits at its end that were not synced may be there while their data is not. Then
+nothing is put together again, so that no damaged file becomes a part of the log; the repair is a cut.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ from deltamq.mq.errors import Corrupt
 from deltamq.tables.delta.actions import Commit, DataFile, commit_name
 from deltamq.tables.delta.checkpoint import LogCheckpoint
 from deltamq.tables.delta.described_file import described_file
+from deltamq.tables.delta.reader import FileReader, RowCache
 from deltamq.tables.delta.snapshot import Snapshot, log_versions, read_commit
 from deltamq.tables.paths import LOG_FOLDER, start_of_data_file
 from deltamq.tables.store.store import FileMissing, Store
 
 _FENCE: Final = b'"operation":"FENCE"'
+_CACHE_BYTES: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ def find_refill(store: Store, folder: str, good: Snapshot) -> Refill | None:
         return None
     readable = [commit for commit in commits.values() if commit is not None]
     if any(commit.author for commit in readable):
+        return None
+    if _has_torn_tail(store, folder, readable):
         return None
     files = _Files(store, folder, good, readable)
     told = max([good.version, *(commit.version for commit in readable if commit.end_offset is not None)])
@@ -89,6 +96,20 @@ def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit 
         return read_commit(store, folder, version, table_id)
     except (Corrupt, FileMissing):
         return None
+
+
+def _has_torn_tail(store: Store, folder: str, commits: list[Commit]) -> bool:
+    """Return whether data that nobody has synced, of the commits behind the last synced one, is damaged or gone."""
+    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
+    removed = {path for commit in commits for path in commit.removes}
+    for commit in itertools.takewhile(lambda one: not one.flushed, reversed(commits)):
+        for file in commit.adds:
+            try:
+                if file.path not in removed:
+                    reader.verify(file)
+            except Corrupt:
+                return True
+    return False
 
 
 def _may_have_rows(store: Store, folder: str, version: int) -> bool:

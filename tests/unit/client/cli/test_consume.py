@@ -70,8 +70,8 @@ def test_cons_07_a_broadcast_client_commits_nothing_that_it_did_not_print(run: R
     done = run("consume", "orders", "--group", "caches", "--client-id", "web-1")
     assert (done.status, len(log)) == (0, 7)
     assert [line.split("\t")[0] for line in done.out.splitlines()] == [f"{OLD}:{offset}" for offset in range(7)]
-    commits = [call for call in stub.queue.calls_of("PUT") if call.group == "caches@web-1"]
-    assert [call.request["offsets"] for call in commits] == [{OLD: 7}]
+    commits = [call.request["offsets"][OLD] for call in stub.queue.calls_of("PUT") if call.group == "caches@web-1"]
+    assert commits == sorted(commits) and commits[-1] == 7, "a slow machine commits in between, too"
 
 
 def test_what_a_message_holds_is_one_line_that_a_terminal_does_not_obey(run: Run, stub: StubService) -> None:

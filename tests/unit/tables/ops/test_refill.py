@@ -8,6 +8,7 @@ from deltamq.mq.errors import Corrupt
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair
 from deltamq.tables.ops.verification import verify
+from deltamq.tables.settings import Flush
 from deltamq.tables.store.store import MemoryStore
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.unit.tables.ops.damage import OpenWarehouse, commit_key, flip, wrong
@@ -137,3 +138,34 @@ def test_rely_09_two_files_that_differ_are_no_proof(open_warehouse: OpenWarehous
     files.delete(commit_key(2))
     found = find_repair(open_warehouse(), REF)
     assert found is not None and found.kind is RepairKind.CUT
+
+
+def test_rely_09_a_torn_tail_that_nobody_synced_is_cut_and_not_made_a_part_of_the_log(
+    open_warehouse: OpenWarehouse, files: MemoryStore
+) -> None:
+    """A power cut took the commit 2, and left the commit 3 without its data."""
+    writer = open_warehouse().create(REF)
+    writer.append([batch(b"durable")])
+    writer.fence("broker", 1)
+    writer.append([batch(b"torn")], flush=Flush.ASYNC)
+    files.delete(commit_key(2))
+    (torn,) = [file.path for file in writer.files if file.start == 1]
+    flip(files, f"{REF.folder}/{torn}")
+    warehouse = open_warehouse()
+    found = find_repair(warehouse, REF)
+    assert found is not None and (found.kind, found.version, found.lost_from) == (RepairKind.CUT, 1, 1)
+    repair(warehouse, found)
+    assert find_repair(warehouse, REF) is None
+    assert all_bodies(open_warehouse().open_partition(REF)) == [b"durable"]
+
+
+def test_rely_09_damage_in_synced_data_does_not_keep_a_log_from_being_put_together(
+    open_warehouse: OpenWarehouse, files: MemoryStore
+) -> None:
+    writer = open_warehouse().create(REF)
+    for body in numbered_bodies("m", 3):
+        writer.append([batch(body)])
+    files.delete(commit_key(2))
+    flip(files, f"{REF.folder}/{writer.files[2].path}")
+    found = find_repair(open_warehouse(), REF)
+    assert found is not None and found.kind is RepairKind.REFILL, "a cut would lose what commits before it hold"
