@@ -9,8 +9,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from deltamq.api.auth.caller import Certificates
 from deltamq.api.auth.calls import check_complete
-from deltamq.api.auth.certificates import Certificates
 from deltamq.api.front import HOT_CALLS, Front, Guard, HotCalls
 from deltamq.api.host.cluster_handles import ClusterHandles
 from deltamq.api.kafka.server.listener import bind_kafka
@@ -29,7 +29,7 @@ from deltamq.api.routes.produce import ProduceEndpoint
 from deltamq.api.sending.global_sender import GlobalSender
 from deltamq.api.sending.request_appender import RequestAppender
 from deltamq.api.service.service import Service
-from deltamq.api.wire.problem_documents import install
+from deltamq.api.wire.answer import install
 from deltamq.api.wire.request import Receive, Scope, Send
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.config import Config

@@ -22,12 +22,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from deltamq.api.audit.audit import Audit
-from deltamq.api.auth.caller import CALLER, EVERYBODY, Caller
-from deltamq.api.auth.certificates import Certificates
-from deltamq.api.auth.forwarded_caller import CALLED_BY, called_by, caller_header
-from deltamq.api.auth.gate import SHOWN, Gate
-from deltamq.api.auth.guarded_warehouse import guarded_warehouse, is_guarded
-from deltamq.api.auth.proof import Prover
+from deltamq.api.auth.caller import CALLER, EVERYBODY, Caller, Certificates
+from deltamq.api.auth.forwarded import CALLED_BY, Prover, called_by, caller_header
+from deltamq.api.auth.gate import SHOWN, Gate, guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
 from deltamq.api.host.cluster_proof import ClusterProofs, principal_of
 from deltamq.api.host.clusters import from_cluster, guarded
@@ -39,8 +36,7 @@ from deltamq.api.routes.fetch import FetchEndpoint
 from deltamq.api.routes.handles import CALLS, HandlesEndpoint
 from deltamq.api.routes.pop import PopEndpoint
 from deltamq.api.routes.produce import ProduceEndpoint
-from deltamq.api.wire.answer import Answer, send_answer
-from deltamq.api.wire.problem_documents import answer_of, as_deltamq_error, method_not_allowed
+from deltamq.api.wire.answer import Answer, answer_of, as_deltamq_error, method_not_allowed, send_answer
 from deltamq.api.wire.request import REFUSAL, ClientDisconnected, Receive, Scope, Send, body_too_slow
 from deltamq.mq.errors import DeltaMQError, Forbidden, TooLarge, Unauthenticated, Unavailable
 from deltamq.mq.limits import ADMIN_BYTES_MAX

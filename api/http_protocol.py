@@ -25,10 +25,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from deltamq.api.request_head import BadHead, check_head, without_offer
-from deltamq.api.tls.subject import EXTENSION as TLS
-from deltamq.api.tls.subject import TlsPeer, peer_of
-from deltamq.api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer
-from deltamq.api.wire.problem_documents import answer_of
+from deltamq.api.tls import EXTENSION as TLS
+from deltamq.api.tls import TlsPeer, peer_of
+from deltamq.api.wire.answer import SECURITY_HEADERS, WRITE_WHOLE, Answer, answer_of
 from deltamq.api.wire.request import HALF_CLOSED
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import ANSWER_BYTES_S_MIN, HEADER_LINES_MAX, HEADER_SECTION_BYTES_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from deltamq.api.auth.key_times import KeyTimes
+from deltamq.api.auth.credentials import KeyTimes
 from deltamq.mq.limits import CLIENTS_MAX, FETCH_BYTES_MAX, LANE_BUSY_MS
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.store.store import Store

@@ -30,9 +30,8 @@ import uvicorn
 
 from deltamq.api.app import App, create_app
 from deltamq.api.http_protocol import HttpProtocol
-from deltamq.api.sockets import BACKLOG, listening
-from deltamq.api.tls.contexts import server_context
-from deltamq.api.tls.handshakes import TlsServer
+from deltamq.api.sockets import BACKLOG, TlsServer, listening
+from deltamq.api.tls import server_context
 from deltamq.api.wire.answer import SECURITY_HEADERS
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import MIB

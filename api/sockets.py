@@ -1,8 +1,21 @@
-"""Listening sockets, taken before anything else happens, so that a port in use is told at once."""
+"""Listening sockets, taken before anything else happens, so that a port in use is told at once; and those with TLS.
+
+Handshakes count against the limit of connections from their first moment:
+
+    accepted ──► too many? ── yes ──► closed, without a byte
+                    └── no ──► handshake, within `within_s` ──► the protocol of the connection
+                                     └── failed, too slow, gone ──► closed
+
+The event loop's own server does not say when a handshake begins or fails, so nobody could count them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
+import ssl
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -33,3 +46,89 @@ def listening(host: str, port: int, *, field: str) -> socket.socket:
         listener.setblocking(False)
         on_error.pop_all()
     return listener
+
+
+log = logging.getLogger("deltamq.api")
+
+#: Seconds to wait after a failed accept: most often there are no file descriptors left.
+_AFTER_FAILURE_S: Final = 0.1
+
+
+class TlsServer:
+    """Accepts connections from `start` to `close`; used on the event loop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.Protocol],
+        *,
+        room: Callable[[], int],
+        within_s: float,
+        farewell_s: float,
+    ) -> None:
+        """`make` makes the protocol of a connection that is agreed on.
+
+        `room` is how many handshakes there may be now; `farewell_s` is how long a closing connection waits for the
+        other side.
+        """
+        self._listener = listener
+        self._context = context
+        self._make = make
+        self._room = room
+        self._within_s = within_s
+        self._farewell_s = farewell_s
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to accept connections."""
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more connections, and end those that are not agreed on yet."""
+        for task in (self._accepting, *self._under_way):
+            if task is not None:
+                task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until that is done, and close the listening socket."""
+        tasks = [one for one in (self._accepting, *self._under_way) if one is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                log.error("event=accept_failed detail=%r", str(error))
+                await asyncio.sleep(_AFTER_FAILURE_S)
+                continue
+            if len(self._under_way) >= self._room():
+                accepted.close()
+                continue
+            task = loop.create_task(self._agree(accepted))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _agree(self, accepted: socket.socket) -> None:
+        """Agree on TLS; then the protocol has the connection."""
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=self._within_s,
+                ssl_shutdown_timeout=self._farewell_s,
+            )
+        except OSError as error:
+            # The client speaks no TLS, does not trust this certificate, shows none, or has gone.
+            log.debug("event=handshake_failed detail=%r", str(error))
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise

@@ -5,7 +5,7 @@
       '-- not stored: refused, nothing is done                                  '-- not stored: `audit_incomplete`
 
 A kill before `begin` is stored leaves nothing. One behind it leaves an act without an end, until a process settles it
-(`api.audit.settling`).
+(`api.audit.audit`).
 """
 
 from __future__ import annotations

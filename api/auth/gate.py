@@ -5,6 +5,10 @@
 
 What was found for a credential, method and path is remembered until the rules or quotas change. A request that waits
 is watched: it ends when its credential or its access does.
+
+Whether a warehouse is guarded is a fact of the warehouse, not of one process's settings (SPEC SEC-44): `deltamq auth
+init` makes the first principal; from then on the metadata says who may do what, and a process that asks nobody who they
+are would be a door beside all others.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from typing import Final
 from deltamq.api.auth.caller import EVERYBODY, OTHER_CLUSTER, Caller, KnownCaller, refused
 from deltamq.api.auth.calls import CallNeeds, Required, required_by
 from deltamq.api.auth.credentials import Credentials, SignerUnknown, disabled, not_valid
-from deltamq.api.auth.forwarded_caller import caller_header
+from deltamq.api.auth.forwarded import caller_header
 from deltamq.api.wire.answer import Header
 from deltamq.api.wire.request import WATCH, Client, Scope
 from deltamq.mq.auth.callers import Credential, Decisions
 from deltamq.mq.auth.state import AuthState
-from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated
+from deltamq.mq.errors import DeltaMQError, Forbidden, Unauthenticated, Unavailable
 from deltamq.mq.limits import (
     AUTHORIZATION_BYTES_MAX,
     CREDENTIALS_BYTES_MAX,
@@ -344,3 +348,18 @@ def _bearer(sent: bytes) -> str:
     if scheme.lower() != b"bearer" or len(sent) > AUTHORIZATION_BYTES_MAX:
         raise Unauthenticated("send a key or token: `Authorization: Bearer ...`", field="Authorization")
     return text.strip().decode("latin-1")
+
+
+def is_guarded(meta: Meta) -> bool:
+    """Whether callers of this warehouse have to show who they are."""
+    return bool(meta.auth.principals)
+
+
+def guarded_warehouse() -> Unavailable:
+    """Return the error of a process that checks nobody, in a guarded warehouse."""
+    return Unavailable(
+        "this warehouse is guarded (`deltamq auth init` was run): a process without service.auth may not serve it; set "
+        "DELTAMQ_SERVICE_AUTH=true and the cluster's service.cluster_secret, as its other processes have them",
+        code="warehouse_guarded",
+        field="service.auth",
+    )

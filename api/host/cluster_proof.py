@@ -19,7 +19,7 @@ import hmac
 from collections.abc import Callable, Collection, MutableMapping
 from typing import Any, Final
 
-from deltamq.api.auth.proof import Prover
+from deltamq.api.auth.forwarded import Prover
 from deltamq.api.host.peers import CLUSTER, FORWARDED, META_OFFSET, PRINCIPAL, PROOF, Call
 from deltamq.api.wire.answer import Header
 from deltamq.api.wire.request import Receive, Scope

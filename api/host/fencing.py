@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from deltamq.api.log.fence_epochs import fence_not_known
+from deltamq.api.log.partition import fence_not_known
 from deltamq.mq.errors import Fenced
 from deltamq.mq.names import broker_of
 from deltamq.tables.log.fences import BROKER_FENCE

@@ -26,8 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deltamq.api.auth.caller import CALLER, Caller
-from deltamq.api.auth.forwarded_caller import CALLED_BY
-from deltamq.api.auth.proof import Prover
+from deltamq.api.auth.forwarded import CALLED_BY, Prover
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.wire.answer import SECURITY_HEADERS, Answer, Header
 from deltamq.api.wire.request import Client, ClientDisconnected, Scope

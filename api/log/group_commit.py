@@ -9,7 +9,7 @@ commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit th
 `expected_offset` is a commit of its own, since it may be refused alone.
 
 While several partitions commit at once, the event loop makes small commits itself, and native threads make the file
-calls (`loop_commits`). All others are made by a commit thread: large ones, those of an object store, the first one of a
+calls (`LoopCommits`). All others are made by a commit thread: large ones, those of an object store, the first one of a
 partition, which opens its log, and those that meet a roll-up's commit.
 
 Clients send again when their commit is done, one just after the other, and the first would have a commit for itself.
@@ -26,10 +26,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from deltamq.api.log.joint_commit import commit_all, fail, flush_of
-from deltamq.api.log.loop_commits import LoopCommits
-from deltamq.api.log.parts import RequestPart
-from deltamq.api.log.workers import Workers
+from deltamq.api.log.parts import RequestPart, commit_all, fail, flush_of
+from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX, KIB
 from deltamq.tables.delta.small_parquet import SMALL_FILE_ROWS_MAX
 from deltamq.tables.log.log import PartitionLog

@@ -1,6 +1,12 @@
 """One partition as the service sees it: its log, opened on first use, its commit queue, and the readers that wait.
 
 The log's calls block: it is opened, read from disk and refreshed on threads. Everything else runs on the event loop.
+A queue of the partitions that are due finds those that need work without a request, so that others cost nothing:
+
+    opened, committed --every `every_s` while it is used--> news of other processes, upkeep
+                            '--not used--> at rest: nothing in memory for readers --upkeep is due--> upkeep
+
+At rest a partition comes up again when its next clean-up or sweep is due, or after an hour.
 """
 
 from __future__ import annotations
@@ -10,24 +16,146 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from deltamq.api.log.fence_epochs import FenceEpochsOf
 from deltamq.api.log.group_commit import CommitQueue
 from deltamq.api.log.metrics import Metrics, PartitionGauges
 from deltamq.api.log.parts import RequestPart
-from deltamq.api.log.tending import Tending
-from deltamq.api.log.upkeep_pace import UpkeepPace
 from deltamq.api.log.workers import Threads
-from deltamq.mq.errors import DeltaMQError, NotFound
+from deltamq.mq.errors import DeltaMQError, Fenced, NotFound, Unavailable
 from deltamq.mq.meta.topics import Topic
+from deltamq.mq.queue.due_times import DueTimes
 from deltamq.tables.delta.snapshot import PartitionNotFound
 from deltamq.tables.log.fences import BROKER_FENCE
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space
+from deltamq.tables.queue.placement import FenceEpochs
+
+
+class FenceEpochsOf(Protocol):
+    """The fence epochs that one process knows."""
+
+    def epochs(self, partition: str) -> FenceEpochs:
+        """Return the fence epochs for an append to the partition, by kind of fence."""
+
+    def is_ours(self, partition: str) -> bool:
+        """Whether this process serves the partition's broker."""
+
+    async def learn(self, partition: str, error: Fenced) -> None:
+        """Return when this process knows of the fence that refused an append.
+
+        Raises
+        ------
+        Unavailable
+            `fenced`: this process does not know of the fence yet.
+        """
+
+
+def fence_not_known(partition: str, error: Fenced) -> Unavailable:
+    """Return the error for an append that was refused by a fence which this process does not know of."""
+    return Unavailable(f"{partition} is being taken over; ask again ({error.detail})", code="fenced")
+
+
+_AFTER_S: Final = 0.02
+_EVERY_S: Final = 1.0
+_COMMITS: Final = 128
+
+
+class UpkeepPace:
+    """The commits of one partition since its last upkeep; used on the event loop.
+
+        seldom committed     20 ms after the commit, for it and all commits of that time
+        often                a second after the last upkeep, or after 128 commits
+
+    A busy partition has many files by then, which a roll-up makes into one that is mostly final: its rows are written
+    once more and not twice, and they are in memory still.
+    """
+
+    __slots__ = ("_begun_s", "_commits")
+
+    def __init__(self) -> None:
+        self._begun_s = float("-inf")
+        self._commits = 0
+
+    def committed(self, now_s: float) -> float:
+        """Count a commit; return after how many seconds upkeep should begin, 0.0 for at once."""
+        self._commits += 1
+        if self._commits >= _COMMITS:
+            return 0.0
+        return max(_AFTER_S, self._begun_s + _EVERY_S - now_s)
+
+    def begun(self, now_s: float) -> None:
+        """Note that upkeep begins now."""
+        self._begun_s = now_s
+        self._commits = 0
+
+
+#: Longest rest of a partition, in seconds: then it comes up to see the commits of other processes.
+_REST_S_MAX: Final = 3_600.0
+#: Maximum number of partitions that come up in one turn; waiting readers are served between turns.
+_TURN_MAX: Final = 32
+
+
+class TendedPartition(Hashable, Protocol):
+    """What `Tending` needs of a partition."""
+
+    #: When it comes up next, by the event loop's clock; `Tending` sets it, infinity at first.
+    tended_at_s: float
+
+
+P = TypeVar("P", bound=TendedPartition)
+
+
+class Tending(Generic[P]):
+    """The open partitions of a process by the time at which each comes up next; used on the event loop."""
+
+    def __init__(self, now_s: Callable[[], float], *, every_s: float = 30.0) -> None:
+        """`now_s` is the event loop's clock; a partition in use comes up after `every_s` seconds."""
+        self.every_s = every_s
+        self._now_s = now_s
+        self._due: DueTimes[P] = DueTimes()
+        #: Due, and not yet taken.
+        self._ready: deque[P] = deque()
+
+    def soon(self, partition: P) -> None:
+        """Let a partition in use come up after `every_s` at the latest."""
+        if partition.tended_at_s > self._now_s() + self.every_s:
+            self._plan(partition, self.every_s)
+
+    def again(self, partition: P, wait_s: float) -> None:
+        """Let a partition that has come up come up again after `wait_s` seconds, an hour at most."""
+        self._plan(partition, min(wait_s, _REST_S_MAX))
+
+    def take(self) -> list[P]:
+        """Return the partitions of one turn that come up now; each has to be planned again."""
+        self._ready.extend(self._due.take(_ms(self._now_s())))
+        turn = [self._ready.popleft() for _ in range(min(_TURN_MAX, len(self._ready)))]
+        for partition in turn:
+            partition.tended_at_s = float("inf")
+        return turn
+
+    def drop(self, partition: P) -> None:
+        """Forget a partition that is gone."""
+        self._discard(partition)
+        partition.tended_at_s = float("inf")
+
+    def _plan(self, partition: P, wait_s: float) -> None:
+        self._discard(partition)
+        partition.tended_at_s = self._now_s() + wait_s
+        self._due.add(partition, _ms(partition.tended_at_s))
+
+    def _discard(self, partition: P) -> None:
+        if partition.tended_at_s != float("inf"):
+            self._due.discard(partition, self._due.bucket_of(_ms(partition.tended_at_s)))
+
+
+def _ms(time_s: float) -> int:
+    return int(time_s * 1_000)
+
 
 log = logging.getLogger("deltamq.api")
 

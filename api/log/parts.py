@@ -1,17 +1,24 @@
-"""What waits for a commit: the messages of one request for one partition, and the callback for their outcome."""
+"""What waits for a commit: the messages of one request for one partition, and the callback for their outcome.
+
+Parts of several requests become one commit (`commit_all`): one bad part fails nobody else, and each gets its own place.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from deltamq.api.wire.rows import ArrowRows, Indexes, Rows
-from deltamq.mq.errors import DeltaMQError
-from deltamq.tables.delta.stamped import ProducerStamp
+from deltamq.api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
+from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unknown
+from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, one_batch
+from deltamq.tables.failpoints import failpoint
 from deltamq.tables.log.batch import Appended
+from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.settings import Flush
 
 Record = TypeVar("Record")
@@ -105,3 +112,134 @@ class RequestPart:
         self.fence_epochs = fence_epochs
         self.appended: Appended | None = None
         self.error: DeltaMQError | None = None
+
+
+log = logging.getLogger("deltamq.api")
+
+
+async def commit_all(opened: PartitionLog, parts: list[RequestPart]) -> None:
+    """Commit parts to a log, in our turn; each has its outcome then."""
+    failpoint("batch.before_close")
+    for run in _runs(parts):
+        await _commit(opened, run)
+
+
+async def _commit(opened: PartitionLog, parts: list[RequestPart]) -> None:
+    """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another.
+
+    The same if their rows cannot be read, whatever the error is: nothing is stored by then.
+    """
+    try:
+        rows, spans = _joined(parts)
+    except Exception as error:
+        await _commit_each(opened, parts, error)
+        return
+    try:
+        await _append(opened, parts, rows, spans)
+    except (Refused, Conflict) as error:
+        await _commit_each(opened, parts, error)
+    except Exception as error:
+        fail(parts, error)
+
+
+async def _commit_each(opened: PartitionLog, parts: list[RequestPart], error: Exception) -> None:
+    """Commit each of `parts` alone, after they failed together; a single part has failed."""
+    if len(parts) == 1:
+        fail(parts, error)
+        return
+    for part in parts:
+        await _commit(opened, [part])
+
+
+async def _append(
+    opened: PartitionLog, parts: list[RequestPart], rows: pa.RecordBatch, spans: Sequence[RowsPart]
+) -> None:
+    first = parts[0]
+    appended = await opened.append_in_turn(
+        rows, spans, flush=flush_of(parts), expected_offset=first.expected_offset, fence_epochs=first.fence_epochs
+    )
+    results = iter(appended)
+    for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
+        if stamped:
+            for part in group:
+                part.appended = next(results)
+        else:
+            _divide(next(results), list(group))
+
+
+def _runs(parts: list[RequestPart]) -> list[list[RequestPart]]:
+    """Split parts into runs that are committed together; a part with `expected_offset` is a run of its own.
+
+    Parts that know different fence epochs are not in one run either, since one of them may be refused.
+    """
+    runs: list[list[RequestPart]] = []
+    for part in parts:
+        if runs and _go_together(runs[-1][-1], part):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def _go_together(one: RequestPart, other: RequestPart) -> bool:
+    same = one.fence_epochs is other.fence_epochs or one.fence_epochs == other.fence_epochs
+    return same and one.expected_offset is None and other.expected_offset is None
+
+
+def flush_of(parts: Sequence[RequestPart]) -> Flush:
+    """Return how durable a commit of these parts must be."""
+    return Flush.SYNC if any(part.flush is Flush.SYNC for part in parts) else Flush.ASYNC
+
+
+def _joined(parts: list[RequestPart]) -> tuple[pa.RecordBatch, list[RowsPart]]:
+    """Return all rows as one batch, and which rows came with which producer's request."""
+    batches: list[pa.RecordBatch] = []
+    for _, group in groupby((p.messages for p in parts), key=type):
+        batches += _batches(list(group))
+    spans = []
+    for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
+        if stamped:
+            spans += [RowsPart(p.messages.count, p.stamp) for p in among]
+        else:
+            spans.append(RowsPart(sum(p.messages.count for p in among)))
+    return one_batch(batches), spans
+
+
+def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
+    """Return messages of one kind as record batches."""
+    first = messages[0]
+    if isinstance(first, ArrowRows):
+        return [m.batch for m in messages]
+    if isinstance(first, RecordRows):
+        return [first.encode([record for m in messages for record in m.records])]
+    return [to_record_batch(messages)]
+
+
+def _divide(whole: Appended, parts: list[RequestPart]) -> None:
+    """Give each of several requests without a producer its piece of the rows that were appended together."""
+    if len(parts) == 1:
+        parts[0].appended = whole
+        return
+    at = 0
+    for part in parts:
+        count = part.messages.count
+        part.appended = Appended(
+            base_offset=whole.base_offset + at,
+            count=count,
+            duplicate=whole.duplicate,
+            durable=whole.durable,
+            version=whole.version,
+            message_ids=whole.message_ids.slice(at, count),
+        )
+        at += count
+    assert at == whole.count, "every row belongs to one request"
+
+
+def fail(parts: Sequence[RequestPart], error: Exception) -> None:
+    """Set `error` on parts without an outcome; an unexpected error becomes `Unknown`: they may have been stored."""
+    if not isinstance(error, DeltaMQError):
+        log.error("event=commit_failed kind=%s", type(error).__name__, exc_info=error)
+        error = Unknown()
+    for part in parts:
+        if part.appended is None and part.error is None:
+            part.error = error

@@ -15,8 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from deltamq.api.log.fence_epochs import fence_not_known
-from deltamq.api.log.partition import Partition
+from deltamq.api.log.partition import Partition, fence_not_known
 from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Fenced, Unavailable, Unknown

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltamq.api.order.pull_locks import Locks
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
-from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.route_batch import first_held_back
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic

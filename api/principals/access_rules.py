@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
 from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.fields import After, Limit, page
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import problems
-from deltamq.api.wire.paging import After, Limit, page
 from deltamq.mq.auth.changes import decide_put_quota, decide_put_rule, decide_remove_rule
 from deltamq.mq.auth.principals import CLUSTER, AccessRule, Effect, Resource, Verb, quota_of, rule_of
 from deltamq.mq.limits import QUOTA_MAX

@@ -17,10 +17,9 @@ from pydantic import BaseModel
 from deltamq.api.principals.access_rules import AclView, acl_view
 from deltamq.api.principals.change import Changes, NameInBody, OfPrincipal, PrincipalName, auth_router
 from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.fields import After, Limit, page, parse_time, rfc3339
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import problems
-from deltamq.api.wire.paging import After, Limit, page
-from deltamq.api.wire.times import parse_time, rfc3339
 from deltamq.mq.auth.changes import (
     decide_disable_principal,
     decide_enable_principal,

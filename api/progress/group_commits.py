@@ -8,7 +8,7 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.progress.lane_commits import LaneCommits
 from deltamq.api.progress.queue_progress import QueueProgress
 from deltamq.api.queue.group_start import begin
-from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.answer import Header
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic

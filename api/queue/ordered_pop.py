@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltamq.api.log.partition import Partition
-from deltamq.api.queue.lane_read import ReadRows, allowed, look, look_now
+from deltamq.api.queue.filtered_read import ReadRows, allowed, look, look_now
 from deltamq.api.queue.logs import Dying, QueueLogs
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
 from deltamq.mq.errors import Unavailable

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from deltamq.api.queue.pop_requests import Taken
 from deltamq.api.wire.answer import Answer
-from deltamq.api.wire.arrow_pieces import ArrowPieces
-from deltamq.api.wire.message_json import json_columns
-from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
+from deltamq.api.wire.arrow_body import ArrowPieces
+from deltamq.api.wire.message_json import json_columns, shown_offsets, shown_origins
 from deltamq.mq.queue.handle import handle_of_cluster
 from deltamq.mq.static.global_queues import GlobalQueues, shown_place
 from deltamq.mq.static.logical_queue import TopicQueues

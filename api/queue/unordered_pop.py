@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from deltamq.api.queue.lane_read import allowed, attempts_of, look, look_now
+from deltamq.api.queue.filtered_read import allowed, attempts_of, look, look_now
 from deltamq.api.queue.logs import QueueLogs
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
 from deltamq.api.queue.revive_queues import Destined

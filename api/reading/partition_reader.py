@@ -16,9 +16,9 @@ from functools import partial
 from typing import Final
 
 from deltamq.api.host.hosting import Hosting
-from deltamq.api.log.filter_scan import scan_filtered
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.order.pull_gate import Gate
+from deltamq.api.queue.filtered_read import scan_filtered
 from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.wire.request import Client, ClientDisconnected
 from deltamq.tables.log.fetch import Fetched, FetchStatus

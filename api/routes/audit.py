@@ -10,12 +10,11 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from deltamq.api.audit.audit import Audit
-from deltamq.api.audit.reading import ActView, read_acts, read_refusals
+from deltamq.api.audit.audit import ActView, Audit, read_acts, read_refusals
 from deltamq.api.log.partition import Partitions
 from deltamq.api.service.dependencies import Running
+from deltamq.api.wire.fields import parse_time, rfc3339
 from deltamq.api.wire.openapi_parts import problems
-from deltamq.api.wire.times import parse_time, rfc3339
 from deltamq.mq.audit import ActBegun, RefusalCount
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import ACTS_DEFAULT, ACTS_MAX, OFFSET_MAX

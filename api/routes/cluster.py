@@ -22,7 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from deltamq.api.auth.caller import Caller
-from deltamq.api.auth.guarded_warehouse import guarded_warehouse
+from deltamq.api.auth.gate import guarded_warehouse
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.queue_states import queue_states
 from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
@@ -30,8 +30,8 @@ from deltamq.api.routes.jobs import MissingJob, missing_jobs
 from deltamq.api.routes.topics import TopicName, brought_up
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.service.stops import Stopped
-from deltamq.api.wire.access_fields import AccessAsked, AccessFields
 from deltamq.api.wire.answer import Answer
+from deltamq.api.wire.fields import AccessAsked, AccessFields
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, Json, problems
 from deltamq.mq.auth.principals import CLUSTER

@@ -25,7 +25,7 @@ from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.routes.topics import TopicName
 from deltamq.api.service.dependencies import Running
-from deltamq.api.statistics.pending import Outcome
+from deltamq.api.statistics import Outcome
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import problems
 from deltamq.mq.errors import Conflict, NotFound, Unprocessable

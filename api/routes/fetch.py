@@ -30,8 +30,8 @@ from deltamq.api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.wire.answer import Answer
-from deltamq.api.wire.arrow_pieces import ArrowPieces
-from deltamq.api.wire.message_filter import message_filter
+from deltamq.api.wire.arrow_body import ArrowPieces
+from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.request import (
     Admission,

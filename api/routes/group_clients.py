@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.queue.seen_clients import SeenClients
-from deltamq.api.wire.times import rfc3339
+from deltamq.api.wire.fields import rfc3339
 from deltamq.mq.meta.online import Member, Subscription
 
 

@@ -12,8 +12,8 @@ from deltamq.api.host.peers import Call, is_forwarded
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.lane_views import ask_others
 from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.fields import rfc3339
 from deltamq.api.wire.openapi_parts import problems
-from deltamq.api.wire.times import rfc3339
 from deltamq.mq.statistics import KEPT_MINUTES, Consumed, sums_of
 
 router = APIRouter(prefix="/v1/groups/{group}/statistics", tags=["groups"])

@@ -21,10 +21,9 @@ from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from deltamq.api.routes.lane_views import LaneView, LaneViews, Others, ask_others
 from deltamq.api.service.dependencies import Asking, Running
+from deltamq.api.wire.fields import After, Limit, page, rfc3339
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import GROUP_PATTERN, problems, schema_of
-from deltamq.api.wire.paging import After, Limit, page
-from deltamq.api.wire.times import rfc3339
 from deltamq.mq.errors import NotFound
 from deltamq.mq.limits import (
     INVISIBLE_MS_MAX,

@@ -22,9 +22,9 @@ from deltamq.api.host.peers import Call
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.queue.handle_calls import Disposition, HandleCalls
 from deltamq.api.queue.lanes import Lanes
-from deltamq.api.statistics.pending import Outcome
+from deltamq.api.statistics import Outcome
 from deltamq.api.wire.answer import Answer
-from deltamq.api.wire.pop_request import BODY_BYTES_MAX, decode
+from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode
 from deltamq.api.wire.request import Admission, Headers, Receive, Scope, headers_of, parse_query, read_body, unquoted
 from deltamq.mq.errors import Conflict, Forbidden, Refused
 from deltamq.mq.limits import ORDERED_REVIVE_QUEUE

@@ -19,7 +19,7 @@ from deltamq.api.host.peers import Call, Peer
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.api.queue.overdue import settle_overdue
-from deltamq.api.wire.times import rfc3339
+from deltamq.api.wire.fields import rfc3339
 from deltamq.mq.errors import Corrupt, Unavailable, Unknown
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.reset import lanes_of

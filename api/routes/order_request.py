@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from deltamq.api.wire.fields import message_filter
 from deltamq.api.wire.json_body import JsonBody
-from deltamq.api.wire.message_filter import message_filter
 from deltamq.mq.errors import NotFound, Refused, Unprocessable
 from deltamq.mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
 from deltamq.mq.meta.online import Subscription

@@ -40,10 +40,10 @@ from deltamq.api.queue.seen_clients import SeenClients
 from deltamq.api.reading.global_pops import GlobalPops
 from deltamq.api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
 from deltamq.api.sending.global_sender import local_name
-from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.answer import Answer
-from deltamq.api.wire.message_filter import message_filter
-from deltamq.api.wire.pop_request import BODY_BYTES_MAX, decode_pop
+from deltamq.api.wire.fields import message_filter
+from deltamq.api.wire.json_body import BODY_BYTES_MAX, decode_pop
 from deltamq.api.wire.repeated_calls import RepeatedCalls
 from deltamq.api.wire.request import (
     Admission,

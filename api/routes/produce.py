@@ -28,7 +28,6 @@ from deltamq.api.sending.request_appender import INLINE_BYTES, RequestAppender
 from deltamq.api.sending.store_request import StoreRequest, check_new
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.arrow_body import decode_arrow
-from deltamq.api.wire.decoded import Decoded, Named
 from deltamq.api.wire.json_rows import decode_json, decode_ndjson
 from deltamq.api.wire.request import (
     Admission,
@@ -45,6 +44,7 @@ from deltamq.api.wire.request import (
     read_body,
     unquoted,
 )
+from deltamq.api.wire.rows import Decoded, Named
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
 from deltamq.mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from deltamq.mq.names import check_client_topic

@@ -22,11 +22,9 @@ from deltamq.api.host.queue_states import QueueState, queue_states
 from deltamq.api.log.partition import Partition
 from deltamq.api.progress.queue_progress import QueueProgress
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.access_fields import AccessFields
+from deltamq.api.wire.fields import AccessFields, After, Limit, page, parse_time, rfc3339
 from deltamq.api.wire.json_body import JsonBody
 from deltamq.api.wire.openapi_parts import TOPIC_PATTERN, problems
-from deltamq.api.wire.paging import After, Limit, page
-from deltamq.api.wire.times import parse_time, rfc3339
 from deltamq.mq.errors import Corrupt, Unprocessable
 from deltamq.mq.limits import (
     BROKERS_NAMED_MAX,

@@ -14,8 +14,7 @@ from deltamq.api.host.fencing import passes
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.sealing import Sealer
-from deltamq.api.log.fence_epochs import fence_not_known
-from deltamq.api.log.partition import Partitions
+from deltamq.api.log.partition import Partitions, fence_not_known
 from deltamq.mq.backoff import Backoff
 from deltamq.mq.errors import Fenced
 

@@ -34,7 +34,7 @@ from deltamq.api.sending.merged_answers import FREE, Moved, Sent, left_of, merge
 from deltamq.api.sending.request_appender import RequestAppender
 from deltamq.api.sending.store_request import StoreRequest
 from deltamq.api.wire.answer import Answer, Header
-from deltamq.api.wire.decoded import Named
+from deltamq.api.wire.rows import Named
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
 from deltamq.mq.limits import PRODUCERS_MAX
 from deltamq.mq.meta.global_topics import require_world

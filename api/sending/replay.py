@@ -25,8 +25,7 @@ from deltamq.api.host.fencing import Fencing
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.sealing import Sealer
-from deltamq.api.log.fence_epochs import fence_not_known
-from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.partition import Partition, Partitions, fence_not_known
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters
 from deltamq.api.wire.rows import ArrowRows

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from deltamq.api.host.hosted_topic import HostedTopic
 from deltamq.api.sending.logical_places import served, unserved
-from deltamq.api.wire.decoded import Decoded, Named
 from deltamq.api.wire.route_batch import (
     PartitionShare,
     check_named,
@@ -19,7 +18,7 @@ from deltamq.api.wire.route_batch import (
     rerouted,
     route_messages,
 )
-from deltamq.api.wire.rows import ArrowRows, Rows
+from deltamq.api.wire.rows import ArrowRows, Decoded, Named, Rows
 from deltamq.mq.errors import NOT_WRITABLE, Fenced, OffsetMismatch, Unavailable
 from deltamq.mq.producer import Part
 from deltamq.mq.routing import Route

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from deltamq.api.auth.credentials import Credentials
+from deltamq.api.auth.credentials import Credentials, KeyTimes
 from deltamq.api.auth.gate import Gate
-from deltamq.api.auth.key_times import KeyTimes
 from deltamq.mq.auth.state import AuthState
 from deltamq.tables.config import Config
 
 if TYPE_CHECKING:
-    from deltamq.api.issuer.tokens import IssuerTokens
+    from deltamq.api.issuer import IssuerTokens
 
 
 class ServiceAccess:
@@ -34,7 +33,7 @@ class ServiceAccess:
             return
         if config.oidc.issuer:
             # It takes a quarter of a second, which a service without an issuer need not spend.
-            from deltamq.api.issuer.tokens import IssuerTokens
+            from deltamq.api.issuer import IssuerTokens
 
             self._tokens = IssuerTokens(config.oidc, now_ms=boot_ms, times=key_times)
         self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens))

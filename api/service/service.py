@@ -18,8 +18,8 @@ from functools import partial
 import pyarrow as pa
 
 from deltamq.api.audit.audit import Audit
-from deltamq.api.auth.guarded_warehouse import guarded_warehouse, is_guarded
-from deltamq.api.auth.proof import Prover, derived
+from deltamq.api.auth.forwarded import Prover, derived
+from deltamq.api.auth.gate import guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
 from deltamq.api.host.cluster_proof import ClusterProofs
 from deltamq.api.host.clusters import Clusters
@@ -62,8 +62,8 @@ from deltamq.api.service.job_watch import JobWatch
 from deltamq.api.service.stops import Stops
 from deltamq.api.service.takeover import Takeover
 from deltamq.api.service.watch import Watch
-from deltamq.api.statistics.group_statistics import GroupStatistics
-from deltamq.api.tls.contexts import peer_context
+from deltamq.api.statistics import GroupStatistics
+from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
 from deltamq.mq.limits import ACT_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.global_topics import require_world

@@ -1,20 +1,25 @@
-"""Arrow produce requests: an IPC stream, checked and without copies.
+"""Arrow bodies: produce requests, checked and without copies, and rows in answers, sent in pieces.
 
-The arrays of the result point into the request's body. Nothing in the body is trusted: the stream must be complete up
-to its end marker, uncompressed, and of a few known types, so that no small body unfolds into a large table. Every array
+The arrays of a request's result point into its body. Nothing in the body is trusted: the stream must be complete up to
+its end marker, uncompressed, and of a few known types, so that no small body unfolds into a large table. Every array
 is validated in full before its first use, since an offset out of bounds would read foreign memory.
+
+An answer is a stream of record batches, each copied when it is sent:
+
+    schema | batch of up to PIECE_BYTES_MAX | batch | ... | end marker
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.api.wire.decoded import Decoded
-from deltamq.api.wire.rows import ArrowRows
+from deltamq.api.wire.rows import ArrowRows, Decoded
 from deltamq.mq.errors import Refused, TooLarge, Unprocessable
 from deltamq.mq.limits import (
     ARROW_BATCHES_MAX,
@@ -182,3 +187,41 @@ def _checked(name: str, column: pa.Array) -> pa.Array:
     column = _cast(name, column)
     check_column(name, column)
     return column
+
+
+#: Bytes of a piece at most: it is copied in less than a millisecond and fits into a processor's cache.
+_PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Average rows below which batches are joined: each batch costs the reader about as much as a hundred rows.
+_SMALL_BATCH_ROWS: Final = 256
+
+
+class ArrowPieces:
+    """The body of an Arrow answer."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        chunks = rows.column(0).num_chunks
+        if chunks > 1 and rows.num_rows < chunks * _SMALL_BATCH_ROWS:
+            rows = rows.combine_chunks()
+        self._schema = memoryview(rows.schema.serialize())
+        self._batches = _batches(rows)
+        sizes = map(pa.ipc.get_record_batch_size, self._batches)
+        self.size: int = len(self._schema) + sum(sizes) + len(_END)
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        if self.size <= _PIECE_BYTES_MAX:
+            yield b"".join(chain((self._schema,), map(_copied, self._batches), (_END,)))
+            return
+        yield self._schema
+        yield from map(_copied, self._batches)
+        yield _END
+
+
+def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
+    """Return the rows in batches of about the size of a piece."""
+    pieces = -(-rows.nbytes // _PIECE_BYTES_MAX)
+    batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=max(1, -(-rows.num_rows // max(1, pieces))))
+    return batches
+
+
+def _copied(batch: pa.RecordBatch) -> memoryview:
+    return memoryview(batch.serialize())

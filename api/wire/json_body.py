@@ -1,4 +1,4 @@
-"""The small JSON bodies of calls that change settings or state.
+"""The small JSON bodies of calls that change settings or state, and those of pop, ack, invisible, nack and dead.
 
 One `Struct` defines a body: it decodes and checks what was sent, and describes it in `/openapi.json`. Every refusal
 names the field that is wrong.
@@ -16,8 +16,10 @@ from fastapi import Request
 
 from deltamq.api.wire.json_rows import refusal
 from deltamq.api.wire.openapi_parts import Json, schema_of
-from deltamq.api.wire.request import check_encoding, headers_of, media_type
+from deltamq.api.wire.request import Headers, check_encoding, headers_of, media_type
 from deltamq.mq.errors import Refused, Unprocessable, UnsupportedMedia
+from deltamq.mq.limits import HANDLE_CHARS_MAX, HANDLES_MAX
+from deltamq.mq.wire.pop import PopRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -127,3 +129,26 @@ def _whole(value: object) -> object:
     if isinstance(value, dict):
         return {name: _whole(item) for name, item in value.items()}
     return value
+
+
+B = TypeVar("B")
+
+#: Bytes of the largest call: the maximum number of handles, each of the maximum length.
+BODY_BYTES_MAX: Final = HANDLES_MAX * HANDLE_CHARS_MAX
+_pop: Final = msgspec.json.Decoder(PopRequest)
+
+
+def decode(decoder: msgspec.json.Decoder[B], headers: Headers, body: bytes | bytearray) -> B:
+    """Return the decoded body of a request; raise a refusal that names the field."""
+    kind = media_type(headers)
+    if kind != _JSON:
+        raise UnsupportedMedia(f"content-type {kind or 'is missing; it'} must be {_JSON}", field="content-type")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise refusal(error) from None
+
+
+def decode_pop(headers: Headers, body: bytes | bytearray) -> PopRequest:
+    """Return the decoded body of a pop; a request without body and content type takes all defaults."""
+    return decode(_pop, headers, body) if body or media_type(headers) else PopRequest()

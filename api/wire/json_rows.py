@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from deltamq.api.wire.decoded import Decoded
-from deltamq.api.wire.rows import Body, Rows
+from deltamq.api.wire.rows import Body, Decoded, Rows
 from deltamq.mq.errors import Refused, TooLarge, Unprocessable
 from deltamq.mq.limits import (
     HEADER_BYTES_MAX,

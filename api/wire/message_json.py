@@ -1,22 +1,83 @@
-"""Stored rows as the JSON messages of fetch answers and event streams.
+"""Stored rows as clients see them: the JSON messages of answers and event streams, dead letters, logical places.
 
 Columns are converted one by one, since JSON needs a Python object for each cell. A body that is UTF-8 is text, any
-other is `body_base64`; fields that a message does not have are left out.
+other is `body_base64`; fields that a message does not have are left out. Of a static topic, rows are stored with the
+physical places, which never change; a column of offsets is shown with one addition (SPEC STATIC-2):
+
+    row at offset 7 of orders#3@broker-a    segment, from 400 on    --> 407 of 3@__logical_queue_broker__
+                                            of a global topic       --> 907 of 3@__global_logical_queue_broker__
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.wire.stored import MessageOrigin, StoredMessage
+from deltamq.api.wire.fields import rfc3339
+from deltamq.mq.queue.dead_letters import LetterMarks
+from deltamq.mq.queue.retry import DEAD_REASON_HEADER
+from deltamq.mq.static.logical_queue import UNDECIDED, ShownPlace, not_decided
+from deltamq.mq.wire.stored import DeadLetter, MessageOrigin, StoredMessage
+
+#: Returns the place of a topic's partition in a logical queue. It is None for plain topics, and for a segment that was
+#: dropped: then the row is shown as it is stored.
+PlaceOf: TypeAlias = Callable[[str, str], ShownPlace | None]
+
+
+def shown_offsets(rows: pa.Table, place: ShownPlace) -> pa.Table:
+    """Return the rows of a segment with the offsets that clients see.
+
+    Raises
+    ------
+    Unavailable
+        `logic_offset_undecided`: they have none yet (SPEC STATIC-10).
+    """
+    at = rows.schema.get_field_index("offset")
+    if not rows.num_rows:
+        return rows
+    first: int = rows.column(at)[0].as_py()
+    shown = place.shown(first)
+    if shown == UNDECIDED:
+        raise not_decided(place.name)
+    delta = shown - first
+    return rows if not delta else rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), delta))
+
+
+def shown_origins(rows: pa.Table, place_of: PlaceOf) -> pa.Table:
+    """Return the rows with origins in logical queues; there are few places, however many rows."""
+    at = rows.schema.get_field_index("origin")
+    origins = rows.column(at)
+    if not rows.num_rows or origins.null_count == rows.num_rows:
+        return rows
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, pa.chunked_array([_shown(chunk, place_of) for chunk in origins.chunks]))
+
+
+def _shown(origins: pa.StructArray, place_of: PlaceOf) -> pa.StructArray:
+    topics, partitions, offsets = (origins.field(name) for name in ("topic", "partition", "offset"))
+    pairs = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
+    places = {pair: place_of(*pair) for pair in set(pairs) if None not in pair}
+    found = [places.get(pair) for pair in pairs]
+    if not any(found):
+        return origins
+    names = [stored if place is None else place.name for (_, stored), place in zip(pairs, found, strict=True)]
+    moved = [
+        at if place is None or at is None else place.shown(at)
+        for at, place in zip(offsets.to_pylist(), found, strict=True)
+    ]
+    return pa.StructArray.from_arrays(
+        [topics, pa.array(names, partitions.type), pa.array(moved, offsets.type)],
+        fields=list(origins.type),
+        mask=origins.is_null(),
+    )
+
 
 _EPOCH: Final = datetime(1970, 1, 1)
 #: Number of values up to which they are made one by one: Arrow's kernels cost as much for one as for a hundred.
@@ -108,3 +169,24 @@ def _origins(column: pa.ChunkedArray) -> Any:
     if column.null_count == len(column):
         return repeat(None)
     return [None if v is None else MessageOrigin(**v) for v in column.to_pylist()]
+
+
+def dead_letters(partition: str, rows: pa.Table, marks: LetterMarks) -> list[DeadLetter]:
+    """Return rows of a partition of dead letters as JSON messages."""
+    letters = []
+    for message in stored_messages(rows):
+        fields = {name: getattr(message, name) for name in message.__struct_fields__}
+        sent = marks.sent(message.offset)
+        letters.append(
+            DeadLetter(
+                **fields,
+                partition=partition,
+                topic=message.origin.topic if message.origin else None,
+                reason=(message.headers or {}).get(DEAD_REASON_HEADER),
+                attempts=message.reconsume_times,
+                state=marks.state(message.offset),
+                sent_back_time=None if sent is None else rfc3339(sent[0] * 1_000),
+                sent_back_by=None if sent is None else sent[1] or None,
+            )
+        )
+    return letters

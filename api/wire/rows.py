@@ -1,9 +1,10 @@
-"""The messages of a produce request: JSON and NDJSON become column lists, which the committer turns into Arrow.
+"""The messages of a produce request, decoded and checked, whatever its format.
 
     many small requests ──> Rows, Rows, Rows ──(committer thread)──> ONE pa.RecordBatch for the commit
 
-Making an Arrow batch for each request would cost more than committing it, so requests stay plain lists while they
-wait and are joined column by column. A column that no message fills is None and costs nothing.
+JSON and NDJSON become column lists. Making an Arrow batch for each request would cost more than committing it, so
+requests stay plain lists while they wait and are joined column by column. A column that no message fills is None and
+costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from deltamq.mq.wire.produce import Producer
 from deltamq.tables.few_rows import FEW_ROWS_MAX, binary_column, text_column
+from deltamq.tables.queue.deliver_times import Times
 from deltamq.tables.schema import INGEST_SCHEMA
 
 Body = str | bytes
@@ -126,3 +129,21 @@ def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_binary(field.type) and len(values) <= FEW_ROWS_MAX:
         return binary_column([v.encode() if isinstance(v, str) else v for v in values])
     return pa.array(values, field.type)
+
+
+#: The partitions that messages name: one for all, or a column.
+Column: TypeAlias = Sequence[str | None] | pa.StringArray
+Named: TypeAlias = str | Column | None
+
+
+@dataclass(slots=True)
+class Decoded:
+    """The messages of one request, and the other fields of its body."""
+
+    rows: Rows | ArrowRows
+    #: The partition that each message names; None if no message names one.
+    partitions: Column | None
+    #: When each message is delivered; None if no message is delayed.
+    times: Times | None = None
+    producer: Producer | None = None
+    expected_offset: int | None = None

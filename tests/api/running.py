@@ -21,7 +21,7 @@ from deltamq.api.log.partition import Partition
 from deltamq.api.ports import REAL, Ports
 from deltamq.api.serve import Server, bind
 from deltamq.api.service.service import Service
-from deltamq.api.tls.contexts import server_context
+from deltamq.api.tls import server_context
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import ServiceSettings, WarehouseSettings
 

@@ -18,9 +18,8 @@ import google_crc32c
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deltamq.api.auth.key_times import KeyTimes
-from deltamq.api.issuer.jwks import JwksInvalid, signing_keys
-from deltamq.api.issuer.tokens import IssuerTokens
+from deltamq.api.auth.credentials import KeyTimes
+from deltamq.api.issuer import IssuerTokens, JwksInvalid, signing_keys
 from deltamq.api.kafka.access.exchanges import MECHANISMS, exchange_of
 from deltamq.api.kafka.messages.apis import read_frame
 from deltamq.api.kafka.records.batch import BatchHeader, batches_of
@@ -28,9 +27,9 @@ from deltamq.api.kafka.records.decode import decode_batches, expanded_batch
 from deltamq.api.kafka.records.native import NativeDecoder
 from deltamq.api.kafka.rows import native_decoder
 from deltamq.api.wire.arrow_body import decode_arrow
+from deltamq.api.wire.fields import message_filter
+from deltamq.api.wire.json_body import decode, decode_pop
 from deltamq.api.wire.json_rows import decode_json, decode_ndjson
-from deltamq.api.wire.message_filter import message_filter
-from deltamq.api.wire.pop_request import decode, decode_pop
 from deltamq.api.wire.request import integer, parse_query, unquoted
 from deltamq.api.wire.route_batch import route_messages
 from deltamq.api.wire.rows import ArrowRows

@@ -11,7 +11,7 @@ from typing import Final
 
 from deltamq.api.auth.caller import EVERYBODY, Caller
 from deltamq.api.auth.calls import OPEN, named_by, needs_of
-from deltamq.api.auth.forwarded_caller import caller_header
+from deltamq.api.auth.forwarded import caller_header
 from deltamq.api.kafka.messages.cluster_messages import (
     AlterConfigsRequest,
     ApiVersionsRequest,

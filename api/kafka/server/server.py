@@ -15,8 +15,8 @@ from deltamq.api.kafka.server.arrival import Room
 from deltamq.api.kafka.server.connection import IN_FLIGHT_MAX, Connection
 from deltamq.api.kafka.server.listener import KafkaListener
 from deltamq.api.service.service import Service
-from deltamq.api.tls.contexts import server_context
-from deltamq.api.tls.handshakes import TlsServer
+from deltamq.api.sockets import TlsServer
+from deltamq.api.tls import server_context
 from deltamq.api.wire.request import Admission
 from deltamq.mq.errors import Forbidden, Unauthenticated
 from deltamq.mq.limits import MIB

@@ -27,10 +27,9 @@ from deltamq.api.routes.groups import GroupName
 from deltamq.api.sending.letters import KEPT_STATES, LetterCount, LetterFailures, Letters, LettersWanted
 from deltamq.api.sending.replay import Replayer
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.wire.dead_letter_json import dead_letters
 from deltamq.api.wire.json_body import JsonBody
+from deltamq.api.wire.message_json import dead_letters, shown_origins
 from deltamq.api.wire.openapi_parts import problems
-from deltamq.api.wire.shown_rows import shown_origins
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, REASON_LENGTH_MAX
 from deltamq.mq.queue.dead_letters import Deleted, LetterState

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.api.sending.letters import KEPT_STATES, LetterFailures, Letters, LettersWanted, some_letters
-from deltamq.api.wire.times import parse_time
+from deltamq.api.wire.fields import parse_time
 from deltamq.mq.errors import Corrupt, Forbidden, NotFound, Refused
 from deltamq.mq.limits import MIB, OFFSET_MAX
 from deltamq.mq.names import broker_of

@@ -20,7 +20,7 @@ from deltamq.api.queue.group_start import begin
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
 from deltamq.api.routes.order_request import check_named
-from deltamq.api.statistics.group_statistics import GroupStatistics
+from deltamq.api.statistics import GroupStatistics
 from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic

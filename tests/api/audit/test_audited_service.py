@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.audit.asked import SHOWN_FIELDS
+from deltamq.api.audit.calls import SHOWN_FIELDS
 from deltamq.api.auth.calls import CALLS, is_audited
 from deltamq.mq.audit import ActBegun, ActEnded, RefusalCount
 from deltamq.tables.config_sections import AuditWhen

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.auth.certificates import Certificates
-from deltamq.api.auth.forwarded_caller import called_by, caller_header
+from deltamq.api.auth.caller import Certificates
+from deltamq.api.auth.forwarded import called_by, caller_header
 from deltamq.mq.auth.callers import Credential
 from deltamq.tables.config import ConfigInvalid, load
 from deltamq.tables.config_sections import Secret, TlsClientAuth, TlsPrincipal

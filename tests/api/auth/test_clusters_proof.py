@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from deltamq.api.auth.proof import PROOF_MS_MAX
+from deltamq.api.auth.forwarded import PROOF_MS_MAX
 from deltamq.api.first_start import make_administrator
 from deltamq.api.host.cluster_proof import ClusterProofs
 from deltamq.api.host.peers import Call

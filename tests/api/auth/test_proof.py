@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamq.api.auth.proof import PROOF_MS_MAX, Prover, derived
+from deltamq.api.auth.forwarded import PROOF_MS_MAX, Prover, derived
 
 SECRET = b"0123456789abcdef" * 2
 NOW = 1_700_000_000_000

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from deltamq.api.auth.key_times import KeyTimes
+from deltamq.api.auth.credentials import KeyTimes
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import AUTHORIZATION_BYTES_MAX, JWKS_BYTES_MAX

@@ -13,7 +13,7 @@ import pytest
 
 from deltamq.api.log.metrics import OTHER
 from deltamq.api.ports import Ports
-from deltamq.api.wire.paging import PAGE_MAX
+from deltamq.api.wire.fields import PAGE_MAX
 from deltamq.mq.client.admin.admin import Admin
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltamq.api.issuer.jwks import JwksInvalid, signing_keys
+from deltamq.api.issuer import JwksInvalid, signing_keys
 from deltamq.mq.limits import JWKS_KEYS_MAX
 from deltamq.tables.oidc_settings import OIDC_ALGORITHMS
 from tests.identity_provider import elliptic, jwk_of, rsa_key

@@ -8,9 +8,8 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from deltamq.api.auth.key_times import KeyTimes
-from deltamq.api.issuer.jwks import JwksInvalid
-from deltamq.api.issuer.keys import IssuerKeys
+from deltamq.api.auth.credentials import KeyTimes
+from deltamq.api.issuer import IssuerKeys, JwksInvalid
 from deltamq.mq.limits import KEY_WAITERS_MAX
 from tests.identity_provider import jwk_of, rsa_key
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
-from deltamq.api.audit.reading import read_refusals
+from deltamq.api.audit.audit import read_refusals
 from tests.api.guarded import guarded
 from tests.api.kafka.access.callers import TIMEOUT_S, Caller, Door, consume, everything, send
 from tests.certificates import Authority

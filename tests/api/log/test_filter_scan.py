@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltamq.api.log.filter_scan import scan_filtered
+from deltamq.api.queue.filtered_read import scan_filtered
 from deltamq.tables.log.fetch import Fetched, FetchStatus
 from deltamq.tables.row_filter import MessageFilter
 from deltamq.tables.schema import MESSAGE_SCHEMA

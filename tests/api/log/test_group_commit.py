@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from deltamq.api.log.group_commit import GATHER_S, CommitQueue
-from deltamq.api.log.loop_commits import LoopCommits
 from deltamq.api.log.parts import PendingRequest, RecordRows, RequestPart
-from deltamq.api.log.workers import Workers
+from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import ArrowRows, Rows
 from deltamq.mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
 from deltamq.tables.delta.stamped import ProducerStamp, RowsPart, Stamped

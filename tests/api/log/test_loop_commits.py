@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from deltamq.api.log.group_commit import CommitQueue
-from deltamq.api.log.loop_commits import LoopCommits
 from deltamq.api.log.parts import PendingRequest, RequestPart
-from deltamq.api.log.workers import Workers
+from deltamq.api.log.workers import LoopCommits, Workers
 from deltamq.api.wire.rows import Rows
 from deltamq.mq.errors import OffsetMismatch
 from deltamq.tables.log.log import PartitionLog
@@ -181,7 +180,7 @@ def test_a_failure_that_nobody_foresaw_gives_the_turn_back(
 ) -> None:
     async def test(bench: Bench) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr("deltamq.api.log.joint_commit.failpoint", lambda _: 1 // 0)
+            broken.setattr("deltamq.api.log.parts.failpoint", lambda _: 1 // 0)
             part = bench.put("a")
             await part.pending.wait()
         assert part.error is not None and part.error.code == "outcome_unknown"

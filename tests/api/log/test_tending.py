@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.log.tending import Tending
+from deltamq.api.log.partition import Tending
 
 
 class Clock:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import deltalake
 import pytest
 
-from deltamq.api.wire.times import parse_time, rfc3339
+from deltamq.api.wire.fields import parse_time, rfc3339
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import RETENTION_MS_MAX, RETENTION_MS_MIN
 from deltamq.tables.paths import Space

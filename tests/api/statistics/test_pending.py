@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from deltamq.api.statistics.pending import Outcome, PendingCounts
+from deltamq.api.statistics import Outcome, PendingCounts
 from deltamq.mq.statistics import Consumed, MinuteKey
 
 NOON = 1_700_000_000_000 - 1_700_000_000_000 % 60_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.api.tls.reloaded import LOOK_S, ReloadedContext
+from deltamq.api.tls import LOOK_S, ReloadedContext
 
 
 class Made:

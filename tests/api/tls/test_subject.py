@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltamq.api.app import App, create_app
 from deltamq.api.ports import Ports
-from deltamq.api.tls.subject import TlsPeer, peer_of
+from deltamq.api.tls import TlsPeer, peer_of
 from deltamq.api.wire.request import Receive, Scope, Send
 from deltamq.tables.config import Config
 from deltamq.tables.config_sections import TlsClientAuth

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltamq.api.wire.message_filter import message_filter
+from deltamq.api.wire.fields import message_filter
 from deltamq.mq.filters.parser import parse_filter
 
 

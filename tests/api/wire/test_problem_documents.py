@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from deltamq.api.wire.problem_documents import PROBLEM_TYPE, answer_of, as_deltamq_error, install
+from deltamq.api.wire.answer import PROBLEM_TYPE, answer_of, as_deltamq_error, install
 from deltamq.mq import errors
 from deltamq.mq.errors import DeltaMQError
 from deltamq.tables.failpoints import FailpointHit

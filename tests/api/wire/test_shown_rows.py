@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltamq.api.wire.shown_rows import shown_offsets, shown_origins
+from deltamq.api.wire.message_json import shown_offsets, shown_origins
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.static.logical_queue import UNDECIDED, LogicalQueue, Segment, SegmentOf
 from deltamq.tables.schema import ORIGIN

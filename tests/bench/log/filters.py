@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from deltamq.api.log.filter_scan import scan_filtered
+from deltamq.api.queue.filtered_read import scan_filtered
 from deltamq.mq.filters.parser import parse_filter
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog

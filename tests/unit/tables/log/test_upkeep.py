@@ -405,7 +405,7 @@ def test_checkpoints_of_two_processes_name_the_same_state(files: MemoryStore, op
 def test_upkeep_says_when_it_is_due_and_does_nothing_before(
     files: MemoryStore, clock: SetClock, open_log: OpenLog
 ) -> None:
-    """A process with thousands of partitions asks once, and comes back then (see `api.log.tending`)."""
+    """A process with thousands of partitions asks once, and comes back then (see `api.log.partition`)."""
     log = open_log(rollup_files=4, checkpoint_commits=8, log_keep_ms=1_000, file_keep_ms=5_000)
     sent = fill(log, 40)
     assert log.due_in_ms() == 0, "roll-ups are due"

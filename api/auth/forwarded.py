@@ -1,10 +1,13 @@
-"""The proof that another process of the cluster forwarded a request (SPEC SEC-6).
+"""A request that another process of the cluster forwarded: the proof of it, and whom it is for (SPEC SEC-6, SEC-17).
 
     Mq-Forwarded: <host id>
     Mq-Proof: <milliseconds since 1970>.<HMAC-SHA256 of host id, method, target, metadata offset, caller, time>
+    Mq-Caller: <principal>
 
 The caller is named by its `Authorization`; or, if another cluster forwarded the request to this one, by that cluster
-and the principal that it named (`api/host/cluster_proof.py`).
+and the principal that it named (`api/host/clusters.py`). A client that has shown a certificate, and Kafka's clients,
+which show who they are once for a connection, are known only to the process that they are connected to. It names them
+in `Mq-Caller`, which its proof is about (SPEC KAFKA-11).
 
 The key is the cluster's secret, which is not in the warehouse: a reader of its files must not be able to pass for a
 process. A proof is good for a minute. One that is seen by a third party is good for the very same request alone, with
@@ -15,8 +18,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
+
+from deltamq.api.wire.answer import Header
+from deltamq.mq.auth.callers import Credential
+from deltamq.mq.auth.principals import check_caller, check_principal, is_group
+from deltamq.mq.errors import Refused
 
 #: How far the clocks of two machines, and the time on the way, may be apart.
 PROOF_MS_MAX: Final = 60_000
@@ -53,3 +61,25 @@ class Prover:
 def derived(secret: bytes, use: bytes) -> bytes:
     """Return the key for one use of the cluster's secret: a key that leaks from one tells nothing of the others."""
     return hmac.new(secret, b"deltamq/" + use, hashlib.sha256).digest()
+
+
+#: The header with the principal, and the groups of its token.
+CALLED_BY: Final = b"mq-caller"
+
+
+def caller_header(credential: Credential) -> Header:
+    """Return the header that names a caller; neither principals nor groups have a comma."""
+    return CALLED_BY, ",".join((credential.principal, *credential.groups)).encode()
+
+
+def called_by(headers: Collection[Header]) -> Credential | None:
+    """Return the caller that a process names in a request that it forwards: believe it only with a proof."""
+    named = [value for name, value in headers if name == CALLED_BY]
+    if len(named) != 1:
+        return None
+    principal, *groups = named[0].decode("ascii", "replace").split(",")
+    try:
+        found = Credential(principal=check_caller(principal), groups=tuple(map(check_principal, groups)))
+    except Refused:
+        return None
+    return found if all(map(is_group, groups)) else None

@@ -1,0 +1,421 @@
+"""Tokens of an identity provider: its keys, fetched and kept, and what they say of a token (SPEC SEC-15, SEC-16).
+
+    GET ISSUER/.well-known/openid-configuration  ->  {"issuer": ISSUER, "jwks_uri": URL}     unless a setting names URL
+    GET URL                                      ->  {"keys": [...]}                         JWKS, RFC 7517
+    header.claims.signature  ──►  the key that the header names, and an algorithm that it may be used with
+                             ──►  signature, issuer, audience: PyJWT
+                             ──►  principal, groups, times: mq.auth
+
+The header of a token is what its sender wrote: of all in it only the key's id and the algorithm are looked at, and both
+must be ones that the settings and the provider name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import jwt
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from deltamq.api.auth.credentials import KeyTimes, SignerUnknown, not_valid
+from deltamq.mq.auth.callers import Credential, credential_of
+from deltamq.mq.errors import Refused
+from deltamq.mq.limits import JWKS_BYTES_MAX, JWKS_KEYS_MAX, KEY_WAITERS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
+from deltamq.mq.request_values import is_loopback
+from deltamq.tables.config import ConfigInvalid
+from deltamq.tables.oidc_settings import OidcSettings, is_private
+
+#: The algorithms of each kind of key, by its type and curve.
+_ALGORITHMS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("RSA", ""): frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
+    ("EC", "P-256"): frozenset(("ES256",)),
+    ("EC", "P-384"): frozenset(("ES384",)),
+    ("EC", "P-521"): frozenset(("ES512",)),
+    ("OKP", "Ed25519"): frozenset(("EdDSA",)),
+}
+
+
+class JwksInvalid(Exception):
+    """The answer has no keys that could be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """One key of a provider."""
+
+    #: Tells it from every other key, also of the same id.
+    thumbprint: str
+    #: The key as PyJWT takes it, for each algorithm that it may be used with.
+    by_algorithm: Mapping[str, jwt.PyJWK]
+
+
+class _Set(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+class KeySet(NamedTuple):
+    """The keys of one answer, by their ids."""
+
+    keys: Mapping[str, SigningKey]
+    #: Why others were left out.
+    left_out: Mapping[str, str]
+
+
+def signing_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
+    """Return the keys of an answer that may sign with one of `algorithms`.
+
+    Raises
+    ------
+    JwksInvalid
+        It is no set of keys, or none of them is usable.
+
+        {"keys": [{"kid": "a", "kty": "RSA", "n": ..., "e": ...}, ...]}  ->  {"a": SigningKey}
+
+    A key is left out if it is not for signatures, too short or too long, of a kind that no allowed algorithm has,
+    private (then it is no secret any more), or symmetric (then anybody who reads it could sign). So are all keys of an
+    id that is there twice: which of them is meant is not told.
+    """
+    try:
+        listed = msgspec.json.decode(body, type=_Set).keys
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise JwksInvalid(f"no JSON of a key set: {type(error).__name__}") from None
+    if len(listed) > JWKS_KEYS_MAX:
+        raise JwksInvalid(f"more than {JWKS_KEYS_MAX} keys")
+    ids = Counter(one["kid"] for one in listed if isinstance(one.get("kid"), str))
+    found, left_out = dict[str, SigningKey](), dict[str, str]()
+    for one in listed:
+        kid = one.get("kid")
+        if not isinstance(kid, str) or not kid:
+            continue
+        try:
+            if ids[kid] > 1:
+                raise JwksInvalid("its id is there twice")
+            found[kid] = _signing_key(one, algorithms)
+        except JwksInvalid as error:
+            left_out[kid] = str(error)
+    if not found:
+        reasons = "; ".join(f"{kid[:64]}: {reason}" for kid, reason in left_out.items())
+        raise JwksInvalid(f"none of its keys may sign tokens here: {reasons}")
+    return KeySet(found, left_out)
+
+
+def _signing_key(jwk: Mapping[str, Any], algorithms: Collection[str]) -> SigningKey:
+    if "d" in jwk or "k" in jwk or jwk.get("kty") == "oct":
+        raise JwksInvalid("it is no public key: whoever read it can sign with it")
+    operations = jwk.get("key_ops", ["verify"])
+    if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
+        raise JwksInvalid("it is not for signatures")
+    kind = str(jwk.get("kty")), str(jwk.get("crv", ""))
+    fitting = _ALGORITHMS.get(kind, frozenset()).intersection(algorithms)
+    if "alg" in jwk:
+        fitting = fitting.intersection((str(jwk["alg"]),))
+    if not fitting:
+        raise JwksInvalid("it fits none of oidc.algorithms")
+    try:
+        made = {name: jwt.PyJWK.from_dict(dict(jwk), algorithm=name) for name in sorted(fitting)}
+    except Exception as error:  # what a wrong number makes of it differs
+        raise JwksInvalid(f"it cannot be read: {type(error).__name__}") from None
+    for one in made.values():
+        if isinstance(one.key, RSAPublicKey) and not RSA_BITS_MIN <= one.key.key_size <= RSA_BITS_MAX:
+            raise JwksInvalid(f"it has {one.key.key_size} bits, and may have {RSA_BITS_MIN} to {RSA_BITS_MAX}")
+    told = [kind, *((name, jwk.get(name)) for name in ("n", "e", "x", "y"))]
+    return SigningKey(hashlib.sha256(repr(told).encode()).hexdigest(), made)
+
+
+_OK: Final = 200
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+
+
+class _Discovered(msgspec.Struct):
+    issuer: str
+    jwks_uri: str
+
+
+class Provider:
+    """An identity provider, as its settings name it.
+
+    Each read has a time and a size beyond which it has failed. No redirect is followed, so that nobody else is asked;
+    and what is not encrypted is asked on this machine alone.
+    """
+
+    def __init__(self, settings: OidcSettings, *, within_s: float) -> None:
+        """Take the longest time of one read, in seconds; raise `ConfigInvalid` if the file `oidc.ca` is not right."""
+        self._issuer = settings.issuer
+        self._jwks_url = settings.jwks_url
+        self._within_s = within_s
+        try:
+            self._tls = ssl.create_default_context(cafile=settings.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            detail = f"oidc.ca: {settings.ca} is no readable file of certificates in PEM: {error}"
+            raise ConfigInvalid(detail, field="oidc.ca") from error
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    async def read(self) -> bytes:
+        """Return the answer with the keys.
+
+        Raises
+        ------
+        JwksInvalid
+            There was none in time, or it is too long; the text tells which, for the log.
+        """
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await self._get(self._jwks_url or await self._discovered())
+        except TimeoutError:
+            raise JwksInvalid(f"no answer within {self._within_s:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise JwksInvalid(f"cannot be reached: {type(error).__name__}") from None
+
+    async def _discovered(self) -> str:
+        body = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
+        try:
+            found = msgspec.json.decode(body, type=_Discovered)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise JwksInvalid("the discovery document is none") from None
+        if found.issuer != self._issuer:
+            raise JwksInvalid(f"the discovery document is of another issuer, {found.issuer[:200]!r}")
+        # An issuer elsewhere must not send this process to itself.
+        is_elsewhere = not is_loopback(urlsplit(self._issuer).hostname or "")
+        if not is_private(found.jwks_uri) or (is_elsewhere and not found.jwks_uri.startswith("https://")):
+            raise JwksInvalid("jwks_uri in the discovery document is not https://HOST/PATH")
+        return found.jwks_uri
+
+    async def _get(self, url: str) -> bytes:
+        # A proxy of the environment leads outwards, not to this machine.
+        through_proxy = not is_loopback(urlsplit(url).hostname or "")
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        async with (
+            httpx.AsyncClient(
+                verify=self._tls, trust_env=through_proxy, follow_redirects=False, timeout=None
+            ) as client,
+            client.stream("GET", url, headers=headers) as answer,
+        ):
+            if answer.status_code != _OK:
+                raise JwksInvalid(f"status {answer.status_code}")
+            body = b""
+            async for piece in answer.aiter_raw():
+                body += piece
+                if len(body) > JWKS_BYTES_MAX:
+                    raise JwksInvalid(f"more than {JWKS_BYTES_MAX} bytes")
+            return body
+
+
+log = logging.getLogger("deltamq.api")
+
+
+class IssuerKeys:
+    """The keys of one provider; used on the event loop.
+
+        read ──► fresh_ms: read again, in the background ──► stale_ms without a read that worked: forgotten
+                 a token of an unknown key: read again at once, but retry_ms after the last read began at the earliest
+
+    Between two reads there are `retry_ms`, whatever callers send. A token whose key the provider has published is
+    therefore good after `retry_ms` and one read at the latest: its request waits for it, and no caller notices a change
+    of keys.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[bytes]],
+        algorithms: Collection[str],
+        *,
+        now_ms: Callable[[], int],
+        times: KeyTimes,
+    ) -> None:
+        """`read` gets the provider's answer; `now_ms` is a clock that nobody sets."""
+        self._read = read
+        self._algorithms = frozenset(algorithms)
+        self._now_ms = now_ms
+        self._times = times
+        self._keys: Mapping[str, SigningKey] = {}
+        #: When the last read that worked began, and the last of all.
+        self._worked_ms: int | None = None
+        self._began_ms: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiters = 0
+        #: Called after the keys have changed.
+        self.changed: Callable[[], None] = _nothing
+
+    def get(self, kid: str) -> SigningKey | None:
+        """Return the key of this id; None if it is not known."""
+        return self._keys.get(kid)
+
+    def has(self, thumbprint: str) -> bool:
+        """Whether this very key is still one of the provider's."""
+        return any(one.thumbprint == thumbprint for one in self._keys.values())
+
+    async def read(self) -> None:
+        """Wait for the end of a read that begins now or later; return also if it failed, or took too long."""
+        if self._waiters >= KEY_WAITERS_MAX:
+            return
+        asked_ms = self._now_ms()
+        self._waiters += 1
+        try:
+            async with asyncio.timeout(self._times.wait_ms / 1000):
+                while True:
+                    # One that is under way may have been answered before the token was signed.
+                    await asyncio.shield(self._begin())
+                    if self._began_ms is not None and self._began_ms >= asked_ms:
+                        return
+        except TimeoutError:
+            return
+        finally:
+            self._waiters -= 1
+
+    def tend(self) -> None:
+        """Begin a read if the keys are old, and forget them if they are too old."""
+        now_ms = self._now_ms()
+        if self._worked_ms is None or now_ms - self._worked_ms >= self._times.fresh_ms:
+            self._begin()
+        if self._keys and self._worked_ms is not None and now_ms - self._worked_ms >= self._times.stale_ms:
+            log.error("event=issuer_keys_forgotten detail='they could not be read for too long'")
+            self._set({})
+
+    async def stop(self) -> None:
+        """End the read under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+
+    def _begin(self) -> asyncio.Task[None]:
+        """Return the read under way, or the next one, which waits until it may begin."""
+        # One that has ended is none: waiting for it would not let the event loop go on, and so never end.
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().create_task(self._run())
+        return self._reading
+
+    async def _run(self) -> None:
+        if self._began_ms is not None:
+            await asyncio.sleep(max(0, self._began_ms + self._times.retry_ms - self._now_ms()) / 1000)
+        self._began_ms = began_ms = self._now_ms()
+        try:
+            body = await self._read()
+            # Making keys of numbers is work: not on the event loop.
+            found = await asyncio.to_thread(partial(signing_keys, body, self._algorithms))
+        except Exception as error:  # whatever a provider answers: requests go on with the keys that are there
+            detail = str(error) if isinstance(error, JwksInvalid) else repr(error)
+            log.error("event=issuer_keys_not_read detail=%r earlier_keys=%d", detail[:500], len(self._keys))
+            return
+        self._worked_ms = began_ms
+        for kid, reason in found.left_out.items():
+            log.warning("event=issuer_key_left_out kid=%r detail=%r", kid[:64], reason)
+        self._set(found.keys)
+
+    def _set(self, keys: Mapping[str, SigningKey]) -> None:
+        before, self._keys = self._keys, keys
+        if {kid: one.thumbprint for kid, one in before.items()} != {kid: one.thumbprint for kid, one in keys.items()}:
+            log.info("event=issuer_keys count=%d", len(keys))
+            self.changed()
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+_FORM: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+#: The times are looked at elsewhere, each time when a token is used, by the clock of the service.
+_OPTIONS: Final[Any] = {
+    "require": ["exp", "iss", "aud"],
+    **dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub", "verify_jti"), False),
+}
+
+
+class _Header(msgspec.Struct):
+    alg: str
+    kid: str
+
+
+class IssuerTokens:
+    """The tokens of one provider; used on the event loop."""
+
+    def __init__(self, settings: OidcSettings, *, now_ms: Callable[[], int], times: KeyTimes) -> None:
+        """`now_ms` is a clock that nobody sets, for the age of keys.
+
+        Raises
+        ------
+        ConfigInvalid
+            The file `oidc.ca` is not right.
+        """
+        provider = Provider(settings, within_s=times.read_ms / 1000)
+        self._settings = settings
+        #: The provider's keys.
+        self.keys = IssuerKeys(provider.read, settings.algorithms, now_ms=now_ms, times=times)
+
+    def credential(self, token: str, now_ms: int) -> Credential:
+        """Return who a token is of.
+
+        Raises
+        ------
+        Unauthenticated
+            It is not valid; nothing tells why. `SignerUnknown`: its key may be one that was not read yet.
+        """
+        header = _header_of(token)
+        if header is None or header.alg not in self._settings.algorithms:
+            raise not_valid()
+        signing = self.keys.get(header.kid)
+        if signing is None:
+            raise SignerUnknown
+        key = signing.by_algorithm.get(header.alg)
+        if key is None:
+            raise not_valid()
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[header.alg],
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                options=_OPTIONS,
+            )
+            found = credential_of(
+                claims,
+                principal_claim=self._settings.principal_claim,
+                groups_claim=self._settings.groups_claim,
+                signer=signing.thumbprint,
+            )
+        except (jwt.PyJWTError, Refused, ValueError, TypeError, ArithmeticError, RecursionError):
+            raise not_valid() from None
+        if not found.is_live(now_ms):
+            raise not_valid()
+        return found
+
+    def trusts(self, signer: str) -> bool:
+        """Whether the provider still has the key that signed a token."""
+        return self.keys.has(signer)
+
+    async def read_keys(self) -> None:
+        """Read the keys again, or wait for those who do."""
+        await self.keys.read()
+
+    def tend(self) -> None:
+        """Keep the keys young."""
+        self.keys.tend()
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await self.keys.stop()
+
+
+def _header_of(token: str) -> _Header | None:
+    """Return the two members of a token's header that are looked at; None if it is no token."""
+    parts = _FORM.fullmatch(token)
+    if parts is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return msgspec.json.decode(text, type=_Header)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None

@@ -1,3 +1,0 @@
-"""Statistics of groups, counted by this process and stored minute by minute."""
-
-from __future__ import annotations
