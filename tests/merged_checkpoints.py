@@ -33,17 +33,13 @@ class MergedCheckpoints:
         self._version = -1
         self._files: list[str] = []
 
-    def run(
-        self, *, files: int = 2, statistics: bool = True, due_time: bool = True
-    ) -> dict[CheckpointKey, CheckpointState]:
+    def run(self, *, files: int = 2, statistics: bool = True) -> dict[CheckpointKey, CheckpointState]:
         """Merge everything in the logs now.
 
         Parameters
         ----------
         statistics
             Whether the table has statistics for each file.
-        due_time
-            Whether the table has that column: earlier releases created it without.
         """
         states: dict[CheckpointKey, CheckpointState] = {}
         spans = {}
@@ -55,7 +51,7 @@ class MergedCheckpoints:
         self._version += 1
         store = self._warehouse.store
         put_plan(store, POP_CHECKPOINTS, MergePlan(batch=self._version, logs=spans))
-        table = _table(states, due_time=due_time)
+        table = _table(states)
         lines: list[object] = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
             {"metaData": {"id": "t", "schemaString": delta_schema(table.schema)}},
@@ -77,7 +73,7 @@ class MergedCheckpoints:
         return states
 
 
-def _table(states: dict[CheckpointKey, CheckpointState], *, due_time: bool) -> pa.Table:
+def _table(states: dict[CheckpointKey, CheckpointState]) -> pa.Table:
     rows = rows_of_states(states)
     opened = [one.open for one in states.values()]
     due = [one.revive_time_ms * 1_000 if one.open else None for one in states.values()]
@@ -87,9 +83,8 @@ def _table(states: dict[CheckpointKey, CheckpointState], *, due_time: bool) -> p
         "merged_at": pa.array([0] * len(states), pa.int64()),
         "due_time": pa.array(due, pa.int64()),
     }
-    names = [name for name in POP_CHECKPOINTS_SCHEMA.names if due_time or name != "due_time"]
-    schema = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name).with_nullable(True) for name in names])
-    columns = [derived[name] if name in derived else rows.column(name) for name in names]
+    schema = pa.schema([field.with_nullable(True) for field in POP_CHECKPOINTS_SCHEMA])
+    columns = [derived[name] if name in derived else rows.column(name) for name in schema.names]
     return pa.table([column.cast(schema.field(at).type) for at, column in enumerate(columns)], schema=schema)
 
 

@@ -6,13 +6,12 @@ and writer 2 (no deletion vectors, no column mapping), so that every Delta reade
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -27,7 +26,6 @@ from deltamq.tables.state.schema import (
     BROKERS_SCHEMA,
     CLIENTS,
     CLIENTS_SCHEMA,
-    COMPUTED_COLUMNS,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
     GROUP_STATISTICS,
@@ -130,27 +128,6 @@ def idempotent(session: SparkSession, app_id: str, version: int) -> Iterator[Non
     finally:
         session.conf.unset(_TXN_APP)
         session.conf.unset(_TXN_VERSION)
-
-
-def missing_columns(table: str, log: StateLog) -> list[str]:
-    """Return the columns that a state table lacks, because a release after its creation added them."""
-    return [name for name in STATE_TABLES[table].names if name not in log.columns]
-
-
-def add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:
-    """Add columns in the commit that fills them, so that no column is ever half filled.
-
-    Without values to fill in, the rows stay in their files: they have null there.
-    """
-    computed = COMPUTED_COLUMNS.get(table, {})
-    fields = {field.name: field for field in spark_schema(STATE_TABLES[table]).fields}
-    if computed.keys().isdisjoint(names) and all(fields[name].nullable for name in names):
-        columns = ", ".join(f"`{name}` {fields[name].dataType.simpleString()}" for name in names)
-        session.sql(f"ALTER TABLE {table_at(store, table)} ADD COLUMNS ({columns})")
-        return
-    added = {name: expr(computed.get(name, "NULL")).cast(fields[name].dataType) for name in names}
-    rows = session.read.format("delta").load(store.uri(table)).withColumns(added)
-    rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(store.uri(table))
 
 
 def table_at(store: Store, table: str) -> str:

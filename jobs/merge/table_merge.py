@@ -20,7 +20,7 @@ from pyspark.sql.functions import min as least_of
 
 from deltamq.jobs.merge.batch import MergeInput
 from deltamq.jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from deltamq.jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, signed, table_at
+from deltamq.jobs.merge.state_tables import STATE_TABLES, idempotent, signed, table_at
 from deltamq.jobs.merge.targets import MergeTarget
 from deltamq.jobs.tasks.task_errors import errors_of_tasks
 from deltamq.mq.errors import Corrupt, Unavailable
@@ -142,8 +142,6 @@ class TableMerge:
     def has_work(self, now: datetime) -> bool:
         """Return whether a run would need Spark now; takes a millisecond. Creates the table if there is none."""
         self._look(now)
-        if missing_columns(self._target.table, self._log):
-            return True
         logs = self._newest_logs()
         if not logs:
             return False
@@ -157,10 +155,6 @@ class TableMerge:
         logs = self._newest_logs()
         ends = {log.ref: log.end_offset for log in logs}
         self._look(now)
-        if missing := missing_columns(self._target.table, self._log):
-            with signed(session, self._log):
-                add_columns(session, self._store, self._target.table, missing)
-            self._look(now)
         if not logs:
             return done
         tries, clean = 0, self._may_clean()

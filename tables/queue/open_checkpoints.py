@@ -145,7 +145,7 @@ class CheckpointTable:
 
     def _may_be_due(self, stats: str | None, until_ms: int) -> bool:
         """Return whether a file may hold due checkpoints; `due_time` is null in rows with no messages in flight."""
-        if _DUE_TIME not in self._log.columns or not stats:
+        if not stats:
             return True
         known = decoded_stats(stats)
         if known.numRecords >= 0 and known.nullCount.get(_DUE_TIME) == known.numRecords:

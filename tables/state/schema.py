@@ -115,8 +115,6 @@ POP_CHECKPOINTS_SCHEMA: Final = pa.schema(
         pa.field("due_time", TIME),
     ]
 )
-#: Columns that earlier releases did not have, with the SQL that computes them from the other columns of older rows.
-COMPUTED_COLUMNS: Final = {POP_CHECKPOINTS: {"due_time": "if(in_flight > 0, revive_time, NULL)"}}
 
 LOST_MESSAGES_SCHEMA: Final = pa.schema(
     [

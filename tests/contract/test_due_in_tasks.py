@@ -111,7 +111,7 @@ def test_pop_11_what_is_due_in_a_queue_does_not_depend_on_how_far_the_merge_is(w
     for _ in range(12):
         world.work()
         if drawn.random() < 0.5:
-            world.merged.run(files=drawn.randint(1, 3), statistics=drawn.random() < 0.7, due_time=drawn.random() < 0.7)
+            world.merged.run(files=drawn.randint(1, 3), statistics=drawn.random() < 0.7)
         for broker in BROKERS:
             for queue in QUEUES:
                 expected = world.expected(broker, queue)
@@ -126,7 +126,7 @@ def test_spark_07_until_something_is_appended_nothing_falls_due_before_the_time_
     for _ in range(8):
         world.work()
         if world.drawn.random() < 0.5:
-            world.merged.run(statistics=world.drawn.random() < 0.7, due_time=world.drawn.random() < 0.7)
+            world.merged.run(statistics=world.drawn.random() < 0.7)
         for broker in BROKERS:
             for queue in QUEUES:
                 look = world.shard.due("c", broker, queue, world.now_ms)

@@ -439,40 +439,6 @@ def test_pop_11_what_is_due_is_found_by_the_statistics_of_the_data_files(
     assert sum(row["null_count.due_time"] for row in shown) == 2
 
 
-def without(spark: SparkSession, tables: QueueTables, column: str, table: str = POP_CHECKPOINTS) -> None:
-    """Make the table one of a release that did not have this column."""
-    at = table_at(tables, table)
-    rows = spark.read.format("delta").load(at).drop(column)
-    rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(at)
-
-
-@pytest.mark.promise("STATE-12")
-@pytest.mark.long
-def test_a_table_of_an_earlier_release_gets_its_new_column_filled(
-    spark: SparkSession, tables: QueueTables, merges: Merges
-) -> None:
-    drawn = random.Random(11)
-    records = any_records(tables, drawn, 10)
-    store(tables, records[:20], drawn)
-    merges.run()
-    expected = expected_due_times(tables)
-    assert set(map(type, expected.values())) == {int, type(None)}
-    without(spark, tables, "due_time")
-    before = read_state_log(tables.warehouse.store, POP_CHECKPOINTS)
-    assert before is not None
-    assert "due_time" not in before.columns
-    merges.restart()
-    merges.run()
-    assert due_times(tables) == expected
-    after = read_state_log(tables.warehouse.store, POP_CHECKPOINTS)
-    assert after is not None
-    assert (after.transactions, after.columns[-1]) == (before.transactions, "due_time")
-    store(tables, records[20:], drawn)
-    merges.run()
-    assert merged_states(tables) == expected_states(tables)
-    assert due_times(tables) == expected_due_times(tables)
-
-
 @pytest.mark.promise("STATE-1")
 @pytest.mark.long
 def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have(
@@ -507,7 +473,7 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
 
 
 @pytest.mark.long
-def test_kafka_13_texts_are_merged_and_a_table_without_the_column_is_not_written_anew(
+def test_kafka_13_texts_are_merged_with_the_offsets_that_they_were_committed_with(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
     topic, group = tables.topic("orders", 2, ("a", "b")), tables.group()
@@ -523,16 +489,6 @@ def test_kafka_13_texts_are_merged_and_a_table_without_the_column_is_not_written
         return [(shown[lane.partition]["metadata"], shown[lane.partition]["metadata_number"]) for lane in (one, two)]
 
     assert merge([Committed(epoch, 5)], [Committed(epoch, 5)]) == [(None, None), (None, None)]
-    without(spark, tables, "metadata", CONSUMER_OFFSETS)
-    without(spark, tables, "metadata_number", CONSUMER_OFFSETS)
-    before = read_state_log(tables.warehouse.store, CONSUMER_OFFSETS)
-    assert before is not None
-    merges.restart()
-    merges.run()
-    after = read_state_log(tables.warehouse.store, CONSUMER_OFFSETS)
-    assert after is not None
-    assert after.columns[-2:] == ("metadata", "metadata_number")
-    assert (after.files, after.transactions) == (before.files, before.transactions), "no row is written anew"
     first, second = (Committed(epoch, 5, note=CommitNote(number, text)) for number, text in ((1, "a"), (2, "b")))
     assert merge([second, first], []) == [("b", 2), (None, None)]
     cleared, ahead = Committed(epoch, 5, note=CommitNote(3, "")), Committed(epoch, 7, note=CommitNote(1, "c"))
