@@ -17,7 +17,7 @@ from deltamq.mq.auth.state import AuthState
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import REFUSAL_MINUTES_MAX, REFUSALS_COUNTED_MAX, RESOURCES_MAX, SHOWN_BYTES_MAX
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.settings import GroupSettings
+from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.stored_json import Form, corrupt_when_damaged, forms_of, to_json
 
 #: The caller where there is no authentication, or one without a valid key; no principal can have this name.

@@ -3,7 +3,7 @@
     rows ── tag ──────────────── is_in ─┐
          └─ headers ─ map_lookup ─ = ───┴─ and ─ filter
 
-The meaning of a condition is that of `mq.filters.evaluate`; tests hold the two against each other.
+The meaning of a condition is that of `mq.filters.evaluation.evaluate`; tests hold the two against each other.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any
 
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.outbox.databases import connector_of
-from deltamq.mq.client.outbox.dialect import POSTGRESQL, SQLITE, OutboxDialect
 from deltamq.mq.client.outbox.outbox import Outbox
+from deltamq.mq.client.outbox.statements import POSTGRESQL, SQLITE, OutboxDialect
 
 __all__ = ["OutboxDatabase", "WatchedConnections", "sqlite_database"]
 

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from deltamq.mq.meta.group import Group, decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import Checkpoint, Pop, spans_of

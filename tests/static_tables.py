@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from deltamq.mq.meta.brokers import Host, decide_register
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.static_topics import (
     RemapMode,
     StaticRequest,
@@ -19,6 +18,7 @@ from deltamq.mq.meta.static_topics import (
     decide_remap,
     queues_of,
 )
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.tables.log.batch import Batch

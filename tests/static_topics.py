@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from deltamq.mq.meta.brokers import Host, decide_register
 from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
 from deltamq.mq.meta.moved_keys import decide_seal
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.snapshot import MetaSnapshot
 from deltamq.mq.meta.static_topics import (
     RemapMode,
@@ -19,6 +18,7 @@ from deltamq.mq.meta.static_topics import (
     decide_repair,
     queues_of,
 )
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.logical_queue import LogicalQueue
 

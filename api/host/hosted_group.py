@@ -21,8 +21,8 @@ from deltamq.api.host.owners import together
 from deltamq.api.log.partition import Partitions
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group, GroupEvent, GroupsState, decide_begin, decide_delete_group, decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.reset import decide_reset, lanes_of
-from deltamq.mq.meta.settings import GroupRequest
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of, check_group, check_reader, split_member
 from deltamq.mq.queue.checkpoint import LaneKey

@@ -23,7 +23,7 @@ from deltamq.mq.meta.access import AccessState
 from deltamq.mq.meta.access_changes import brokers_for_new, check_routes
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import MovedKeys, moves_of
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import MetaState, Topic, TopicPut, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.routing import Route

@@ -23,8 +23,8 @@ from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.limits import ORDERED_REVIVE_QUEUE
 from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.meta.moved_keys import Blocked
-from deltamq.mq.meta.settings import Ordering
 from deltamq.mq.queue.checkpoint import LaneKey, spans_of
 from deltamq.mq.queue.handle import mint
 from deltamq.mq.queue.keyed_pop import KeyedPop

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import Conflict
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.settings import Ordering
+from deltamq.mq.meta.group_settings import Ordering
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.checkpoint import Attempts, LaneKey, Pop
 from deltamq.tables.log.log import PartitionLog

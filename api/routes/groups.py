@@ -34,7 +34,7 @@ from deltamq.mq.limits import (
 )
 from deltamq.mq.meta.allocation import Strategy
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.settings import ConsumeStrategy, GroupRequest, Ordering
+from deltamq.mq.meta.group_settings import ConsumeStrategy, GroupRequest, Ordering
 from deltamq.mq.names import check_group, split_member
 from deltamq.mq.wire.groups import StartText
 

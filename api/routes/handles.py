@@ -29,7 +29,7 @@ from deltamq.api.wire.request import Admission, Headers, Receive, Scope, headers
 from deltamq.mq.errors import Conflict, Forbidden, Refused
 from deltamq.mq.limits import ORDERED_REVIVE_QUEUE
 from deltamq.mq.meta.group import Group
-from deltamq.mq.meta.settings import InvisibleBounds
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.queue.handle import Handle, cluster_of_handle, handle_of_cluster
 from deltamq.mq.queue.retry import Dead, after_failure, check_reason, wait_ms

@@ -59,8 +59,8 @@ from deltamq.api.wire.request import (
 )
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.meta.group import Group
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.meta.online import Subscription
-from deltamq.mq.meta.settings import InvisibleBounds
 from deltamq.mq.names import broker_of, check_topic
 from deltamq.mq.queue.ordered_pop import check_attempt_id
 from deltamq.mq.static.logical_queue import TopicQueues

@@ -25,8 +25,8 @@ from deltamq.api.wire.openapi_parts import problems
 from deltamq.mq.errors import Refused, Unprocessable
 from deltamq.mq.limits import BROKERS_NAMED_MAX, PARTITIONS_MAX, PRODUCER_ID_LENGTH_MAX
 from deltamq.mq.meta.global_topics import GlobalCopy, require_world
-from deltamq.mq.meta.settings import TopicSettings
 from deltamq.mq.meta.static_topics import RemapMode
+from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.static.completeness import MappingFault
 from deltamq.mq.static.global_queues import GlobalQueues
 

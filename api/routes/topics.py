@@ -35,8 +35,8 @@ from deltamq.mq.limits import (
     RETENTION_MS_MIN,
 )
 from deltamq.mq.meta.access import Access, AccessState
-from deltamq.mq.meta.settings import FlushMode, OrderStrategy, TopicRequest
 from deltamq.mq.meta.static_topics import StaticRequest
+from deltamq.mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name

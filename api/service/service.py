@@ -67,7 +67,7 @@ from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
 from deltamq.mq.limits import ACT_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.global_topics import require_world
-from deltamq.mq.meta.settings import InvisibleBounds
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.handle import HandleKeys

@@ -22,7 +22,7 @@ from deltamq.mq.limits import MIB
 from deltamq.mq.meta.access_changes import brokers_for_new
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import moves_of
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.names import broker_of, check_client_topic
 from deltamq.tables.config import Config

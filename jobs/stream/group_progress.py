@@ -30,7 +30,7 @@ from deltamq.jobs.stream.followed import FollowedTopics
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group, GroupEvent, decide_begin, decide_put_group
-from deltamq.mq.meta.settings import GroupRequest
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord

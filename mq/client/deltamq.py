@@ -60,18 +60,18 @@ if TYPE_CHECKING:
     from deltamq.mq.client.orderly.consumer import OrderlyClosed as OrderlyClosed
     from deltamq.mq.client.orderly.consumer import OrderlyConsumer as OrderlyConsumer
     from deltamq.mq.client.orderly.listener import Suspend as Suspend
-    from deltamq.mq.client.outbox.dialect import OutboxDialect as OutboxDialect
     from deltamq.mq.client.outbox.ledger import SetAside as SetAside
     from deltamq.mq.client.outbox.outbox import Outbox as Outbox
     from deltamq.mq.client.outbox.outbox import OutboxStatus as OutboxStatus
     from deltamq.mq.client.outbox.relay import OutboxRelay as OutboxRelay
     from deltamq.mq.client.outbox.relay import RelayStats as RelayStats
+    from deltamq.mq.client.outbox.statements import OutboxDialect as OutboxDialect
     from deltamq.mq.client.pop.client import PopClient as PopClient
     from deltamq.mq.client.pop.consumer import ConsumerClosed as ConsumerClosed
     from deltamq.mq.client.pop.consumer import PopConsumer as PopConsumer
-    from deltamq.mq.client.pop.consumer_stats import ConsumerStats as ConsumerStats
-    from deltamq.mq.client.pop.hook import Ending as Ending
-    from deltamq.mq.client.pop.hook import HandlerEnd as HandlerEnd
+    from deltamq.mq.client.pop.telemetry import ConsumerStats as ConsumerStats
+    from deltamq.mq.client.pop.telemetry import Ending as Ending
+    from deltamq.mq.client.pop.telemetry import HandlerEnd as HandlerEnd
     from deltamq.mq.client.produce.producer import Producer as Producer
     from deltamq.mq.client.produce.repeatable_sends import TableProgress as TableProgress
     from deltamq.mq.client.produce.repeatable_sends import TableSendInterrupted as TableSendInterrupted
@@ -79,9 +79,9 @@ if TYPE_CHECKING:
     from deltamq.mq.client.produce.routers import Closed as Closed
     from deltamq.mq.client.produce.shared import ProducerStats as ProducerStats
     from deltamq.mq.client.pull.consumer import PullConsumer as PullConsumer
-    from deltamq.mq.client.pull.offset_stores import BroadcastOffsets as BroadcastOffsets
-    from deltamq.mq.client.pull.offset_stores import FileOffsets as FileOffsets
-    from deltamq.mq.client.pull.offset_stores import GroupOffsets as GroupOffsets
+    from deltamq.mq.client.pull.offsets import BroadcastOffsets as BroadcastOffsets
+    from deltamq.mq.client.pull.offsets import FileOffsets as FileOffsets
+    from deltamq.mq.client.pull.offsets import GroupOffsets as GroupOffsets
     from deltamq.mq.order.orderly import Verdict as Verdict
     from deltamq.mq.testing.queue import MemoryQueue as MemoryQueue
     from deltamq.mq.wire.pop import FailedHandle as FailedHandle
@@ -95,26 +95,26 @@ _MODULES: Final = {
     "AclInfo": "mq.client.admin.auth_admin",
     "ActInfo": "mq.client.admin.auth_admin",
     "Admin": "mq.client.admin.admin",
-    "BroadcastOffsets": "mq.client.pull.offset_stores",
+    "BroadcastOffsets": "mq.client.pull.offsets",
     "BrokerInfo": "mq.client.admin.admin",
     "Closed": "mq.client.produce.routers",
     "ClusterInfo": "mq.client.admin.admin",
     "ConsumerClosed": "mq.client.pop.consumer",
-    "ConsumerStats": "mq.client.pop.consumer_stats",
+    "ConsumerStats": "mq.client.pop.telemetry",
     "DeadLetter": "mq.client.admin.dead_letter_admin",
-    "Ending": "mq.client.pop.hook",
+    "Ending": "mq.client.pop.telemetry",
     "FailedHandle": "mq.wire.pop",
     "Failure": "mq.client.messages.message",
     "FaultInfo": "mq.client.admin.topic_admin",
     "FeatureInfo": "mq.client.admin.admin",
-    "FileOffsets": "mq.client.pull.offset_stores",
+    "FileOffsets": "mq.client.pull.offsets",
     "GroupInfo": "mq.client.admin.group_admin",
     "GroupMember": "mq.client.admin.group_admin",
-    "GroupOffsets": "mq.client.pull.offset_stores",
+    "GroupOffsets": "mq.client.pull.offsets",
     "GroupPartition": "mq.client.admin.group_admin",
     "GroupStatistics": "mq.client.admin.group_admin",
     "GroupTopic": "mq.client.admin.group_admin",
-    "HandlerEnd": "mq.client.pop.hook",
+    "HandlerEnd": "mq.client.pop.telemetry",
     "HostInfo": "mq.client.admin.admin",
     "KeyInfo": "mq.client.admin.auth_admin",
     "MappingInfo": "mq.client.admin.topic_admin",
@@ -129,7 +129,7 @@ _MODULES: Final = {
     "OrderlyClosed": "mq.client.orderly.consumer",
     "OrderlyConsumer": "mq.client.orderly.consumer",
     "Outbox": "mq.client.outbox.outbox",
-    "OutboxDialect": "mq.client.outbox.dialect",
+    "OutboxDialect": "mq.client.outbox.statements",
     "OutboxRelay": "mq.client.outbox.relay",
     "OutboxStatus": "mq.client.outbox.outbox",
     "PartitionInfo": "mq.client.admin.topic_admin",

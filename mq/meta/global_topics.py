@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import GLOBAL_STAYS_MAX
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.settings import TopicSettings
 from deltamq.mq.meta.static_topics import (
     StaticRequest,
     check_static_settings,
@@ -24,6 +23,7 @@ from deltamq.mq.meta.static_topics import (
     decide_put_static,
     queues_of,
 )
+from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut
 from deltamq.mq.static.global_queues import GlobalQueues, Stay
 from deltamq.mq.static.mappings import plan_remap, spread_queues

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from deltamq.mq.errors import Conflict, Corrupt, NotFound, Refused
-from deltamq.mq.meta.settings import GroupRequest, GroupSettings
+from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
 from deltamq.mq.names import check_group, is_system, member_name, split_member
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, Start, StartKind

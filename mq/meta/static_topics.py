@@ -21,7 +21,7 @@ from deltamq.mq.limits import PARTITIONS_MAX
 from deltamq.mq.meta.access_changes import check_targets
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import KeysMoved, moves_between
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicPut, refuse_other_case
 from deltamq.mq.names import check_client_topic, partition_name
 from deltamq.mq.routing import Route, equal_ranges, expanded_ranges, ranges_of, table_of

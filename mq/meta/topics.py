@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from deltamq.mq.errors import Conflict, Corrupt, NotFound
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.routing import (

@@ -13,7 +13,7 @@ from deltamq.mq.errors import Conflict
 from deltamq.mq.filters.condition import Condition
 from deltamq.mq.filters.evaluation import Fields, evaluate
 from deltamq.mq.limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
-from deltamq.mq.meta.settings import GroupSettings, Ordering
+from deltamq.mq.meta.group_settings import GroupSettings, Ordering
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import LaneKey, Pop, Span, indexes, spans_of

@@ -23,7 +23,7 @@ from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.filters.parser import parse_filter
 from deltamq.mq.limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
 from deltamq.mq.meta.group import decide_delete_group, decide_put_group, decide_reset_offsets
-from deltamq.mq.meta.settings import GroupRequest, InvisibleBounds, Ordering
+from deltamq.mq.meta.group_settings import GroupRequest, InvisibleBounds, Ordering
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.checkpoint import LaneKey

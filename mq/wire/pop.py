@@ -108,7 +108,7 @@ POP_MESSAGES_DEFAULT: Final = 32
 #: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged: an HTTP
 #: header has no room for a thousand of them.
 FAILED_KEY: Final = b"mq-failed-acks"
-#: The id of a pop in order; the service checks it (`mq.queue.check_attempt_id`).
+#: The id of a pop in order; the service checks it (`mq.queue.ordered_pop`).
 AttemptId = Annotated[
     str,
     Meta(

@@ -14,8 +14,8 @@ from deltamq.api.host.hosted_topic import HostedTopic
 from deltamq.api.service.service import Service
 from deltamq.mq.errors import Fenced
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
 from deltamq.tables.log.batch import Batch

@@ -8,8 +8,8 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.static_topics import RemapMode, StaticRequest, decide_put_static, decide_remap
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.static.logical_queue import LogicalQueue, TopicQueues, queue_name
 from deltamq.tables.log.log import PartitionLog
 from tests.api.running import Api

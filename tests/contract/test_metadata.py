@@ -13,9 +13,10 @@ from deltamq.mq.errors import Conflict, Corrupt, NotFound, Unavailable
 from deltamq.mq.meta.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group import GroupEvent, decide_put_group, decide_reset_offsets
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.moved_keys import moves_of
 from deltamq.mq.meta.online import Subscription, TopicPartitions, decide_heartbeat
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Event, MetaState, TopicDeleted, decide_delete_topic, decide_put_topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.tables import failpoints

@@ -12,8 +12,8 @@ import pytest
 from deltamq.mq.errors import Corrupt, NotFound
 from deltamq.mq.meta.brokers import Host, decide_register, decide_renew
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
 from deltamq.tables import failpoints
 from deltamq.tables.log.batch import Batch

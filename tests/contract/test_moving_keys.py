@@ -23,7 +23,7 @@ from deltamq.mq.errors import Fenced
 from deltamq.mq.meta.brokers import Host, decide_register, decide_takeover
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import decide_seal, first_blocked, moves_of
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.partitioners import logical_partition

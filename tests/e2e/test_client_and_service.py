@@ -14,8 +14,8 @@ import pytest
 from deltamq import Admin, Message, OrderlyConsumer, Producer, PullConsumer, Verdict
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.pop.client import PopClient
-from deltamq.mq.client.pull.offset_stores import BroadcastOffsets, GroupOffsets
-from deltamq.mq.client.pull.out_of_range import OffsetOutOfRange
+from deltamq.mq.client.pull.offsets import BroadcastOffsets, GroupOffsets
+from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange
 from deltamq.mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
 from deltamq.mq.limits import (
     HEADER_BYTES_MAX,

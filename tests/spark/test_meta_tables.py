@@ -27,7 +27,7 @@ from deltamq.mq.meta.brokers import Host, decide_leave, decide_register, decide_
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.moved_keys import decide_seal, moves_of
 from deltamq.mq.meta.online import Subscription, TopicPartitions, decide_heartbeat
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, OffsetRecord

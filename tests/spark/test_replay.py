@@ -15,7 +15,8 @@ from deltamq.jobs.run.run_once import run_jobs
 from deltamq.jobs.sink.place import SinkSettings
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.config import load
 from deltamq.tables.log.batch import Batch

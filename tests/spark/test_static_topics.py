@@ -18,7 +18,7 @@ from deltamq.jobs.sql.reader import read_topic
 from deltamq.jobs.sql.views import register_views
 from deltamq.jobs.stream.progress import behind
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, OffsetRecord
 from deltamq.mq.queue.revive import LostReason, LostRecord

@@ -41,7 +41,7 @@ from deltamq.api.kafka.settings.changes import Change, Changes, Operation, chang
 from deltamq.api.kafka.settings.topics import PARTITIONER, TOPIC_SETTINGS, shown_of_topic
 from deltamq.api.kafka.settings.values import Shown
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
 from deltamq.mq.meta.topics import check_partitioner
 from deltamq.mq.names import check_client_topic
 

@@ -48,7 +48,7 @@ from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge
 from deltamq.mq.limits import MIB, REQUEST_BYTES_MAX
-from deltamq.mq.meta.settings import is_compacted
+from deltamq.mq.meta.topic_settings import is_compacted
 from deltamq.mq.names import check_client_topic
 from deltamq.mq.producer import RANDOM_BITS, born_ms_of, new_producer_id
 from deltamq.mq.producer import Sequence as ProducerSequence

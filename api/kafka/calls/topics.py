@@ -32,7 +32,7 @@ from deltamq.api.kafka.messages.codec import NO_TOPIC_ID, Message
 from deltamq.api.kafka.messages.errors import ErrorCode, error_code_of
 from deltamq.api.kafka.topic_ids import topic_id_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unprocessable
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import check_may_grow
 from deltamq.mq.names import check_client_topic
 

@@ -1,6 +1,6 @@
 """Kafka's settings of topics, all that Kafka 4.3 has, and one of ours (SPEC KAFKA-15).
 
-Two decide how long messages are kept (`mq/meta/settings.py`), `deltamq.partitioner` by which hash keys are
+Two decide how long messages are kept (`mq/meta/topic_settings.py`), `deltamq.partitioner` by which hash keys are
 placed. The others mean nothing here: they are kept as they were given, and shown. A value that Kafka does not take is
 refused, and one that promises what is not done here.
 """
@@ -27,7 +27,7 @@ from deltamq.api.kafka.settings.values import (
     whole,
 )
 from deltamq.mq.limits import MESSAGE_BYTES_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MIN
-from deltamq.mq.meta.settings import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
+from deltamq.mq.meta.topic_settings import CLEANUP_POLICY, RETENTION, TopicSettings, removes_by_time
 
 PARTITIONER: Final = "deltamq.partitioner"
 _KEPT: Final = "Kept and shown. Nothing here depends on it."

@@ -14,7 +14,7 @@ from deltamq.mq.client.http.calls import Page, read_answer
 from deltamq.mq.client.http.endpoint import path_of
 from deltamq.mq.errors import NotFound, Unprocessable
 from deltamq.mq.meta.allocation import Strategy
-from deltamq.mq.meta.settings import ConsumeStrategy, Ordering
+from deltamq.mq.meta.group_settings import ConsumeStrategy, Ordering
 from deltamq.mq.names import check_client_topic, check_group, check_reader, check_topic
 from deltamq.mq.wire.groups import CommitRequest, ResetRequest
 

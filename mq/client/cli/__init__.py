@@ -1,3 +1,3 @@
-"""The `deltamq` command line: one module for each command, loaded when the command is run."""
+"""The `deltamq` command line; a command is loaded when it is run."""
 
 from __future__ import annotations

@@ -9,18 +9,21 @@ from typing import Final, Protocol
 import click
 
 from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
 from deltamq.mq.client.cli.console import PATIENCE, service_options
-from deltamq.mq.client.cli.group_consume import GroupOptions, consume_for_group
-from deltamq.mq.client.cli.groups import ORDERS, parse_order
-from deltamq.mq.client.cli.message_lines import json_line, text_line, write_lines
-from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
-from deltamq.mq.client.cli.moments import parse_moment
-from deltamq.mq.client.cli.orderly_consume import consume_in_order
+from deltamq.mq.client.cli.group_consume import (
+    GroupOptions,
+    consume_for_group,
+    consume_in_order,
+    json_line,
+    text_line,
+    write_lines,
+)
+from deltamq.mq.client.cli.groups import ORDERS, parse_moment, parse_order
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.messages.received import ReceivedMessage
 from deltamq.mq.client.pull.consumer import PullConsumer
-from deltamq.mq.client.pull.offset_stores import BroadcastOffsets
-from deltamq.mq.client.pull.start import Start
+from deltamq.mq.client.pull.offsets import BroadcastOffsets, Start
 from deltamq.mq.errors import NotFound
 
 _POLL_MESSAGES: Final = 5_000

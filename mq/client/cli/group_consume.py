@@ -1,39 +1,81 @@
 """Print a topic for a group: pop, write the lines, acknowledge (at least once: a line may be printed twice).
 
-pop ──► lines written and flushed ──► acknowledged by the next pop ──► pop ...
- │                                            └── at the end by a call of its own
- └── SIGTERM, Ctrl-C, a closed pipe: messages that are not written go back to the group
+    pop ──► lines written and flushed ──► acknowledged by the next pop ──► pop ...
+     │                                            └── at the end by a call of its own
+     └── SIGTERM, Ctrl-C, a closed pipe: messages that are not written go back to the group
 
 A pop gives messages of the brokers that the asked process serves, so the processes of the topic are asked in turn.
 They are looked up again every few seconds, since an expansion may put partitions on the brokers of further ones.
+
+For an exclusive group a topic is printed in order: a message is done when its line is written. After SIGTERM, Ctrl-C or
+a closed pipe, the written messages are committed and the partitions go to other clients.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event
 from types import FrameType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import click
+import msgspec
 
+from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.topic_view import fetch_view
-from deltamq.mq.client.cli.console import PATIENCE
-from deltamq.mq.client.cli.message_lines import Line, write_lines
+from deltamq.mq.client.cli.console import PATIENCE, one_line
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.endpoint import Endpoint
 from deltamq.mq.client.http.retries import Attempts, is_worth_retrying
-from deltamq.mq.client.messages.received import PopBatch
-from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.messages.received import OrderedMessage, PopBatch, PoppedMessage, ReceivedMessage
+from deltamq.mq.client.orderly.consumer import OrderlyConsumer
+from deltamq.mq.client.pop.client import PopAsk, PopClient, parse_batch
 from deltamq.mq.client.pop.connection import PopConnection
-from deltamq.mq.client.pop.wire import PopAsk, parse_batch
 from deltamq.mq.errors import DeltaMQError
-from deltamq.mq.meta.settings import Ordering
+from deltamq.mq.meta.group_settings import Ordering
+from deltamq.mq.order.orderly import Verdict
 from deltamq.mq.wire.pop import FailedHandle
+
+Line = Callable[[ReceivedMessage], bytes]
+
+
+def write_lines(messages: Sequence[ReceivedMessage], line: Line) -> None:
+    """Write a line for each message, and flush."""
+    if messages:
+        sys.stdout.buffer.write(b"".join(map(line, messages)))
+        sys.stdout.buffer.flush()
+
+
+def text_line(message: ReceivedMessage) -> bytes:
+    """Return a line for people: partition and offset, key, tag, body; a terminal obeys nothing in it."""
+    body = message.body.decode("utf-8", "backslashreplace")
+    cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
+    return "\t".join(map(one_line, cells)).encode() + b"\n"
+
+
+def json_line(message: ReceivedMessage) -> bytes:
+    """Return a line for machines: a JSON object."""
+    document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
+    try:
+        document["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        document["body_base64"] = message.body
+    for name in ("key", "tag", "headers", "message_id", "born_time", "append_time"):
+        value = getattr(message, name)
+        if value is not None:
+            document[name] = value
+    if isinstance(message, PoppedMessage):
+        document["delivery_attempt"] = message.delivery_attempt
+        if message.origin is not None:
+            document["origin"] = message.origin
+    return msgspec.json.encode(document) + b"\n"
+
 
 #: Few enough for a slow reader of the output to take them all within their invisible time.
 _POP_MESSAGES: Final = 256
@@ -234,3 +276,93 @@ class _Printing:
                 "delivered again",
                 err=True,
             )
+
+
+_LOOK_S: Final = 0.05
+#: Without --follow: seconds after its partitions were read to the end until it stops ...
+_SETTLED_S: Final = 0.5
+#: ... and seconds that it waits for partitions that other clients have.
+_ALLOCATED_S: Final = 10.0
+
+
+def consume_in_order(url: str, group: str, options: GroupOptions, line: Line, access: ClientAccess) -> None:
+    """Print messages until there are no more, or until told to stop."""
+    with Admin(url, patience=PATIENCE, **access) as admin:
+        ends = admin.get_topic(options.topic).max_offsets()
+    printing = _OrderedPrinting(url, group, options, line, ends, access)
+    with stopped_by_sigterm(printing):
+        printing.run()
+
+
+class _OrderedPrinting:
+    """One run of the command."""
+
+    def __init__(
+        self, url: str, group: str, options: GroupOptions, line: Line, ends: Mapping[str, int], access: ClientAccess
+    ) -> None:
+        self._options = options
+        self._line = line
+        self._ends = ends
+        self._left = options.max_messages
+        self._stopping = threading.Event()
+        self._failure: OSError | None = None
+        #: Lines of a partition and of retried messages must not mix; two partitions cannot, with a concurrency of 1.
+        self._writing = threading.Lock()
+        self._consumer = OrderlyConsumer(
+            url,
+            group,
+            options.topic,
+            self._print,
+            concurrency=1,
+            tags=options.tags,
+            filter=options.filter,
+            client_id=None,
+            **access,
+        )
+
+    def stop(self) -> None:
+        """End after the message that is being written; safe in a signal handler."""
+        self._stopping.set()
+        self._consumer.stop()
+
+    def run(self) -> None:
+        watch = threading.Thread(target=self._stop_at_end, daemon=True)
+        if not self._options.follow:
+            watch.start()
+        self._consumer.run()
+        self._stopping.set()
+        if self._failure is not None:
+            raise self._failure
+
+    def _print(self, message: OrderedMessage) -> Verdict:
+        with self._writing:
+            return self._write(message)
+
+    def _write(self, message: OrderedMessage) -> Verdict:
+        if self._stopping.is_set():
+            return Verdict.SUSPEND
+        try:
+            write_lines([message], self._line)
+        except OSError as error:
+            self._failure = error
+            self.stop()
+            return Verdict.SUSPEND
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                self.stop()
+        return Verdict.SUCCESS
+
+    def _stop_at_end(self) -> None:
+        """Without --follow, stop when this client's partitions are read to their end offsets of the start."""
+        settled: float | None = None
+        give_up = time.monotonic() + _ALLOCATED_S
+        while not self._stopping.wait(_LOOK_S):
+            now = time.monotonic()
+            places = self._consumer.positions()
+            if not places or any(offset < self._ends.get(name, 0) for (_, name), offset in places.items()):
+                settled = None
+            elif settled is None:
+                settled = now
+            if (settled is not None and now - settled >= _SETTLED_S) or (not places and now >= give_up):
+                self.stop()

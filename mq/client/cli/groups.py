@@ -1,10 +1,11 @@
-"""`deltamq group ...`: create, list, show, reset and delete consumer groups."""
+"""`deltamq group ...`: create, list, show, reset and delete consumer groups; how places in a log are written."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, Final, get_args
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, get_args
 
 import click
 import msgspec
@@ -18,12 +19,43 @@ from deltamq.mq.client.admin.group_admin import (
     GroupTopic,
     TopicStatistics,
 )
+from deltamq.mq.client.cli.cluster import warn_of_missing_jobs
 from deltamq.mq.client.cli.console import PATIENCE, print_json, print_table, service_options
-from deltamq.mq.client.cli.missing_jobs import warn_of_missing_jobs
-from deltamq.mq.client.cli.moments import PLACE_HELP, parse_place
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.meta.allocation import STRATEGIES
-from deltamq.mq.meta.settings import ConsumeStrategy
+from deltamq.mq.meta.group_settings import ConsumeStrategy
+from deltamq.mq.request_values import ago_ms
+
+PLACE_HELP: Final = "first, last, -1h (s, m, h or d ago) or TIME (RFC 3339)"
+
+#: Kafka's words are taken, too.
+_WORDS: Final[dict[str, Literal["first", "last"]]] = {
+    "first": "first",
+    "earliest": "first",
+    "last": "last",
+    "latest": "last",
+}
+
+
+def parse_moment(text: str, hint: str, *, now: datetime | None = None) -> datetime | Literal["first", "last"]:
+    """Return the place that an option names; a time without a zone is in UTC. `now` is for tests."""
+    if text in _WORDS:
+        return _WORDS[text]
+    ago = ago_ms(text)
+    try:
+        if ago is not None:
+            return (now or datetime.now(UTC)) - timedelta(milliseconds=ago)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is not {PLACE_HELP}", param_hint=hint) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def parse_place(text: str, hint: str) -> str:
+    """Return the place that an option names, as the API takes it."""
+    moment = parse_moment(text, hint)
+    return moment if isinstance(moment, str) else moment.isoformat()
+
 
 ORDERS: Final = {"none": False, "partition": True, "key": "key"}
 

@@ -35,15 +35,18 @@ from deltamq.mq.client.http.workers import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.commits import Commits
 from deltamq.mq.client.orderly.heartbeats import Heartbeats
-from deltamq.mq.client.orderly.listener import AfterVerdict, Listener, Listening
-from deltamq.mq.client.orderly.retries import retries_of
+from deltamq.mq.client.orderly.listener import AfterVerdict, Listener, Listening, retries_of
 from deltamq.mq.client.orderly.rights import Rights
 from deltamq.mq.client.orderly.turns import FetchSize, Turns
 from deltamq.mq.client.orderly.work import monotonic_ms
-from deltamq.mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
-from deltamq.mq.client.pop.consumer_settings import OrderlyManner, check_handler, checked_topics
-from deltamq.mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
-from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S
+from deltamq.mq.client.pop.consumer_life import (
+    CLOSE_TIMEOUT_S,
+    ConsumerLife,
+    OrderlyManner,
+    check_handler,
+    checked_topics,
+)
+from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, ConsumerStats
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import AHEAD_MESSAGES_DEFAULT, MIB, RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from deltamq.mq.order.orderly import OrderlySettings

@@ -18,8 +18,7 @@ from typing import Final, TypeAlias
 from deltamq.mq.client.http.endpoint import NO_ANSWER
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.orderly.work import OrderlyWork, monotonic_ms
-from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
-from deltamq.mq.client.pull.fetch_connections import FetchConnections
+from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, FetchConnections, Fetched
 from deltamq.mq.errors import DeltaMQError, Unknown
 
 #: Maximum number of open fetches; with more partitions, fetches wait for a connection.

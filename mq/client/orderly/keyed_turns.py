@@ -16,8 +16,7 @@ from functools import partial
 from typing import Final
 
 from deltamq.mq.client.orderly.listener import ListenerOutcome
-from deltamq.mq.client.orderly.timers import Timers
-from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
+from deltamq.mq.client.orderly.work import OrderlyWork, Place, Timers, monotonic_ms
 from deltamq.mq.order.keyed import Busy, KeyedRun
 from deltamq.mq.order.orderly import Fetch, MoveAway, Process, Stop, Verdict
 

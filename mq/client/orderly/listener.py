@@ -1,4 +1,10 @@
-"""Calls the user's listener of ordered messages and turns every outcome into a verdict (SPEC ORDER-7)."""
+"""Calls the user's listener of ordered messages and turns every outcome into a verdict (SPEC ORDER-7).
+
+The same listener hears the group's retried messages, which were moved out of order (SPEC ORDER-8, RETRY-1). They are
+popped, so any client of the group may get them. A success acknowledges them; otherwise they are delivered again by the
+group's retry policy, until they become dead letters. If the listener commits by hand (CONS-8), `COMMIT` and `ROLLBACK`
+settle the retried message alone.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 
-from deltamq.mq.client.messages.received import OrderedMessage
-from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
-from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S, Ending, call_hook, ending_of
+from deltamq.mq.client.http.calls import ClientAccess
+from deltamq.mq.client.http.retries import Patience
+from deltamq.mq.client.messages.received import OrderedMessage, PoppedMessage, Result
+from deltamq.mq.client.pop.consumer import PopConsumer
+from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
 from deltamq.mq.errors import Refused
 from deltamq.mq.order.orderly import Verdict
 
@@ -97,3 +105,53 @@ def _age_ms(heard: Heard) -> float | None:
     messages = (heard,) if isinstance(heard, OrderedMessage) else heard
     oldest_us = min((message.born_us for message in messages if message.born_us is not None), default=None)
     return None if oldest_us is None else max(0.0, time.time() * 1e3 - oldest_us / 1e3)
+
+
+def retries_of(
+    url: str | Sequence[str],
+    group: str,
+    topics: Sequence[str],
+    listening: Listening,
+    *,
+    batches: bool,
+    client_id: str,
+    tags: str,
+    filter: str | None,
+    patience: Patience | None,
+    **access: Unpack[ClientAccess],
+) -> PopConsumer:
+    """Return a consumer of the group's retried messages of these topics, one at a time."""
+
+    def handle(popped: PoppedMessage) -> Result:
+        message = OrderedMessage(
+            popped.partition,
+            popped.offset,
+            popped.body,
+            popped.key,
+            popped.tag,
+            popped.headers,
+            popped.message_id,
+            popped.born_us,
+            popped.append_us,
+            popped.topic,
+            popped.delivery_attempt,
+        )
+        outcome = listening.run([message] if batches else message, 1, f"{popped.partition}:{popped.offset}")
+        if outcome.verdict.is_success:
+            return Result.OK
+        return Result.DEAD if outcome.verdict is Verdict.DEAD else Result.RETRY
+
+    return PopConsumer(
+        url,
+        group,
+        topics,
+        handle,
+        concurrency=1,
+        order=False,
+        retry="only",
+        tags=tags,
+        filter=filter,
+        client_id=client_id,
+        patience=patience,
+        **access,
+    )

@@ -29,9 +29,8 @@ from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
 from deltamq.mq.client.orderly.keyed_turns import KeyedTurns
 from deltamq.mq.client.orderly.listener import Heard, ListenerOutcome, Listening
-from deltamq.mq.client.orderly.timers import Timers
-from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
-from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.client.orderly.work import OrderlyWork, Place, Timers, monotonic_ms
+from deltamq.mq.client.pop.telemetry import ConsumerCounters
 from deltamq.mq.client.pull.fetch import FetchAsk, Fetched
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound
 from deltamq.mq.order.keyed import KeyedRun

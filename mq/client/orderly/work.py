@@ -7,14 +7,18 @@
       └──────────────────────────────────┘
 
 A work is in one place at a time, so at most one thread runs it. If its keys are heard in parallel (ORDER-11), other
-threads hear the messages, whatever the place is, until it is ENDING.
+threads hear the messages, whatever the place is, until it is ENDING. Calls that are due at a time, such as the end of a
+wait, are made by the scheduler's thread (`Timers`).
 """
 
 from __future__ import annotations
 
 import enum
+import heapq
+import itertools
 import threading
 import time
+from collections.abc import Callable
 
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.order.keyed import KeyedRun
@@ -123,3 +127,34 @@ class OrderlyWork:
         reached = self.run.reached
         while self.messages and (first := next(iter(self.messages))) < reached:
             del self.messages[first]
+
+
+class Timers:
+    """A heap of calls. Safe for any number of threads. It calls `poke` when the next time may have changed."""
+
+    def __init__(self, poke: Callable[[], None]) -> None:
+        self._poke = poke
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        #: Calls of one time are made in the order in which they came; calls themselves cannot be compared.
+        self._numbers = itertools.count()
+
+    def at(self, due_ms: int, call: Callable[[], None]) -> None:
+        """Make a call at a time of `monotonic_ms`."""
+        with self._lock:
+            heapq.heappush(self._waiting, (due_ms, next(self._numbers), call))
+        self._poke()
+
+    def tick(self) -> None:
+        """Make the calls that are due."""
+        due = []
+        with self._lock:
+            while self._waiting and self._waiting[0][0] <= monotonic_ms():
+                due.append(heapq.heappop(self._waiting)[2])
+        for call in due:
+            call()
+
+    def next_ms(self) -> int | None:
+        """Return when the next call is due."""
+        with self._lock:
+            return self._waiting[0][0] if self._waiting else None

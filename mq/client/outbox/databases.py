@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
-from deltamq.mq.client.outbox.dialect import Connection
+from deltamq.mq.client.outbox.statements import Connection
 from deltamq.mq.errors import NotFound, Refused, Unavailable
 
 _SQLITE: Final = "sqlite:///"

@@ -25,7 +25,7 @@ import msgspec
 
 from deltamq.mq.client.http.retries import certainly_not_applied
 from deltamq.mq.client.messages.message import Message, check_message
-from deltamq.mq.client.outbox.rows import Row, message_of, topic_of
+from deltamq.mq.client.outbox.outbox import Row, message_of, topic_of
 from deltamq.mq.client.outbox.session import Session
 from deltamq.mq.client.outbox.statements import Tables
 from deltamq.mq.client.outbox.verdicts import OUTCOME_UNKNOWN

@@ -23,11 +23,10 @@ from deltamq.mq.backoff import Backoff
 from deltamq.mq.client.http.calls import ClientAccess, Closing
 from deltamq.mq.client.http.forks import Birthplace
 from deltamq.mq.client.messages.message import Message, SentRange
-from deltamq.mq.client.outbox.dialect import Connection, OutboxDialect
 from deltamq.mq.client.outbox.ledger import Claim, ClaimLimits, LaneLost, Ledger, SetAside, not_repeatable
 from deltamq.mq.client.outbox.outbox import TABLE
 from deltamq.mq.client.outbox.session import DATABASE_FAILED, Session
-from deltamq.mq.client.outbox.statements import Tables
+from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables
 from deltamq.mq.client.outbox.verdicts import NextStep, after_unknown, step_after, too_late
 from deltamq.mq.client.produce.entry import SendFuture
 from deltamq.mq.client.produce.producer import Producer

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from deltamq.mq.client.outbox.dialect import Connection, OutboxDialect, dialect_of
-from deltamq.mq.client.outbox.statements import Tables
+from deltamq.mq.client.outbox.statements import Connection, OutboxDialect, Tables, dialect_of
 from deltamq.mq.errors import DeltaMQError, NotFound, Refused, Unavailable
 
 DATABASE_FAILED: Final = "outbox_database_failed"

@@ -33,7 +33,7 @@ from deltamq.mq.client.http.endpoint import (
     lost_connection,
 )
 from deltamq.mq.client.http.hosts import Hosts
-from deltamq.mq.client.pop.wire import PopAsk
+from deltamq.mq.client.pop.client import PopAsk
 from deltamq.mq.errors import DeltaMQError, Unauthenticated, Unavailable, Unknown
 
 _OK: Final = 200

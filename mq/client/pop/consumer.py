@@ -27,23 +27,22 @@ from typing import Final, Literal, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.pop.client import PopClient
-from deltamq.mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
-from deltamq.mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
-from deltamq.mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
-from deltamq.mq.client.pop.deliveries import Deliveries, in_handler
-from deltamq.mq.client.pop.handler import After, Before, Handler, Handling
-from deltamq.mq.client.pop.hook import CONSUME_TIMEOUT_S
-from deltamq.mq.client.pop.lease import Leases, Release
-from deltamq.mq.client.pop.poller import Popping
-from deltamq.mq.client.pop.pollers import Pollers
-from deltamq.mq.client.pop.renewer import Renewer
+from deltamq.mq.client.pop.client import PopClient, PopOptions
+from deltamq.mq.client.pop.consumer_life import (
+    CLOSE_TIMEOUT_S,
+    ConsumerLife,
+    check_handler,
+    check_settings,
+    checked_topics,
+)
+from deltamq.mq.client.pop.deliveries import After, Before, Deliveries, Handler, Handling, Slots, in_handler
+from deltamq.mq.client.pop.lease import Leases, Release, Renewer
+from deltamq.mq.client.pop.pollers import Pollers, Popping
 from deltamq.mq.client.pop.settler import Settler
-from deltamq.mq.client.pop.slots import Slots
-from deltamq.mq.client.pop.wire import PopOptions
+from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, ConsumerStats
 from deltamq.mq.errors import Refused
 from deltamq.mq.limits import POP_MESSAGES_MAX
-from deltamq.mq.meta.settings import Ordering
+from deltamq.mq.meta.group_settings import Ordering
 
 log = logging.getLogger("deltamq.client")
 

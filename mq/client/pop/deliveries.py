@@ -1,22 +1,225 @@
 """Popped messages on their way through the handlers: waiting, being handled, or released.
 
-pop ──► pieces of work ──► waiting for a thread ──► handler ──► outcome of each message
-                                  └── the consumer closes: released unhandled
+    pop ──► pieces of work ──► waiting for a thread ──► handler ──► outcome of each message
+                                      └── the consumer closes: released unhandled
+
+Slots limit how much a consumer takes: one for each handler, and one for each message or batch to be prefetched. The
+user's handler may return or raise what it likes; `Handling` turns that into a result for each message.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltamq.mq.client.http.workers import Inside, Workers
-from deltamq.mq.client.messages.received import PopBatch, PopTable, Result
-from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
-from deltamq.mq.client.pop.handler import Handling
-from deltamq.mq.client.pop.lease import Leases, Release
-from deltamq.mq.client.pop.slots import Slots
-from deltamq.mq.client.pop.work import Work, leases_of, works_of
+from deltamq.mq.client.messages.received import Dead, PopBatch, PoppedMessage, PopTable, Result, Retry
+from deltamq.mq.client.pop.lease import Lease, Leases, Release
+from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
+from deltamq.mq.errors import Refused
+
+
+class Slots:
+    """A number of slots, taken before a pop and given back when its messages are handled."""
+
+    def __init__(self, count: int) -> None:
+        assert count >= 1
+        self._count = count
+        self._free = count
+        self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
+        self._closed = False
+
+    def grow(self, count: int) -> None:
+        """Add slots; a negative number removes slots, as they become free."""
+        with self._lock:
+            self._count += count
+            self._free += count
+            self._freed.notify_all()
+
+    def take(self, most: int) -> int:
+        """Take free slots, at most `most`, and return their number; waits for the first one. Returns 0 once closed."""
+        with self._lock:
+            self._freed.wait_for(lambda: self._free > 0 or self._closed)
+            if self._closed:
+                return 0
+            taken = min(self._free, most)
+            self._free -= taken
+            return taken
+
+    def give_back(self, count: int) -> None:
+        """Give slots back."""
+        if count:
+            with self._lock:
+                self._free += count
+                assert self._free <= self._count, "more came back than was taken"
+                self._freed.notify_all()
+
+    def wait_all(self, timeout_s: float) -> bool:
+        """Wait until all slots are free; returns False after `timeout_s`."""
+        with self._lock:
+            return self._freed.wait_for(lambda: self._free == self._count, max(0.0, timeout_s))
+
+    def close(self) -> None:
+        """Let every `take` return 0."""
+        with self._lock:
+            self._closed = True
+            self._freed.notify_all()
+
+
+log = logging.getLogger("deltamq.client")
+
+#: The argument of a handler: one message, a batch of them, or a batch as an Arrow table.
+Handled: TypeAlias = PoppedMessage | Sequence[PoppedMessage] | pa.Table
+Handler: TypeAlias = Callable[[Any], object]
+Before: TypeAlias = Callable[[Any], object]
+After: TypeAlias = Callable[[Any, Sequence[Result], Ending], object]
+
+_NO_RESULT: Final = (
+    "a handler returns None, Result.OK, Result.RETRY or Result.DEAD; a handler of batches may return a list with one "
+    "result for each message"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """The handler with its hooks (SPEC CONS-6)."""
+
+    handler: Handler
+    counters: ConsumerCounters
+    before: Before | None = None
+    after: After | None = None
+    consume_timeout_s: float = CONSUME_TIMEOUT_S
+
+    def run(self, subject: Handled, count: int, place: str) -> list[Result]:
+        """Handle one message, or a batch of `count`; never raises. `place` is for logs."""
+        call_hook(self.before, subject)
+        began = time.monotonic()
+        born_ms = _age_ms(subject)
+        error: BaseException | None = None
+        try:
+            results = _results(self.handler(subject), count)
+        # BaseException: even if a handler ends its thread or the program, the message is sent back.
+        except BaseException as caught:
+            error = caught
+            results = [Result.RETRY] * count
+            log.error("event=handler_failed message=%s count=%d", place, count, exc_info=caught)
+        retried = sum(isinstance(result, Retry) for result in results)
+        dead = sum(isinstance(result, Dead) for result in results)
+        success = not retried + dead
+        ending = ending_of(error, time.monotonic() - began, self.consume_timeout_s, success=success)
+        self.counters.handled(
+            ok=count - retried - dead, retried=retried, dead=dead, consume_ms=ending.took_ms, born_ms=born_ms
+        )
+        call_hook(self.after, subject, results, ending)
+        return results
+
+
+def _results(returned: object, count: int) -> list[Result]:
+    """Return one result for each message; raises if the return value is not a valid result."""
+    if returned is None:
+        return [Result.OK] * count
+    if isinstance(returned, Result):
+        return [returned] * count
+    if isinstance(returned, list | tuple) and len(returned) == count:
+        each = [Result.OK if one is None else one for one in returned]
+        if all(isinstance(one, Result) for one in each):
+            return each
+    raise Refused(f"{_NO_RESULT}; this one returned {type(returned).__name__}", code="invalid_handler_result")
+
+
+def _age_ms(subject: Handled) -> float | None:
+    """Return the age of the oldest message, in milliseconds since its `born_time`."""
+    born_us = _born_us(subject)
+    return None if born_us is None else max(0.0, time.time() * 1e3 - born_us / 1e3)
+
+
+def _born_us(subject: Handled) -> int | None:
+    if isinstance(subject, PoppedMessage):
+        return subject.born_us
+    if isinstance(subject, pa.Table):
+        at = subject.schema.get_field_index("born_time")
+        oldest = pc.min(subject.column(at).cast(pa.int64())).as_py() if at >= 0 else None
+        return None if oldest is None else int(oldest)
+    return min((message.born_us for message in subject if message.born_us is not None), default=None)
+
+
+class Ticket:
+    """The slots of one pop, given back one by one as pieces are done, the last one only when all pieces are."""
+
+    def __init__(self, slots: int, works: int) -> None:
+        self._slots = slots
+        self._left = works
+        self._lock = threading.Lock()
+
+    def done(self) -> int:
+        """Note a finished piece; returns the number of slots to give back now."""
+        with self._lock:
+            self._left -= 1
+            return 1 if self._left < self._slots else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Messages for one handler, handed over one by one, or all at once as a batch."""
+
+    leases: Sequence[Lease]
+    messages: Sequence[PoppedMessage] | pa.Table
+    ticket: Ticket
+    #: Whether all messages are handed over at once.
+    batch: bool
+
+    def subject(self, index: int) -> Handled:
+        """Return the argument of the handler: the message at `index`, or the batch."""
+        return self.messages if self.batch else self.messages[index]
+
+
+def leases_of(topic: str, found: PopBatch | PopTable) -> list[Lease]:
+    """Make a lease for each message; their invisible times are counted from now."""
+    popped_at = time.monotonic()
+    if isinstance(found, PopBatch):
+        places = [(message.partition, message.offset, message.handle) for message in found.messages]
+    else:
+        columns = (found.rows.column(name).to_pylist() for name in ("partition", "offset", "handle"))
+        places = list(zip(*columns, strict=True))
+    return [
+        Lease(topic, partition, offset, handle, invisible_ms=found.invisible_ms, popped_at=popped_at)
+        for partition, offset, handle in places
+    ]
+
+
+def works_of(
+    found: PopBatch | PopTable, leases: Sequence[Lease], slots: int, *, batch: bool, in_order: bool
+) -> list[Work]:
+    """Cut a pop into pieces: the whole batch, a run for each partition (in order, POP-16), or each message by itself.
+
+    The messages of a run are handled one after another.
+    """
+    if isinstance(found, PopTable):
+        return [Work(leases, found.rows, Ticket(slots, 1), True)]
+    if batch:
+        return [Work(leases, found.messages, Ticket(slots, 1), True)]
+    if not in_order:
+        ticket = Ticket(slots, len(leases))
+        return [
+            Work((lease,), (message,), ticket, False) for lease, message in zip(leases, found.messages, strict=True)
+        ]
+    runs: dict[str, list[int]] = {}
+    for at, lease in enumerate(leases):
+        runs.setdefault(lease.partition, []).append(at)
+    ticket = Ticket(slots, len(runs))
+    return [
+        Work([leases[at] for at in run], [found.messages[at] for at in run], ticket, False) for run in runs.values()
+    ]
+
 
 #: Active in the threads that run a handler.
 in_handler: Final = Inside()

@@ -22,9 +22,15 @@ import msgspec
 
 from deltamq.mq.client.http.retries import is_worth_retrying
 from deltamq.mq.client.messages.received import Dead, Retry
-from deltamq.mq.client.pop.client import PopClient
+from deltamq.mq.client.pop.client import (
+    HANDLE_EXPIRED,
+    HANDLES_MAX,
+    OUTCOME_UNKNOWN,
+    QUEUE_UNSERVED,
+    PopClient,
+    failed_of,
+)
 from deltamq.mq.client.pop.lease import Lease, Release, Settlement
-from deltamq.mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, QUEUE_UNSERVED, failed_of
 from deltamq.mq.errors import Conflict, DeltaMQError, Unknown
 from deltamq.mq.wire.pop import AckRequest, DeadRequest, FailedHandle, NackRequest
 

@@ -27,12 +27,9 @@ from deltamq.mq.client.http.endpoint import Endpoint, path_of
 from deltamq.mq.client.http.forks import Birthplace
 from deltamq.mq.client.http.retries import Patience, is_worth_retrying
 from deltamq.mq.client.messages.received import ReceivedMessage, messages_of, with_partition
-from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
-from deltamq.mq.client.pull.fetch_connections import FetchConnections
-from deltamq.mq.client.pull.offset_stores import OffsetStore
-from deltamq.mq.client.pull.out_of_range import out_of_range
-from deltamq.mq.client.pull.partition_reader import PartitionReader
-from deltamq.mq.client.pull.start import Start, resume_offsets, start_offsets
+from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, FetchConnections, Fetched
+from deltamq.mq.client.pull.offsets import OffsetStore, Start, resume_offsets, start_offsets
+from deltamq.mq.client.pull.partition_reader import PartitionReader, out_of_range
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unknown
 from deltamq.mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from deltamq.mq.names import check_topic

@@ -1,13 +1,14 @@
-"""One fetch on the wire: sent on a connection of its own, read when the socket has the answer.
+"""Fetches on the wire: each sent on a connection of its own, read when the socket has the answer.
 
 A consumer keeps a request open for each of its partitions and waits for all of their sockets at once: it needs no
-thread for each partition, and reads first from the partition whose messages arrive first.
+thread for each partition, and reads first from the partition whose messages arrive first. Its connections are kept when
+idle, and bounded in number.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Final
@@ -166,3 +167,55 @@ def _parsed(headers: Mapping[str, str], body: bytes) -> Fetched:
         )
     except (KeyError, ValueError, OSError, pa.ArrowException) as error:
         raise Unknown(f"the answer to a fetch is unreadable: {error}", code="answer_unreadable") from error
+
+
+class FetchConnections:
+    """At most `connections_max` connections, idle or with an open fetch."""
+
+    def __init__(self, *, connections_max: int, timeout_s: float) -> None:
+        self._connections_max = connections_max
+        self._timeout_s = timeout_s
+        self._idle: dict[Endpoint, list[FetchConnection]] = {}
+        self._open = 0
+
+    def take(self, endpoint: Endpoint) -> FetchConnection | None:
+        """Return a connection to this host for a fetch; None while all connections are in use."""
+        idle = self._idle.get(endpoint, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+            self.discard(connection)
+        if self._open >= self._connections_max:
+            self._close_idle()
+        if self._open >= self._connections_max:
+            return None
+        self._open += 1
+        return FetchConnection(endpoint, self._timeout_s)
+
+    def give_back(self, connection: FetchConnection) -> None:
+        """Keep a connection whose answer was read completely."""
+        self._idle.setdefault(connection.endpoint, []).append(connection)
+
+    def discard(self, connection: FetchConnection) -> None:
+        """Close a connection that has an open fetch or failed."""
+        connection.close()
+        self._open -= 1
+
+    def keep(self, endpoints: Collection[Endpoint]) -> None:
+        """Close the idle connections to hosts other than these, which may have left the cluster."""
+        for endpoint in [one for one in self._idle if one not in endpoints]:
+            for connection in self._idle.pop(endpoint):
+                self.discard(connection)
+
+    def _close_idle(self) -> None:
+        """Close one idle connection to another host, if there is one."""
+        kept = next((idle for idle in self._idle.values() if idle), None)
+        if kept:
+            self.discard(kept.pop())
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for idle in self._idle.values():
+            while idle:
+                self.discard(idle.pop())

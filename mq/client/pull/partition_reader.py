@@ -1,8 +1,10 @@
 """A pull consumer's state in one partition: its position, the messages that it holds, and its open fetch.
 
-stored    0 1 2 3 4 5 6 7 8 9 ...
-                ^       ^
-         position       fetch_offset       [position, fetch_offset) is held and not handed out yet
+    stored    0 1 2 3 4 5 6 7 8 9 ...
+                    ^       ^
+             position       fetch_offset       [position, fetch_offset) is held and not handed out yet
+
+A position that is not, or no longer, in the partition is an error of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from deltamq.mq.client.http.retries import Patience
 from deltamq.mq.client.pull.fetch import FetchConnection, Fetched
-from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.errors import DeltaMQError, Refused
 
 
 class PartitionReader:
@@ -86,3 +88,24 @@ class PartitionReader:
             next_offset = rest.column("offset")[0].as_py()
         self.position = next_offset
         return rows
+
+
+class OffsetOutOfRange(Refused):
+    """The offset is not, or no longer, in the partition."""
+
+    code = "offset_out_of_range"
+
+
+def out_of_range(reader: PartitionReader, fetched: Fetched) -> OffsetOutOfRange:
+    """Return the error for an answer that says that the offset is out of range."""
+    return OffsetOutOfRange(
+        f"offset {reader.fetch_offset} of {reader.partition} is not stored: it has [{fetched.min_offset}, "
+        f"{fetched.max_offset}); seek to one of those, or set on_data_loss='skip'",
+        code=fetched.status,
+        field="offset",
+        extra={
+            "partition": reader.partition,
+            "min_offset": fetched.min_offset,
+            "max_offset": fetched.max_offset,
+        },
+    )

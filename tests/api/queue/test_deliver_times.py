@@ -15,7 +15,7 @@ from deltamq.api.wire.route_batch import PartitionShare, replayed, route_message
 from deltamq.api.wire.rows import ArrowRows, Rows
 from deltamq.mq.errors import Conflict, Unprocessable
 from deltamq.mq.limits import DELAY_MS_MAX
-from deltamq.mq.meta.settings import TopicSettings
+from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.producer import Part
 from deltamq.mq.routing import new_route

@@ -12,7 +12,7 @@ import pytest
 
 from deltamq.api.ports import Ports
 from deltamq.mq.errors import Unavailable
-from deltamq.mq.meta.settings import Ordering
+from deltamq.mq.meta.group_settings import Ordering
 from tests.api.queue.test_pop_waiting import WAIT_MS, Waiting
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from deltamq.mq.meta.settings import Ordering
+from deltamq.mq.meta.group_settings import Ordering
 from tests.api.queue_calls import Consumer, queue_in
 from tests.api.static_pops import Static
 

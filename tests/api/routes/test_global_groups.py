@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltamq.mq.client.pull.consumer import PullConsumer
-from deltamq.mq.client.pull.offset_stores import GroupOffsets
+from deltamq.mq.client.pull.offsets import GroupOffsets
 from tests.api.running import Api, Reply
 from tests.api.two_clusters import NAMES, GlobalTopic, TwoClusters, name_of
 

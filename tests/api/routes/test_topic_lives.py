@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltamq.mq.client.pull.consumer import PullConsumer
-from deltamq.mq.client.pull.offset_stores import FileOffsets, GroupOffsets
+from deltamq.mq.client.pull.offsets import FileOffsets, GroupOffsets
 from deltamq.mq.errors import Conflict, DeltaMQError
 from tests.api.routes.test_sse import EVENTS, stream
 from tests.api.running import Api, config_for, running

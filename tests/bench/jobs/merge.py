@@ -26,7 +26,8 @@ import psutil
 
 from deltamq.mq.limits import MIB, REVIVE_QUEUES
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
 from deltamq.mq.queue.progress import Committed, OffsetRecord

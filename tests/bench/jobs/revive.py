@@ -26,7 +26,8 @@ from deltamq.jobs.queue.revive import Reviver
 from deltamq.jobs.tasks.warehouses import close_warehouses, warehouse_of
 from deltamq.mq.limits import REVIVE_QUEUES
 from deltamq.mq.meta.group import Group, decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import Checkpoint, Pop, Span

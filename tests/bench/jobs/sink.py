@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.paths import PartitionRef, Space

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.log import PartitionLog

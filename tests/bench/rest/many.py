@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from deltamq.mq.meta.fold import AnyEvent, Meta
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse

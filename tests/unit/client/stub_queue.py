@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltamq.mq.errors import DeltaMQError, NotFound
-from deltamq.mq.meta.settings import InvisibleBounds
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.queue.dead_letters import Deleted, LetterMarks, SentBack
 from deltamq.mq.queue.progress import Start
 from deltamq.mq.queue.retry import DEAD_REASON_HEADER, without_reason

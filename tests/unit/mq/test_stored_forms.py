@@ -34,10 +34,11 @@ from deltamq.mq.errors import Corrupt, Unavailable
 from deltamq.mq.meta.brokers import Host, HostLeft, HostRegistered, HostRenewed, RoleTaken
 from deltamq.mq.meta.fold import Meta, event_from_json, event_to_json
 from deltamq.mq.meta.group import ClientForgotten, Group, GroupBegan, GroupDeleted, GroupPut, OffsetsReset
+from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.meta.moved_keys import KeysMoved, MoveSealed, moves_between
 from deltamq.mq.meta.online import Allocated, ClientGone, ClientPut, OnlineClient, Subscription
-from deltamq.mq.meta.settings import GroupSettings, TopicSettings
 from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicSettings
 from deltamq.mq.meta.topics import StaticQueues, Topic, TopicDeleted, TopicPut
 from deltamq.mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Replaced, Span
 from deltamq.mq.queue.delay import Cancelled, Ended, mark_from_json, mark_to_json

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from deltamq.mq.client.cli.moments import parse_moment, parse_place
+from deltamq.mq.client.cli.groups import parse_moment, parse_place
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.orderly.listener import Suspend
-from deltamq.mq.client.pop.hook import Ending
+from deltamq.mq.client.pop.telemetry import Ending
 from deltamq.mq.errors import Conflict, Forbidden, Refused
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen

@@ -6,7 +6,7 @@ import pytest
 
 from deltamq.mq.client.messages.received import OrderedMessage
 from deltamq.mq.client.orderly.listener import Listening
-from deltamq.mq.client.pop.consumer_stats import ConsumerCounters
+from deltamq.mq.client.pop.telemetry import ConsumerCounters
 from deltamq.mq.order.orderly import Verdict
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
 from tests.unit.client.stub_service import StubService

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.pop.client import PopClient
-from deltamq.mq.client.pop.wire import parse_batch
+from deltamq.mq.client.pop.client import PopClient, parse_batch
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown, Unprocessable
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from deltamq.mq.client.messages.received import PoppedMessage, Result
-from deltamq.mq.client.pop.hook import Ending
+from deltamq.mq.client.pop.telemetry import Ending
 from tests.unit.client.pop.pop_consumers import Consume, Seen, wait_done
 from tests.unit.client.stub_service import StubService
 

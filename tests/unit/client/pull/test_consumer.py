@@ -15,7 +15,7 @@ from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.client.pull.consumer import PullConsumer
 from deltamq.mq.client.pull.fetch import FetchConnection
-from deltamq.mq.client.pull.out_of_range import OffsetOutOfRange
+from deltamq.mq.client.pull.partition_reader import OffsetOutOfRange
 from deltamq.mq.errors import NotFound, Refused, Unavailable
 from deltamq.mq.limits import FETCH_MESSAGES_MAX
 from tests.unit.client.stub_service import StubService

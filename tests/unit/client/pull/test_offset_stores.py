@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltamq.mq.client.pull.consumer import PullConsumer
-from deltamq.mq.client.pull.offset_stores import FileOffsets, GroupOffsets
+from deltamq.mq.client.pull.offsets import FileOffsets, GroupOffsets
 from deltamq.mq.errors import Refused
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltamq.mq.client.pull.consumer import PullConsumer
-from deltamq.mq.client.pull.offset_stores import FileOffsets
+from deltamq.mq.client.pull.offsets import FileOffsets
 from deltamq.mq.errors import Corrupt, NotFound, Unavailable
 from tests.unit.client.pop.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService

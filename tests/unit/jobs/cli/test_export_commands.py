@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from deltamq.jobs.cli.jobs_group import jobs_command
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.log.batch import Batch
 from deltamq.tables.log.warehouse import Warehouse

@@ -23,7 +23,8 @@ from deltamq.jobs.export.schedules import (
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import NotFound, Refused, Unavailable
 from deltamq.mq.meta.group import decide_delete_group, decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.config import Config, load
 from deltamq.tables.failpoints import FailpointHit, arm

@@ -12,7 +12,7 @@ import pytest
 from deltamq.jobs.export.replay import Chosen, Replayed, replay_dead_letters
 from deltamq.jobs.sink.place import SinkSettings
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.static_topics import RemapMode
 from deltamq.tables.config import load
 from deltamq.tables.log.batch import Batch

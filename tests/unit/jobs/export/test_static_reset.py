@@ -10,7 +10,7 @@ import pytest
 from deltamq.jobs.export.reset import reset_offsets, target_of
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.static.logical_queue import queue_name
 from deltamq.tables.log.warehouse import Warehouse

@@ -13,7 +13,8 @@ from deltamq.jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettabl
 from deltamq.mq.limits import STAY_BUFFER_MS
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import OffsetsReset, decide_delete_group, decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_delete_topic, decide_put_topic
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Span
 from deltamq.mq.queue.progress import Committed

@@ -13,7 +13,8 @@ from deltamq.jobs.read.topics import Catalog
 from deltamq.jobs.tasks.warehouse_files import storage
 from deltamq.mq.errors import NotFound, Refused
 from deltamq.mq.meta.group import decide_put_group
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.group_settings import GroupRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.queue.metadata import MetaLog
 from tests.rows import next_millisecond

@@ -15,7 +15,7 @@ from deltamq.jobs.sink.place import SinkPlace, SinkSettings
 from deltamq.jobs.sink.staging import StagedMessage
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.moved_keys import moves_of
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.clock import SYSTEM_CLOCK, Clock
 from deltamq.tables.log.paging import pages

@@ -20,7 +20,7 @@ from deltamq.jobs.upkeep.runner import in_this_process
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.limits import RETENTION_MS_DEFAULT
 from deltamq.mq.meta.group import Group, decide_begin, decide_delete_group, decide_reset_offsets
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import Topic, decide_put_topic
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.dead_letters import Deleted, SentBack

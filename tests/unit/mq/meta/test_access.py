@@ -14,8 +14,8 @@ from deltamq.mq.meta.access_changes import (
 )
 from deltamq.mq.meta.brokers import Host, decide_register
 from deltamq.mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_delete_topic, decide_put_topic
 from tests.static_topics import StaticWorld
 

@@ -17,7 +17,7 @@ from deltamq.mq.meta.group import (
     decide_put_group,
     decide_reset_offsets,
 )
-from deltamq.mq.meta.settings import GroupRequest, GroupSettings
+from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, Start, StartKind
 

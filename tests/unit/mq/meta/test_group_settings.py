@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.errors import Refused, Unprocessable
-from deltamq.mq.meta.settings import GroupRequest, GroupSettings, InvisibleBounds
+from deltamq.mq.meta.group_settings import GroupRequest, GroupSettings, InvisibleBounds
 from deltamq.mq.queue.progress import Start, StartKind
 from deltamq.mq.queue.retry import Fixed, Waits
 from tests.unit.mq.queue.test_retry import policies

@@ -22,7 +22,7 @@ from deltamq.mq.meta.moved_keys import (
     moves_between,
     moves_of,
 )
-from deltamq.mq.meta.settings import OrderStrategy, TopicRequest
+from deltamq.mq.meta.topic_settings import OrderStrategy, TopicRequest
 from deltamq.mq.meta.topics import Event, MetaState, decide_put_topic
 from deltamq.mq.routing import Route, expand, new_route
 

@@ -8,8 +8,8 @@ from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.global_topics import decide_create_global
 from deltamq.mq.meta.moved_keys import moves_of
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.static_topics import StaticRequest, decide_put_static
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import MetaState, decide_put_topic
 from tests.static_topics import StaticWorld
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamq.mq.meta.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
+from deltamq.mq.meta.group_settings import GroupSettings
 from deltamq.mq.meta.retention_holds import (
     Dated,
     Hold,
@@ -20,7 +21,6 @@ from deltamq.mq.meta.retention_holds import (
     progress_of,
     readers_of,
 )
-from deltamq.mq.meta.settings import GroupSettings
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
 from deltamq.mq.queue.progress import Bounds, Committed, Delivered, Start, StartKind
 from deltamq.mq.queue.revive_log import CheckpointState

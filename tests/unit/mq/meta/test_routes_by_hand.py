@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deltamq.mq.errors import Conflict, DeltaMQError
 from deltamq.mq.limits import LOGICAL_PARTITIONS
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import MetaState, decide_put_topic
 from deltamq.mq.routing import expand, expand_by_hand, new_route, route_by_hand
 

@@ -33,6 +33,7 @@ from deltamq.mq.meta.group import (
     decide_put_group,
     decide_reset_offsets,
 )
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.moved_keys import Move, MovedKeys, decide_seal, moves_of
 from deltamq.mq.meta.online import (
     GroupOnline,
@@ -44,8 +45,8 @@ from deltamq.mq.meta.online import (
     decide_heartbeat,
     decide_scan,
 )
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
 from deltamq.mq.meta.snapshot import MetaSnapshot
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import MetaState, StaticQueues, Topic, decide_delete_topic, decide_put_topic
 from deltamq.mq.names import member_name
 from deltamq.mq.queue.checkpoint import LaneKey

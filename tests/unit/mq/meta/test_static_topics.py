@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from deltamq.mq.errors import Conflict, DeltaMQError, Refused, Unavailable, Unprocessable
 from deltamq.mq.meta.brokers import decide_leave
 from deltamq.mq.meta.moved_keys import KeysMoved
-from deltamq.mq.meta.settings import TopicRequest
 from deltamq.mq.meta.static_topics import static_faults
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import TopicPut, decide_delete_topic, decide_put_topic
 from deltamq.mq.static.logical_queue import UNDECIDED, Segment
 from deltamq.mq.static.mappings import MappingPut, MappingRemoved, TopicMappings

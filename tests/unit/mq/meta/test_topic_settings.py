@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from deltamq.mq.limits import RETENTION_MS_DEFAULT, RETENTION_MS_MAX
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings, settings_after
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings, settings_after
 
 
 def test_send_2_and_retry_6_defaults() -> None:

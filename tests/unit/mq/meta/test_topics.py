@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
 from deltamq.mq.meta.fold import event_from_json, event_to_json
-from deltamq.mq.meta.settings import TopicRequest, TopicSettings
+from deltamq.mq.meta.topic_settings import TopicRequest, TopicSettings
 from deltamq.mq.meta.topics import (
     Event,
     MetaState,

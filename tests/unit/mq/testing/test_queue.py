@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from deltamq.mq.errors import Conflict, NotFound, Refused, Unprocessable
-from deltamq.mq.meta.settings import InvisibleBounds
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.queue.progress import Start, StartKind
 from deltamq.mq.queue.revive import LostReason
 from deltamq.mq.testing import queue as memory

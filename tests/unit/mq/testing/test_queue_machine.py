@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta.settings import InvisibleBounds
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.offset_ranges import OffsetRanges
 from deltamq.mq.queue.handle import HandleKeys, open_handle
 from deltamq.mq.queue.lane import BufferSettings

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from deltamq.mq.errors import Conflict
-from deltamq.mq.meta.settings import InvisibleBounds
+from deltamq.mq.meta.group_settings import InvisibleBounds
 from deltamq.mq.queue.buffer import Buffer
 from deltamq.mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span, spans_of
 from deltamq.mq.queue.progress import Committed, Start

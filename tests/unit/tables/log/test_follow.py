@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.clock import Clock
 from deltamq.tables.delta.snapshot import PartitionNotFound, log_versions

@@ -8,8 +8,9 @@ from deltamq.mq.errors import Fenced
 from deltamq.mq.meta.brokers import Host, decide_register
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.group import decide_put_group
+from deltamq.mq.meta.group_settings import GroupRequest
 from deltamq.mq.meta.moved_keys import moves_of
-from deltamq.mq.meta.settings import GroupRequest, TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.tables.log.warehouse import Warehouse
 from deltamq.tables.ops.repairs import RepairKind, find_repair, repair

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access import Access, AccessEvent, AccessState, BrokerAccessPut, PartitionAccessPut
 from deltamq.mq.meta.fold import Meta
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.mq.partitioners import logical_partition
 from deltamq.mq.routing import spread

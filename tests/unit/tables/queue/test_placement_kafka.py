@@ -14,7 +14,7 @@ from deltamq.mq.errors import Unavailable
 from deltamq.mq.meta.access import Access, AccessEvent, PartitionAccessPut
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.moved_keys import moves_of
-from deltamq.mq.meta.settings import TopicRequest
+from deltamq.mq.meta.topic_settings import TopicRequest
 from deltamq.mq.meta.topics import decide_put_topic
 from deltamq.mq.partitioners import kafka_hash
 from deltamq.mq.routing import spread

@@ -1,16 +1,7 @@
-"""The settings of topics and groups, and the requests that set them (`PUT /v1/topics/{topic}`, `/v1/groups/{group}`).
+"""A group's settings, and the request that sets them (API `PUT /v1/groups/{group}`).
 
-A setting is checked when it is requested. Stored settings are read without a check of their bounds, so that a release
-with other bounds can still start.
-
-Kafka's clients give a topic settings of theirs. They are kept as they were given, and mean nothing here but for two,
-which decide together how long messages are kept (SPEC KAFKA-15):
-
-    cleanup.policy            retention.ms        retention_ms
-    delete, compact,delete    60000               60000
-                              -1                  the longest
-                              (not given)         the default
-    compact, or empty         anything            the longest: nothing is removed by time
+A setting is checked when it is requested. The numbers of stored settings are read without a check of their bounds, so
+that a release with other bounds can still start.
 """
 
 from __future__ import annotations
@@ -27,110 +18,11 @@ from deltamq.mq.limits import (
     INVISIBLE_MS_MIN,
     MAX_ATTEMPTS_DEFAULT,
     MAX_ATTEMPTS_MAX,
-    RETENTION_MS_DEFAULT,
-    RETENTION_MS_MAX,
 )
 from deltamq.mq.meta.allocation import STRATEGIES, Strategy
-from deltamq.mq.partitioners import Partitioner
 from deltamq.mq.queue.progress import Start
 from deltamq.mq.queue.retry import RetryPolicy, Waits, policy_from_json, policy_to_json
 from deltamq.mq.stored_json import integer, mapping
-
-#: Kafka's names of the two settings that mean something here.
-CLEANUP_POLICY: Final = "cleanup.policy"
-RETENTION: Final = "retention.ms"
-_DELETE: Final = "delete"
-_COMPACT: Final = "compact"
-
-OrderStrategy = Literal["best_tried", "strict"]
-FlushMode = Literal["sync", "async"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """The settings of a topic that users may change; a field that is not stored has its default."""
-
-    #: Whether a failed send may break the order (SPEC SEND-2).
-    order_strategy: OrderStrategy = "best_tried"
-    #: How long messages are kept (SPEC RETRY-6).
-    retention_ms: int = RETENTION_MS_DEFAULT
-    #: The users' own word for the messages of the topic; DeltaMQ only shows it.
-    message_type: str = "normal"
-    #: What an acknowledgement waits for; None means the setting of the service.
-    flush: FlushMode | None = None
-    #: By which hash keys go to partitions (SPEC KAFKA-12); set when the topic is made, and never changed.
-    partitioner: Partitioner = "lp"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRequest:
-    """A request for topic settings. None leaves a setting unchanged; a new topic gets the default."""
-
-    partitions: int | None = None
-    #: All partitions in route order, given by hand (SPEC ROUTE-8).
-    routes: tuple[str, ...] | None = None
-    order_strategy: OrderStrategy | None = None
-    retention_ms: int | None = None
-    message_type: str | None = None
-    flush: FlushMode | None = None
-    partitioner: Partitioner | None = None
-    #: Settings by Kafka's names, valid ones; None puts one back to its default.
-    kafka: Mapping[str, str | None] = field(default_factory=dict)
-
-    def over(self, settings: TopicSettings) -> TopicSettings:
-        """Return `settings` with the changes of this request."""
-        return TopicSettings(
-            order_strategy=self.order_strategy or settings.order_strategy,
-            retention_ms=self.retention_ms or settings.retention_ms,
-            message_type=self.message_type or settings.message_type,
-            flush=self.flush or settings.flush,
-            partitioner=self.partitioner or settings.partitioner,
-        )
-
-
-def is_compacted(kafka: Mapping[str, str]) -> bool:
-    """Return whether a topic with these settings of Kafka's keeps the newest message of each key at least."""
-    return _COMPACT in kafka.get(CLEANUP_POLICY, "").split(",")
-
-
-def removes_by_time(kafka: Mapping[str, str]) -> bool:
-    """Whether messages of a topic with these settings of Kafka's are removed when they are old."""
-    return _DELETE in kafka.get(CLEANUP_POLICY, _DELETE).split(",")
-
-
-def settings_after(
-    request: TopicRequest, settings: TopicSettings, kafka: Mapping[str, str]
-) -> tuple[TopicSettings, Mapping[str, str]]:
-    """Return a topic's settings, and what it keeps of Kafka's, after `request`.
-
-    A `retention_ms` that is asked for otherwise than by Kafka's settings counts whatever the cleanup policy is: that
-    becomes one by which messages are removed by time.
-    """
-    # A time that was set otherwise counts again when a policy by which it does not is over.
-    given = {**_named(settings.retention_ms), **kafka} if removes_by_time(kafka) else dict(kafka)
-    if request.retention_ms is not None:
-        given.pop(RETENTION, None)
-        given |= _named(request.retention_ms)
-        if not removes_by_time(given):
-            given[CLEANUP_POLICY] = ",".join(filter(None, (given[CLEANUP_POLICY], _DELETE)))
-    changed = {**given, **request.kafka}
-    kept = {name: value for name, value in changed.items() if value is not None}
-    retention_ms = RETENTION_MS_MAX
-    if removes_by_time(kept):
-        retention_ms = _retention_ms(kept.get(RETENTION))
-        if kept.get(RETENTION) == str(retention_ms) != str(RETENTION_MS_DEFAULT):
-            del kept[RETENTION]  # `retention_ms` says it
-    return replace(request.over(settings), retention_ms=retention_ms), kept
-
-
-def _named(retention_ms: int) -> dict[str, str]:
-    return {} if retention_ms == RETENTION_MS_DEFAULT else {RETENTION: str(retention_ms)}
-
-
-def _retention_ms(given: str | None) -> int:
-    ms = RETENTION_MS_DEFAULT if given is None else int(given)
-    return RETENTION_MS_MAX if ms < 0 else min(ms, RETENTION_MS_MAX)
-
 
 ConsumeStrategy = Literal["shared", "exclusive", "broadcast"]
 #: False: no order; True: whole partitions in order (SPEC POP-16); "key": each key in order (SPEC POP-17).

@@ -1,8 +1,10 @@
-"""Stores for a pull consumer's offsets, from which it goes on later: a group or a file (SPEC CONS-1, CONS-4, CONS-7).
+"""Where a pull consumer starts, and where its offsets are stored, from which it goes on later (SPEC CONS-1, 4, 7).
 
-shared      GroupOffsets("audit")              the group's offsets: the next consumer of the group goes on from them
-broadcast   BroadcastOffsets("prices", "web1") every client reads all messages; the service has the offsets of each
-alone       FileOffsets("audit.json")          the same, without a group: the service knows nothing of the client
+It starts at the first offsets, the ends, an offset, a time, or one by partition. Stores:
+
+    shared      GroupOffsets("audit")              the group's offsets: the next consumer of the group goes on from them
+    broadcast   BroadcastOffsets("prices", "web1") every client reads all messages; the service has the offsets of each
+    alone       FileOffsets("audit.json")          the same, without a group: the service knows nothing of the client
 """
 
 from __future__ import annotations
@@ -10,24 +12,79 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
+
+from deltamq.mq.client.admin.admin import Admin
+from deltamq.mq.client.admin.group_admin import GroupPlace
+from deltamq.mq.client.admin.topic_admin import TopicInfo
+from deltamq.mq.client.http.answers import decode_as
+from deltamq.mq.errors import Conflict, NotFound, Refused
+from deltamq.mq.names import member_name, split_member
+
+Start: TypeAlias = str | int | datetime | Mapping[str, int]
+
+
+def start_offsets(admin: Admin, info: TopicInfo, start: Start, names: Collection[str] | None = None) -> dict[str, int]:
+    """Return the offset at which to start, for each of these partitions or logical queues, by default for all.
+
+    Raises
+    ------
+    DeltaMQError
+        What `TopicInfo.min_offsets` raises, if an offset is needed that is not known.
+    """
+    wanted = [name for name in info.named if names is None or name in names]
+    if isinstance(start, datetime):
+        found = admin.offsets_at(info.topic, start) if wanted else {}
+        return {name: found[name] for name in wanted if name in found}
+    if isinstance(start, Mapping):
+        return {**info.min_offsets([name for name in wanted if name not in start]), **_kept(start, wanted)}
+    if start == "first":
+        return info.min_offsets(wanted)
+    if start == "last":
+        return info.max_offsets(wanted)
+    if not isinstance(start, int) or start < 0:
+        raise Refused("start must be 'first', 'last', an offset, a time or offsets by partition", field="start")
+    return dict.fromkeys(wanted, start)
+
+
+def resume_offsets(
+    admin: Admin,
+    info: TopicInfo,
+    start: Start,
+    kept: Mapping[str, int],
+    names: Collection[str] | None = None,
+) -> dict[str, int]:
+    """Return the offset at which to go on, for each of these partitions: the stored one, else that of `start`.
+
+    For a consumer of the whole topic (`names` is None) with stored offsets, partitions behind the last stored one were
+    added by an expansion since: they are read from their first message (SPEC MODEL-4), unless `start` names them.
+    """
+    everything = list(info.named)
+    last = max((at for at, name in enumerate(everything) if name in kept), default=None)
+    named = start if isinstance(start, Mapping) else {}
+    added = [] if names is not None or last is None else [one for one in everything[last + 1 :] if one not in named]
+    stored = _kept(kept, everything if names is None else names)
+    asked = [name for name in everything if (names is None or name in names) and name not in {*added, *stored}]
+    offsets = {**start_offsets(admin, info, start, asked), **info.min_offsets(added), **stored}
+    return {name: offsets[name] for name in everything if name in offsets}
+
+
+def _kept(offsets: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
+    return {name: offsets[name] for name in names if name in offsets}
+
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.admin.group_admin import GroupPlace
-from deltamq.mq.client.http.answers import decode_as
-from deltamq.mq.errors import Conflict, NotFound, Refused
-from deltamq.mq.names import member_name, split_member
 
 log = logging.getLogger("deltamq.client")
 
