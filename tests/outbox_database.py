@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from deltamq.mq.client.cli.outbox import connector_of
 from deltamq.mq.client.messages.message import Message
-from deltamq.mq.client.outbox.databases import connector_of
 from deltamq.mq.client.outbox.outbox import Outbox
 from deltamq.mq.client.outbox.statements import POSTGRESQL, SQLITE, OutboxDialect
 

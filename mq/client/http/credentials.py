@@ -30,7 +30,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError
 
-from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.threads import in_child
 from deltamq.mq.errors import DeltaMQError, Refused, Unauthenticated, Unavailable
 from deltamq.mq.limits import TOKEN_ANSWER_BYTES_MAX, TOKEN_BYTES_MAX
 from deltamq.mq.request_values import is_loopback

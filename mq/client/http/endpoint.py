@@ -32,7 +32,7 @@ from urllib3.exceptions import (
 
 from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.http.credentials import Credentials
-from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.threads import in_child
 from deltamq.mq.errors import Refused, Unauthenticated, Unavailable, Unknown
 
 CA_ENV: Final = "DELTAMQ_CLIENT_CA"

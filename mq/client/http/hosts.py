@@ -33,7 +33,7 @@ from deltamq.mq.client.http.endpoint import (
     Query,
     Tls,
 )
-from deltamq.mq.client.http.forks import in_child
+from deltamq.mq.client.http.threads import in_child
 from deltamq.mq.errors import DeltaMQError, Refused
 
 log = logging.getLogger("deltamq.client")

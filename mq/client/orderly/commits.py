@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
-from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.http.threads import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError

@@ -31,7 +31,7 @@ from typing import Any, Final, Literal, Unpack
 
 from deltamq.mq.client.http.calls import ClientAccess
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.http.threads import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.commits import Commits
 from deltamq.mq.client.orderly.heartbeats import Heartbeats

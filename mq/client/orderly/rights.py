@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from deltamq.mq.client.http.retries import certainly_not_applied, is_worth_retrying
-from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.http.threads import Workers
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
 from deltamq.mq.errors import Conflict, DeltaMQError

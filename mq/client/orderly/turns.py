@@ -23,7 +23,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from deltamq.mq.client.http.retries import asked_s, is_worth_retrying
-from deltamq.mq.client.http.workers import Inside, Workers
+from deltamq.mq.client.http.threads import Inside, Workers
 from deltamq.mq.client.messages.received import OrderedMessage, ordered_messages_of
 from deltamq.mq.client.orderly.calls import OrderlyCalls
 from deltamq.mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches

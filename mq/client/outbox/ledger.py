@@ -28,9 +28,10 @@ from deltamq.mq.client.messages.message import Message, check_message
 from deltamq.mq.client.outbox.outbox import Row, message_of, topic_of
 from deltamq.mq.client.outbox.session import Session
 from deltamq.mq.client.outbox.statements import Tables
-from deltamq.mq.client.outbox.verdicts import OUTCOME_UNKNOWN
 from deltamq.mq.errors import DeltaMQError, Refused, Unknown
 
+#: The request may be stored, and a repeated one would not be recognised.
+OUTCOME_UNKNOWN: Final = "outbox_outcome_unknown"
 #: Most lanes at which one pass looks, in one transaction; of these, those that were held back when it looked last. Only
 #: a person ends that, so such lanes need not be looked at in every pass, and a look at one reads all that waits in it.
 LOOKS_MAX: Final = 1_024

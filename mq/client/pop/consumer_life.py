@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
-from deltamq.mq.client.http.forks import Birthplace
+from deltamq.mq.client.http.threads import Birthplace
 from deltamq.mq.errors import DeltaMQError, Refused
 from deltamq.mq.limits import (
     AHEAD_MESSAGES_MAX,

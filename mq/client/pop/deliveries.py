@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltamq.mq.client.http.workers import Inside, Workers
+from deltamq.mq.client.http.threads import Inside, Workers
 from deltamq.mq.client.messages.received import Dead, PopBatch, PoppedMessage, PopTable, Result, Retry
 from deltamq.mq.client.pop.lease import Lease, Leases, Release
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 import pyarrow as pa
 
-from deltamq.mq.client.http.forks import ForkedClient, in_child
+from deltamq.mq.client.http.threads import ForkedClient, in_child
 from deltamq.mq.client.messages.message import Message, Sent, SentRange
 from deltamq.mq.errors import Conflict, DeltaMQError, Unavailable, Unknown
 

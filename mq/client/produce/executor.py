@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from deltamq.mq.client.http.endpoint import Answer, path_of
 from deltamq.mq.client.http.retries import AfterFailure, Attempts, certainly_not_applied, is_worth_retrying, judge
-from deltamq.mq.client.http.workers import Inside
+from deltamq.mq.client.http.threads import Inside
 from deltamq.mq.client.messages.message import SentRange
 from deltamq.mq.client.produce.entry import (
     Entry,

@@ -25,10 +25,9 @@ import numpy as np
 import pyarrow as pa
 
 from deltamq.mq.client.http.calls import ClientAccess
-from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.http.threads import Workers, in_child
 from deltamq.mq.client.messages.message import Message, Sent, SentBatch, SentRange, as_bytes, as_messages, check_message
 from deltamq.mq.client.produce.entry import Entry, SendFuture
 from deltamq.mq.client.produce.executor import completing

@@ -18,10 +18,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from deltamq.mq.client.http.forks import in_child
 from deltamq.mq.client.http.hosts import Hosts
 from deltamq.mq.client.http.retries import Patience
-from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.http.threads import Workers, in_child
 from deltamq.mq.errors import Overloaded, Refused
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
 

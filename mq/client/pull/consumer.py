@@ -24,8 +24,8 @@ from deltamq.mq.client.admin.admin import Admin
 from deltamq.mq.client.admin.topic_admin import topic_info
 from deltamq.mq.client.http.calls import ClientAccess, Closing
 from deltamq.mq.client.http.endpoint import Endpoint, path_of
-from deltamq.mq.client.http.forks import Birthplace
 from deltamq.mq.client.http.retries import Patience, is_worth_retrying
+from deltamq.mq.client.http.threads import Birthplace
 from deltamq.mq.client.messages.received import ReceivedMessage, messages_of, with_partition
 from deltamq.mq.client.pull.fetch import FetchAsk, FetchConnection, FetchConnections, Fetched
 from deltamq.mq.client.pull.offsets import OffsetStore, Start, resume_offsets, start_offsets

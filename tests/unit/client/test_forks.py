@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from deltamq.mq.client.admin.admin import Admin
-from deltamq.mq.client.http import forks
+from deltamq.mq.client.http import threads
 from deltamq.mq.client.http.credentials import Credentials
 from deltamq.mq.client.orderly.consumer import OrderlyConsumer
 from deltamq.mq.client.pop.consumer import PopConsumer
@@ -135,7 +135,7 @@ def test_send_08_consumers_refuse_in_the_child_and_leave_the_parents_work_alone(
 
 
 def test_send_08_the_refusal_names_the_object_and_both_processes(stub: StubService) -> None:
-    birthplace = forks.Birthplace("PopConsumer")
+    birthplace = threads.Birthplace("PopConsumer")
     parent = os.getpid()
 
     def child() -> str:
@@ -153,9 +153,9 @@ def test_send_08_the_refusal_names_the_object_and_both_processes(stub: StubServi
 def test_send_08_clients_that_are_gone_are_forgotten(stub: StubService) -> None:
     for _ in range(1_100):
         Buffer(1)
-        forks.in_child(Credentials("t")._renew)
+        threads.in_child(Credentials("t")._renew)
     gc.collect()
-    assert sum(one() is None for one in forks._renewals) < 1_100
+    assert sum(one() is None for one in threads._renewals) < 1_100
 
 
 # The end of a program ------------------------------------------------------------------------------------------

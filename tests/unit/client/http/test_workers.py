@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from deltamq.mq.client.http.workers import Workers
+from deltamq.mq.client.http.threads import Workers
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:

@@ -12,8 +12,7 @@ from deltamq.mq.client.http.answers import error_of
 from deltamq.mq.client.messages.message import Message
 from deltamq.mq.client.outbox.ledger import HELD_BACK_LOOKS_MAX, LOOKS_MAX, SetAside
 from deltamq.mq.client.outbox.outbox import lane_of
-from deltamq.mq.client.outbox.relay import OutboxRelay
-from deltamq.mq.client.outbox.verdicts import REPEATABLE_MS
+from deltamq.mq.client.outbox.relay import REPEATABLE_MS, OutboxRelay
 from deltamq.mq.errors import NotFound, Refused, TooLarge, Unauthenticated, Unavailable
 from tests.outbox_database import OutboxDatabase
 from tests.unit.client.outbox.conftest import Clock
