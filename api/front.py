@@ -26,8 +26,7 @@ from deltamq.api.auth.caller import CALLER, EVERYBODY, Caller, Certificates
 from deltamq.api.auth.forwarded import CALLED_BY, Prover, called_by, caller_header
 from deltamq.api.auth.gate import SHOWN, Gate, guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
-from deltamq.api.host.cluster_proof import ClusterProofs, principal_of
-from deltamq.api.host.clusters import from_cluster, guarded
+from deltamq.api.host.clusters import ClusterProofs, from_cluster, guarded, principal_of
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.peers import is_forwarded, is_passed_on, is_proved, meta_offset_of, only_authorization
 from deltamq.api.log.metrics import Metrics

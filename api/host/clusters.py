@@ -8,23 +8,142 @@ different copies would send it in circles. Instead the receiver reads the home's
 and tells the sender to do so if its own is (`global_epoch`).
 
 With authentication a call carries a proof, made with a secret that the clusters share, and the name of the principal
-that asks; a caller's key stays here (`api/host/cluster_proof.py`, SPEC SEC-6). Without that secret nothing goes between
-clusters then, in either direction.
+that asks; a caller's key stays here (SPEC SEC-6). Without that secret nothing goes between clusters then, in either
+direction.
+
+    Mq-Cluster: east                      the cluster that asks
+    Mq-Principal: reports                 in whose name; absent for the cluster's own
+    Mq-Body: <SHA-256 of the body>
+    Mq-Cluster-Proof: <milliseconds since 1970>.<HMAC-SHA256 of the receiving cluster, method, target, all `Mq-` headers
+                      and those that say how the body and the answer are written, time>
+
+What the receiver believes is the principal's name alone, and its own rules say what that may do. A proof is good for a
+minute, for the very same request, body included, and at one cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, KeysView, Sequence
+import hashlib
+import hmac
+from collections.abc import Callable, Collection, KeysView, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
-from deltamq.api.host.cluster_proof import GLOBAL_EPOCH, OWN_HEADERS, ClusterProofs
-from deltamq.api.host.owners import Relayed
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import CLUSTER, Call, NotConnected, Peers, answer_before
+import msgspec
+
+from deltamq.api.auth.forwarded import Prover
+from deltamq.api.host.owners import Relayed, failed_of, together
+from deltamq.api.host.peers import (
+    CLUSTER,
+    FORWARDED,
+    META_OFFSET,
+    PRINCIPAL,
+    PROOF,
+    Call,
+    NotConnected,
+    Peers,
+    answer_before,
+    is_forwarded,
+    json_of,
+)
 from deltamq.api.wire.answer import Answer, Header
-from deltamq.api.wire.request import Client
-from deltamq.mq.errors import Unavailable, Unprocessable
+from deltamq.api.wire.request import Client, Receive, Scope
+from deltamq.mq.errors import Forbidden, Unavailable, Unprocessable
+from deltamq.mq.queue.handle import cluster_of_handle
+from deltamq.mq.wire.pop import FailedHandle
+
+#: The epoch of the topic's copy by which a cluster forwarded a call.
+GLOBAL_EPOCH: Final = b"mq-global-epoch"
+CLUSTER_PROOF: Final = b"mq-cluster-proof"
+_BODY: Final = b"mq-body"
+#: Headers of a request that are never sent on to another cluster: what is made anew, and a caller's credentials.
+OWN_HEADERS: Final = frozenset(
+    (
+        *(FORWARDED, META_OFFSET, PROOF, CLUSTER, GLOBAL_EPOCH, PRINCIPAL, _BODY, CLUSTER_PROOF),
+        *(b"authorization", b"proxy-authorization", b"cookie"),
+    )
+)
+#: Headers that the proof is about, beside all that begin with `mq-`.
+_PROVED: Final = frozenset((b"content-type", b"accept", b"last-event-id"))
+_USE: Final = b"calls between clusters"
+
+
+def principal_of(headers: Collection[Header]) -> str:
+    """Return the principal that the cluster that forwarded a request names; empty for that cluster itself."""
+    return _header(headers, PRINCIPAL).decode("latin-1")
+
+
+def cluster_unproved() -> Forbidden:
+    """Return the error for a request that only says that another cluster forwarded it."""
+    return Forbidden(
+        "Mq-Cluster is for other clusters, which prove that they ask: all must have the same"
+        " service.clusters_shared_secret, name each other as they are named, and have clocks that are right",
+        code="cluster_unproved",
+        field="Mq-Cluster",
+    )
+
+
+class ClusterProofs:
+    """Makes and checks proofs with the secret that clusters share."""
+
+    def __init__(self, here: str, secret: bytes, now_ms: Callable[[], int]) -> None:
+        """`here` is this cluster's name; proofs are made and judged by the clock `now_ms`."""
+        self._here = here
+        self._prover = Prover(secret, now_ms, use=_USE)
+
+    def proved(self, cluster: str, call: Call) -> list[Header]:
+        """Return the headers of a call to another cluster with a proof."""
+        headers = [*call.headers, (_BODY, hashlib.sha256(call.body).hexdigest().encode())]
+        if call.principal:
+            headers.append((PRINCIPAL, call.principal.encode("latin-1")))
+        parts = _parts(cluster, call.method, call.target, headers)
+        return [*headers, (CLUSTER_PROOF, self._prover.make(*parts))]
+
+    def check(self, scope: Scope, receive: Receive) -> Receive:
+        """Return `receive` for a request that another cluster forwarded: it also refuses a body that is not proved.
+
+        Raises
+        ------
+        Forbidden
+            `cluster_unproved`: the proof is missing, forged, old, for another cluster, or for another request.
+        """
+        call = Call.of(scope)
+        proof = _header(call.headers, CLUSTER_PROOF)
+        if not self._prover.is_right(proof, *_parts(self._here, call.method, call.target, call.headers)):
+            raise cluster_unproved()
+        return _checked(receive, _header(call.headers, _BODY))
+
+
+def _parts(cluster: str, method: str, target: bytes, headers: Collection[Header]) -> tuple[bytes, ...]:
+    about = sorted(
+        one for one in headers if one[0] != CLUSTER_PROOF and (one[0].startswith(b"mq-") or one[0] in _PROVED)
+    )
+    flat = (part for one in about for part in one)
+    return (cluster.encode(), method.encode(), target, *flat)
+
+
+def _header(headers: Collection[Header], name: bytes) -> bytes:
+    """Return the header; empty if there is none, or more than one."""
+    found = [value for one, value in headers if one == name]
+    return found[0] if len(found) == 1 else b""
+
+
+def _checked(receive: Receive, digest: bytes) -> Receive:
+    """Wrap `receive` so that the end of a body with another digest is refused."""
+    seen, is_whole = hashlib.sha256(), False
+
+    async def counted() -> MutableMapping[str, Any]:
+        nonlocal is_whole
+        message = await receive()
+        if message["type"] == "http.request" and not is_whole:
+            seen.update(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
+            if is_whole and not hmac.compare_digest(seen.hexdigest().encode(), digest):
+                raise cluster_unproved()
+        return message
+
+    return counted
+
 
 _EPOCH_DIGITS: Final = 20
 _NEWER: Final = "global_epoch"
@@ -189,3 +308,53 @@ def away(cluster: str, reason: str) -> Unavailable:
         code="queue_unserved",
         extra={"cluster": cluster},
     )
+
+
+class ClusterHandles:
+    """Sends calls with handles to the clusters that gave them; used on the event loop.
+
+        west~1AAGL...  --> POST /v1/groups/{group}/ack at west, for all of a call's handles that west gave
+        east~1AAGL...  --> this cluster's own; so is one without a cluster, and any in a call that was sent on before
+
+    Clusters share no secret for handles: what a handle says of its cluster decides where it is looked at, and nothing
+    else.
+    """
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+
+    def split(self, handles: Sequence[str], call: Call) -> tuple[list[str], dict[str, list[str]]]:
+        """Return the handles that are this cluster's matter, and the others by their clusters.
+
+        A call that another process or another cluster has sent on stays here, and so does a cluster that is not known.
+        """
+        ours, theirs = list[str](), dict[str, list[str]]()
+        others = self._clusters.others
+        if not others or from_cluster(call.headers) or is_forwarded(call.headers):
+            return list(handles), theirs
+        for handle in handles:
+            cluster = cluster_of_handle(handle)
+            if cluster in others:
+                theirs.setdefault(cluster, []).append(handle)
+            else:
+                ours.append(handle)
+        return ours, theirs
+
+    async def ask(self, cluster: str, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the cluster answers to a call with handles, from JSON; raises what `Clusters.told` does."""
+        told = await self._clusters.told(cluster, call.with_json(msgspec.json.encode(body)))
+        return json_of(told, dict[str, Any])
+
+    async def ask_all(
+        self, theirs: Mapping[str, Sequence[str]], call: Call, body: Mapping[str, Any]
+    ) -> list[FailedHandle]:
+        """Ask each cluster with its handles; return those that were refused.
+
+        Raises
+        ------
+        DeltaMQError
+            One cluster did not succeed: `queue_unserved` if it is away. Others may have applied their parts: repeating
+            the whole request is safe.
+        """
+        asking = [self.ask(cluster, call, {**body, "handles": handles}) for cluster, handles in theirs.items()]
+        return failed_of(await together(asking))

@@ -21,12 +21,11 @@ from urllib.parse import quote
 import msgspec
 
 from deltamq.api.host.clusters import Clusters, from_cluster, global_epoch_of, has_newer_copy, newer_copy
+from deltamq.api.host.fences import Sealer
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.owners import Relayed
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import Call
-from deltamq.api.host.sealing import Sealer
+from deltamq.api.host.peers import Call, json_of
 from deltamq.api.wire.answer import Answer, Header
 from deltamq.api.wire.request import Client
 from deltamq.mq.backoff import Backoff

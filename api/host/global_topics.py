@@ -22,8 +22,7 @@ from deltamq.api.host.global_copies import ClusterState, GlobalCopies, Told, glo
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.owners import Relayed
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import Call
+from deltamq.api.host.peers import Call, json_of
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.global_topics import decide_create_global, decide_move, decide_settle, plan_move, require_world

@@ -1,7 +1,7 @@
 """The topics as the service sees them: the metadata log's state, and the objects that run for each topic's life.
 
 Looking a topic up never blocks. Before an unknown name is refused or created, the metadata log is read once, since
-another process may have created the topic a moment ago.
+another process may have created the topic a moment ago. Access is obeyed as it is by this process's clock (ROUTE-9).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from deltamq.api.host.access_in_force import AccessInForce, wake_readers
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.producers import ProducerGate
 from deltamq.api.log.partition import Partition, Partitions
@@ -36,6 +35,32 @@ from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from deltamq.tables.paths import Space
 from deltamq.tables.queue.placement import Placement
 from deltamq.tables.store.store import FileMissing
+
+
+class AccessInForce:
+    """The access that has not ended: the same object until something changes or ends, so callers may compare it."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        #: The access in the metadata that was last asked for, what of it is in force, and when more ends.
+        self._known: tuple[AccessState, AccessState, float] | None = None
+
+    def of(self, stored: AccessState) -> AccessState:
+        """Return what is in force now of the access in the metadata."""
+        known = self._known
+        if known is None or known[0] is not stored or self._now_ms() >= known[2]:
+            present = stored.at(self._now_ms())
+            until_ms = float("inf") if present.ends_ms is None else present.ends_ms
+            known = self._known = stored, present, until_ms
+        return known[1]
+
+
+def wake_readers(partitions: Partitions, before: Meta, after: Meta) -> None:
+    """Let all waiting readers look again after a change of access: some may not read any more, or may read again."""
+    if after.access is not before.access and after.access != before.access:
+        for partition in list(partitions.awaited):
+            partition.wake()
+
 
 log = logging.getLogger("deltamq.api")
 

@@ -18,8 +18,7 @@ import msgspec
 
 from deltamq.api.auth.caller import EVERYBODY, Caller
 from deltamq.api.host.hosting import Hosting
-from deltamq.api.host.peer_json import json_of, unreadable
-from deltamq.api.host.peers import Call, Peer, Peers
+from deltamq.api.host.peers import Call, Peer, Peers, json_of, unreadable
 from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import DeltaMQError, Forbidden, Unavailable
 from deltamq.mq.names import broker_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltamq.api.queue.popped import ARROW_TYPE
+from deltamq.api.queue.pop_requests import ARROW_TYPE
 from deltamq.api.wire.openapi_parts import REF, Json, name_in_path, problem
 from deltamq.mq.limits import WAIT_MS_MAX
 from deltamq.mq.wire.pop import (

@@ -20,10 +20,8 @@ from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.peers import Peers
 from deltamq.api.log.partition import Partitions
-from deltamq.api.order.lock_accounts import LockAccounts
-from deltamq.api.order.lock_moves import reallocated, remapped
-from deltamq.api.order.lock_starts import LockRequest, LockStarts
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.order.lock_handover import LockAccounts, LockRequest, LockStarts, reallocated, remapped
+from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.wire.answer import Header
 from deltamq.api.wire.request import Client

@@ -19,8 +19,7 @@ from deltamq.api.host.clusters import from_cluster
 from deltamq.api.host.global_copies import GlobalCopies, global_path
 from deltamq.api.host.hosted_topic import HostedTopic
 from deltamq.api.host.owners import Relayed
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import Call, is_forwarded
+from deltamq.api.host.peers import Call, is_forwarded, json_of
 from deltamq.api.progress.global_times import GlobalTimes
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unprocessable
 from deltamq.mq.meta.global_topics import require_world

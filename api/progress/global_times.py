@@ -13,9 +13,8 @@ import msgspec
 from deltamq.api.host.clusters import from_cluster
 from deltamq.api.host.global_copies import GlobalCopies
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import Call
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.host.peers import Call, json_of
+from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.mq.static.global_queues import GlobalQueues, global_queue_name
 from deltamq.mq.static.logical_queue import queue_name
 

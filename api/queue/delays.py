@@ -7,13 +7,17 @@ The target is fixed at produce time; of a static topic it is the logical queue. 
 delay partition, however many targets it has there, because a partition remembers each request of a producer once.
 Appends to delay partitions are always synced, since marks name offsets in them: an offset that a power cut took back
 would go to another message, which the marks would call ended.
+
+While they wait, they are found by their id, and marks cancel their delivery (`Waiting`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,17 +25,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deltamq.api.log.partition import Partition, Partitions
+from deltamq.api.log.record_log import RecordLog
 from deltamq.api.wire.route_batch import PartitionShare, check_same_request
 from deltamq.api.wire.rows import ArrowRows, Rows, to_record_batch
 from deltamq.mq.errors import Corrupt
 from deltamq.mq.meta.topics import Topic
 from deltamq.mq.names import broker_of
 from deltamq.mq.producer import Part
+from deltamq.mq.queue.delay import Cancelled, Delayed, DelayMark
 from deltamq.mq.static.logical_queue import TopicQueues
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.queue.delayed_rows import with_destination
 from deltamq.tables.queue.deliver_times import AT_ONCE, Times
-from deltamq.tables.queue.refs import DELAY, system_ref
+from deltamq.tables.queue.records import rows_of_delay_marks
+from deltamq.tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+from deltamq.tables.queue.waiting import WaitingIndex
 
 Codes: TypeAlias = NDArray[np.int32]
 
@@ -188,3 +196,53 @@ def _waiting_rows(
     partitions = pa.array(targets.names, pa.string()).take(pa.array(targets.codes[indexes]))
     batch = with_destination(batch, topic, partitions, pa.array(at_ms))
     return ArrowRows(count, taken.nbytes + _WAITING_BYTES * count, batch)
+
+
+_CANCELLED_KEPT: Final = 100_000
+
+
+class Waiting:
+    """Delayed messages of all brokers; used on the event loop. Threads build and search the indexes."""
+
+    def __init__(self, partitions: Partitions, delays: Delays, cluster: str) -> None:
+        self._partitions = partitions
+        self._delays = delays
+        self._cluster = cluster
+        self._indexes: dict[str, tuple[WaitingIndex, asyncio.Lock]] = {}
+        self._marks: dict[str, RecordLog[DelayMark]] = {}
+        self._cancelled: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
+        """Return the messages with this id that wait for `topic`, or fell due lately."""
+        found = []
+        for broker in sorted(brokers_of(topic)):
+            log = await self._delays.partition(broker).look()
+            if log is not None:
+                found += await self._find(log, topic, message_id, now_ms)
+        return found
+
+    async def _find(self, log: PartitionLog, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
+        index, lock = self._indexes.setdefault(log.ref.name, (WaitingIndex(), asyncio.Lock()))
+        # A request that waits for another's long search holds no thread.
+        async with lock:
+            return await self._partitions.run(partial(index.find, log, topic.name, topic.id, message_id, now_ms))
+
+    async def cancel(self, message: Delayed) -> None:
+        """Mark a message as cancelled; the mark is durable when this returns."""
+        broker = broker_of(message.delay_partition)
+        log = self._marks.get(broker)
+        if log is None:
+            marks = self._partitions.of(system_ref(DELAY_MARKS, self._cluster, broker))
+            log = self._marks[broker] = RecordLog(marks, rows_of_delay_marks)
+        mark = Cancelled(message.delay_partition, message.offset, message.message_id)
+        await log.append([mark])
+
+    def note(self, message: Delayed) -> None:
+        """Remember that a message certainly is cancelled, for copies of the request that come after it fell due."""
+        self._cancelled[message.delay_partition, message.offset] = None
+        if len(self._cancelled) > _CANCELLED_KEPT:
+            self._cancelled.popitem(last=False)
+
+    def is_cancelled(self, message: Delayed) -> bool:
+        """Whether this process remembers that the message is cancelled."""
+        return (message.delay_partition, message.offset) in self._cancelled

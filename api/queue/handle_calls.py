@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.queue.lanes import Lanes
+from deltamq.api.queue.logs import Destined
 from deltamq.api.queue.redelivered import LeasedMessages, redelivered
-from deltamq.api.queue.revive_queues import Destined
 from deltamq.api.statistics import GroupStatistics, Outcome
 from deltamq.mq.errors import Conflict
 from deltamq.mq.limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE

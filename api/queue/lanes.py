@@ -16,8 +16,7 @@ from typing import Final
 
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.queue.group_topic import GroupTopic, LanePartition, Waiters
-from deltamq.api.queue.logs import QueueLogs
-from deltamq.api.queue.offset_log import OffsetLog
+from deltamq.api.queue.logs import OffsetLog, QueueLogs
 from deltamq.api.queue.ordered_pop import OrderedLanes
 from deltamq.api.queue.unordered_pop import UnorderedPop
 from deltamq.mq.errors import Conflict, DeltaMQError, NotFound, Unavailable

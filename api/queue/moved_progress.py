@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from deltamq.api.host.hosted_meta import HostedMeta
-from deltamq.api.queue.group_start import bounds_at
-from deltamq.api.queue.group_topic import LanePartition
+from deltamq.api.queue.group_topic import LanePartition, bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group

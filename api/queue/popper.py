@@ -18,11 +18,10 @@ from dataclasses import dataclass, field, replace
 
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.queue.group_topic import LanePartition
-from deltamq.api.queue.lane_pops import LanePops
+from deltamq.api.queue.lane_pops import LanePops, TurnOver
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import HELD_BACK_S
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
-from deltamq.api.queue.turns import TurnOver
 from deltamq.api.wire.request import Client
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, Unavailable
 from deltamq.mq.meta.access import AccessState

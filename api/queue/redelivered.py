@@ -1,15 +1,18 @@
-"""Which messages of a lease the revive job has already delivered again (SPEC POP-8, POP-9).
+"""Which messages the revive job has already delivered again: of a lease, and of those whose invisible time is over.
 
-The job decides by its own clock that a lease is over, and that clock may be ahead of ours. Its appends count. So after
-each record that acknowledges or renews a stored lease near its end, this module looks for them, and the call is not
-answered with success for a message that another client may have by now.
+The job, another process, decides by its own clock that a lease is over, and that clock may be ahead of ours. Its
+appends count. So after each record that acknowledges or renews a stored lease near its end, this module looks for them,
+and the call is not answered with success for a message that another client may have by now (SPEC POP-8, POP-9).
+
+The job appends overdue messages to the retry topic, and their group is not done with them until the copies are there:
+its lag and its number of messages in flight are never both zero while one of its messages is on its way (SPEC POP-11).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from deltamq.api.log.partition import Partition
@@ -17,6 +20,7 @@ from deltamq.api.queue.lanes import Lanes
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import CheckpointKey, LaneKey, Span
+from deltamq.mq.queue.lane import Held
 from deltamq.mq.queue.retry import retry_lane
 from deltamq.mq.queue.revive import stored_bits
 from deltamq.tables.log.log import PartitionLog
@@ -74,3 +78,31 @@ def _bits(one: LeasedMessages, logs: Sequence[PartitionLog]) -> int:
         return [seq for found in seen for seq in found.parts]
 
     return stored_bits(one.key, one.span, one.bits, sequences)
+
+
+async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) -> None:
+    """Settle overdue messages that were delivered again or that retention took, in these lanes or in all open ones."""
+    if keys is None:
+        known = lanes.buffer.lanes
+    else:
+        keys = list(keys)
+        for key in keys:
+            lanes.recall(key)
+        known = [lane for key in keys if (lane := lanes.buffer.lane(key)) is not None]
+    waiting = [held for lane in known for held in lane.overdue.values()]
+    if not waiting:
+        return
+    asked = [LeasedMessages(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent) for one in waiting]
+    again = await redelivered(lanes, asked)
+    for held, bits in zip(waiting, again, strict=True):
+        if lanes.buffer.lane(held.lane.key) is held.lane:
+            lanes.buffer.redelivered(held, bits | _gone(lanes, held))
+
+
+def _gone(lanes: Lanes, held: Held) -> int:
+    """Return the bits of messages that retention has taken: their loss is on record, and they do not come again."""
+    try:
+        log = lanes.partition_of(held.lane.key, held.pop.topic).log
+    except DeltaMQError:
+        return held.full  # the topic or the group has ended
+    return 0 if log is None else held.span.below(log.min_offset)

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from deltamq.api.queue.filtered_read import allowed, attempts_of, look, look_now
-from deltamq.api.queue.logs import QueueLogs
+from deltamq.api.queue.logs import Destined, QueueLogs
 from deltamq.api.queue.pop_requests import Empty, LanePopRequest, Taken
-from deltamq.api.queue.revive_queues import Destined
 from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.meta.moved_keys import Blocked
 from deltamq.mq.queue.buffer import Buffer

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from deltamq.api.reading.partition_reader import FetchQuery
+from deltamq.api.reading.readers import FetchQuery
 from deltamq.api.wire.message_json import stored_messages
 from deltamq.api.wire.request import Client, ClientDisconnected, Send
 from deltamq.mq.errors import Conflict, DeltaMQError, Unprocessable

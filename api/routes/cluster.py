@@ -24,12 +24,12 @@ from pydantic import BaseModel
 from deltamq.api.auth.caller import Caller
 from deltamq.api.auth.gate import guarded_warehouse
 from deltamq.api.host.hosted_topic import Topics
-from deltamq.api.host.queue_states import queue_states
+from deltamq.api.host.static_topics import queue_states
 from deltamq.api.log.metrics import QueueGauges, of_partitions, of_queues, rendered
 from deltamq.api.routes.jobs import MissingJob, missing_jobs
 from deltamq.api.routes.topics import TopicName, brought_up
 from deltamq.api.service.dependencies import Asking, Running
-from deltamq.api.service.stops import Stopped
+from deltamq.api.service.health import Stopped
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.fields import AccessAsked, AccessFields
 from deltamq.api.wire.json_body import JsonBody

@@ -24,8 +24,7 @@ from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.order.pull_gate import Gate, Gates
 from deltamq.api.reading.global_reader import GlobalReader
-from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader
-from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
 from deltamq.api.reading.sse import EVENTS_TYPE, EventPlace, stream_events
 from deltamq.api.routes.order_request import check_client
 from deltamq.api.sending.global_sender import local_name

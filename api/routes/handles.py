@@ -1,7 +1,7 @@
 """`POST /v1/groups/{group}/ack`, `/invisible`, `/nack`, `/dead`: what becomes of messages that a group holds.
 
 Each handle of a call has its own outcome; handles of other processes' brokers are forwarded there (see
-`api.host.owners`), and so are those that another cluster gave (`api.host.cluster_handles`). The answer comes when
+`api.host.owners`), and so are those that another cluster gave (`api.host.clusters`). The answer comes when
 everything is stored that must be.
 """
 
@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deltamq.api.auth.caller import Caller, caller_of
-from deltamq.api.host.cluster_handles import ClusterHandles
-from deltamq.api.host.clusters import Clusters
+from deltamq.api.host.clusters import ClusterHandles, Clusters
 from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.owners import Owners, failed_of, together
 from deltamq.api.host.peers import Call

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from deltamq.api.service.dependencies import Running
-from deltamq.api.service.job_watch import JobReport
+from deltamq.api.service.health import JobReport
 from deltamq.api.wire.openapi_parts import problems
 from deltamq.tables.ops.job_runs import LastRun
 

@@ -18,7 +18,7 @@ from deltamq.api.host.owners import Owners, Relayed, together
 from deltamq.api.host.peers import Call, Peer
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
-from deltamq.api.queue.overdue import settle_overdue
+from deltamq.api.queue.redelivered import settle_overdue
 from deltamq.api.wire.fields import rfc3339
 from deltamq.mq.errors import Corrupt, Unavailable, Unknown
 from deltamq.mq.meta.group import Group

@@ -19,9 +19,8 @@ from deltamq.api.host.hosted_group import Groups
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.owners import Owners
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded
-from deltamq.api.order.lock_starts import LockRequest
+from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded, json_of
+from deltamq.api.order.lock_handover import LockRequest
 from deltamq.api.order.pull_locks import Locks, LocksTaken
 from deltamq.api.routes.groups import GroupName
 from deltamq.api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of

@@ -33,11 +33,10 @@ from deltamq.api.host.peers import Call, Peer, is_forwarded
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.queue.handle_calls import HandleCalls
-from deltamq.api.queue.pop_requests import Taken, TopicPopRequest
-from deltamq.api.queue.popped import ARROW_TYPE, arrow_answer, json_answer, shown
+from deltamq.api.queue.pop_requests import ARROW_TYPE, Taken, TopicPopRequest, arrow_answer, json_answer, shown
 from deltamq.api.queue.popper import Popped, Popper
 from deltamq.api.queue.seen_clients import SeenClients
-from deltamq.api.reading.global_pops import GlobalPops
+from deltamq.api.reading.global_reader import GlobalPops
 from deltamq.api.routes.pop_elsewhere import STATION_MS, PopForwarder, Way, has_messages, with_refused
 from deltamq.api.sending.global_sender import local_name
 from deltamq.api.statistics import GroupStatistics

@@ -22,17 +22,14 @@ import msgspec
 import pyarrow as pa
 
 from deltamq.api.auth.caller import Caller
-from deltamq.api.host.cluster_handles import ClusterHandles
-from deltamq.api.host.clusters import from_cluster
+from deltamq.api.host.clusters import ClusterHandles, from_cluster
 from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.owners import Owners, failed_of
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded
+from deltamq.api.host.peers import Call, Peer, Peers, is_forwarded, json_of
 from deltamq.api.queue.handle_calls import HandleCalls
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
-from deltamq.api.queue.pop_requests import TopicPopRequest
-from deltamq.api.queue.popped import ARROW_TYPE
+from deltamq.api.queue.pop_requests import ARROW_TYPE, TopicPopRequest
 from deltamq.api.wire.answer import Answer
 from deltamq.api.wire.request import Admission, Client
 from deltamq.mq.errors import DeltaMQError, Unavailable, Unknown

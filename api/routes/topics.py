@@ -18,9 +18,9 @@ from deltamq.api.auth.caller import permit_put
 from deltamq.api.host.clusters import from_cluster
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.peers import Call
-from deltamq.api.host.queue_states import QueueState, queue_states
+from deltamq.api.host.static_topics import QueueState, queue_states
 from deltamq.api.log.partition import Partition
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.api.service.dependencies import Asking, Running
 from deltamq.api.wire.fields import AccessFields, After, Limit, page, parse_time, rfc3339
 from deltamq.api.wire.json_body import JsonBody

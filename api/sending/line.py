@@ -23,8 +23,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from deltamq.api.host.fences import FENCED_S
 from deltamq.api.log.parts import RecordRows, RequestPart
-from deltamq.api.sending.fence_causes import FENCED_S
 from deltamq.api.wire.rows import ArrowRows
 from deltamq.mq.errors import DeltaMQError, Fenced, Unknown
 from deltamq.mq.producer import OutOfSequence

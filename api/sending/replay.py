@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltamq.api.auth.caller import Caller
-from deltamq.api.host.fencing import Fencing
+from deltamq.api.host.fences import Fencing, Sealer
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
-from deltamq.api.host.sealing import Sealer
 from deltamq.api.log.partition import Partition, Partitions, fence_not_known
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.sending.letters import DeadLetterLogs, LetterFailures, Letters, some_letters

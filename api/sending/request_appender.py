@@ -24,16 +24,14 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from deltamq.api.host.fencing import Fencing, passes
+from deltamq.api.host.fences import AGAIN_S, FENCED_S, FenceCauses, Fencing, Sealer, passes
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.hosting import Hosting
-from deltamq.api.host.producers import draw_of
-from deltamq.api.host.sealing import Sealer
+from deltamq.api.host.producers import brings_the_same, draw_of
 from deltamq.api.log.partition import Partition, Partitions
 from deltamq.api.log.parts import PendingRequest, RequestPart
 from deltamq.api.queue.delays import Delays, split_shares
-from deltamq.api.sending.fence_causes import AGAIN_S, FENCED_S, FenceCauses
 from deltamq.api.sending.logical_places import (
     LedElsewhere,
     expected_offset,
@@ -43,7 +41,6 @@ from deltamq.api.sending.logical_places import (
     shown_place,
     unsealed_before,
 )
-from deltamq.api.sending.repeated_content import brings_the_same
 from deltamq.api.sending.store_request import StoreRequest, has_moved, place_of_share, routed, routed_again, stamp_of
 from deltamq.api.wire.route_batch import PartitionShare, bound_to
 from deltamq.api.wire.rows import Indexes

@@ -14,16 +14,17 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from deltamq.api.audit.audit import Audit
+from deltamq.api.auth.credentials import Credentials, KeyTimes
 from deltamq.api.auth.forwarded import Prover, derived
-from deltamq.api.auth.gate import guarded_warehouse, is_guarded
+from deltamq.api.auth.gate import Gate, guarded_warehouse, is_guarded
 from deltamq.api.auth.quotas import Quotas
-from deltamq.api.host.cluster_proof import ClusterProofs
-from deltamq.api.host.clusters import Clusters
-from deltamq.api.host.fencing import Fencing
+from deltamq.api.host.clusters import ClusterProofs, Clusters
+from deltamq.api.host.fences import Fencing, Sealer
 from deltamq.api.host.global_copies import GlobalCopies
 from deltamq.api.host.global_topics import GlobalTopics
 from deltamq.api.host.hosted_group import Groups
@@ -32,7 +33,6 @@ from deltamq.api.host.hosted_topic import Topics
 from deltamq.api.host.hosting import Hosting, LeaseTimes
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Peers
-from deltamq.api.host.sealing import Sealer
 from deltamq.api.host.static_topics import StaticTopics
 from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
@@ -41,30 +41,23 @@ from deltamq.api.order.online_clients import OnlineClients
 from deltamq.api.order.pull_locks import Locks
 from deltamq.api.ports import REAL, Ports
 from deltamq.api.progress.global_times import GlobalTimes
-from deltamq.api.progress.group_commits import GroupCommits
-from deltamq.api.progress.lane_commits import LaneCommits
-from deltamq.api.progress.queue_progress import QueueProgress
-from deltamq.api.queue.delays import Delays
-from deltamq.api.queue.group_start import begin
+from deltamq.api.progress.group_progress import GroupCommits, LaneCommits, QueueProgress
+from deltamq.api.queue.delays import Delays, Waiting
+from deltamq.api.queue.group_topic import begin
 from deltamq.api.queue.handle_calls import HandleCalls
 from deltamq.api.queue.lane_pops import LanePops
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.api.queue.popper import Popper
 from deltamq.api.queue.seen_clients import SeenClients
-from deltamq.api.queue.waiting import Waiting
-from deltamq.api.reading.partition_reader import PartitionReader
-from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.reading.readers import PartitionReader, QueueReader
 from deltamq.api.sending.letters import DeadLetterLogs
-from deltamq.api.service.access import ServiceAccess
-from deltamq.api.service.gauges import RequestRate, counters_of, gauges_of, gauges_of_stops
-from deltamq.api.service.job_watch import JobWatch
-from deltamq.api.service.stops import Stops
-from deltamq.api.service.takeover import Takeover
-from deltamq.api.service.watch import Watch
+from deltamq.api.service.background import Takeover, Watch
+from deltamq.api.service.health import JobWatch, RequestRate, Stops, counters_of, gauges_of, gauges_of_stops
 from deltamq.api.statistics import GroupStatistics
 from deltamq.api.tls import peer_context
 from deltamq.api.wire.request import Admission
+from deltamq.mq.auth.state import AuthState
 from deltamq.mq.limits import ACT_ID_BYTES, SECRET_BYTES
 from deltamq.mq.meta.global_topics import require_world
 from deltamq.mq.meta.group_settings import InvisibleBounds
@@ -78,6 +71,10 @@ from deltamq.tables.queue.metadata import MetaLog
 from deltamq.tables.queue.recovery import ProgressFollower
 from deltamq.tables.store.handle_secret import handle_keys
 from deltamq.tables.store.host_lock import HostLocks
+
+if TYPE_CHECKING:
+    from deltamq.api.issuer import IssuerTokens
+
 
 log = logging.getLogger("deltamq.api")
 
@@ -429,3 +426,35 @@ def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admiss
         Admission("fetch", bytes_max=settings.answer_bytes_max, requests_max=settings.connections_max),
         Admission("pop", bytes_max=settings.queue_bytes_max, requests_max=settings.connections_max),
     )
+
+
+class ServiceAccess:
+    """What a service with authentication has; without it, nothing is made and `gate` is None."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: Callable[[], AuthState],
+        *,
+        now_ms: Callable[[], int],
+        boot_ms: Callable[[], int],
+        key_times: KeyTimes,
+    ) -> None:
+        """`now_ms` is the clock by which keys and tokens end, `boot_ms` one that nobody sets."""
+        self.gate: Gate | None = None
+        self._tokens: IssuerTokens | None = None
+        if not config.service.auth:
+            return
+        if config.oidc.issuer:
+            # It takes a quarter of a second, which a service without an issuer need not spend.
+            from deltamq.api.issuer import IssuerTokens
+
+            self._tokens = IssuerTokens(config.oidc, now_ms=boot_ms, times=key_times)
+        self.gate = Gate(state, now_ms, Credentials(state, now_ms, self._tokens))
+        if self._tokens is not None:
+            self._tokens.keys.changed = self.gate.recheck
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        if self._tokens is not None:
+            await self._tokens.stop()

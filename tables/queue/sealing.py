@@ -3,7 +3,7 @@
     fence "route" in the old partition          writers that do not know the seal append nothing more there
     `MoveSealed` with the end behind the fence  the keys go to the new partition
 
-The service seals the moves of its brokers (`api.host.sealing`). A process that is held up by a fence without its seal
+The service seals the moves of its brokers (`api.host.fences`). A process that is held up by a fence without its seal
 may seal the move here. Each step may be repeated, so after a kill between them the next process continues.
 """
 

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from deltamq.api.host.fencing import passes
+from deltamq.api.host.fences import passes
 from deltamq.mq.errors import Fenced
 from deltamq.mq.meta.brokers import Host, decide_register, decide_takeover
 from deltamq.mq.meta.fold import AnyEvent, Meta

@@ -22,7 +22,7 @@ from deltamq.api.kafka.messages.group_messages import (
     OffsetFetchTopic,
 )
 from deltamq.api.kafka.topic_ids import topic_id_of
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.mq.errors import DeltaMQError

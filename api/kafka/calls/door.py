@@ -76,8 +76,7 @@ from deltamq.api.kafka.messages.user_messages import (
     DescribeUserScramCredentialsRequest,
 )
 from deltamq.api.kafka.settings.nodes import shown_of_node
-from deltamq.api.sending.partition_appender import PartitionAppender
-from deltamq.api.sending.queue_appender import QueueAppender
+from deltamq.api.sending.named_appender import PartitionAppender, QueueAppender
 from deltamq.api.service.service import Service
 from deltamq.api.wire.request import Ticket
 

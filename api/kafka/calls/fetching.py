@@ -32,8 +32,7 @@ from deltamq.api.kafka.rows import RECORD_COLUMNS, native_encoder, records_of
 from deltamq.api.kafka.settings.topics import compression_of
 from deltamq.api.log.metrics import Gauge, Metrics
 from deltamq.api.log.partition import Partition, Partitions
-from deltamq.api.reading.partition_reader import FetchQuery, PartitionReader
-from deltamq.api.reading.queue_reader import QueueReader
+from deltamq.api.reading.readers import FetchQuery, PartitionReader, QueueReader
 from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import DeltaMQError

@@ -37,8 +37,7 @@ from deltamq.api.kafka.messages.group_messages import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
-from deltamq.api.progress.group_commits import GroupCommits
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.progress.group_progress import GroupCommits, QueueProgress
 from deltamq.mq.errors import DeltaMQError, NotFound, Unprocessable
 from deltamq.mq.meta.group import NO_OFFSET, Group
 from deltamq.mq.names import broker_of, check_group

@@ -27,7 +27,7 @@ from deltamq.api.kafka.messages.log_messages import (
     WantedEpoch,
 )
 from deltamq.api.log.partition import Partitions
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.mq.errors import DeltaMQError, Unprocessable
 from deltamq.mq.static.logical_queue import LogicalQueue
 from deltamq.tables.log.reader import Born

@@ -42,8 +42,7 @@ from deltamq.api.log.metrics import Metrics
 from deltamq.api.log.partition import Partitions
 from deltamq.api.log.parts import RecordRows
 from deltamq.api.sending.line import InLine
-from deltamq.api.sending.partition_appender import PartitionAppender
-from deltamq.api.sending.queue_appender import InQueue, QueueAppender
+from deltamq.api.sending.named_appender import InQueue, PartitionAppender, QueueAppender
 from deltamq.api.sending.request_appender import INLINE_BYTES
 from deltamq.api.wire.request import Ticket
 from deltamq.mq.errors import Conflict, DeltaMQError, Forbidden, Refused, TooLarge

@@ -19,7 +19,7 @@ from deltamq.api.kafka.messages.log_messages import (
     DeleteRecordsResult,
 )
 from deltamq.api.log.partition import Partitions
-from deltamq.api.progress.queue_progress import QueueProgress
+from deltamq.api.progress.group_progress import QueueProgress
 from deltamq.mq.errors import DeltaMQError, NotFound
 from deltamq.mq.queue.progress import Bounds
 from deltamq.mq.static.logical_queue import LogicalQueue

@@ -14,9 +14,8 @@ from deltamq.api.host.hosting import Hosting
 from deltamq.api.host.owners import Owners, together
 from deltamq.api.host.peers import Call, Peer, is_forwarded
 from deltamq.api.order.pull_locks import Locks
-from deltamq.api.progress.lane_commits import LaneCommits, is_begin
-from deltamq.api.progress.queue_progress import QueueProgress, check_offset
-from deltamq.api.queue.group_start import begin
+from deltamq.api.progress.group_progress import LaneCommits, QueueProgress, check_offset, is_begin
+from deltamq.api.queue.group_topic import begin
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
 from deltamq.api.routes.order_request import check_named

@@ -10,8 +10,8 @@ from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
 from deltamq.api.host.owners import Owners
 from deltamq.api.host.peers import Call
-from deltamq.api.progress.queue_progress import QueueProgress, check_offset
-from deltamq.api.queue.group_start import bounds_at
+from deltamq.api.progress.group_progress import QueueProgress, check_offset
+from deltamq.api.queue.group_topic import bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.routes.group_offsets.named import EMPTY, check_not_broadcast, named
 from deltamq.mq.meta.reset import lanes_of

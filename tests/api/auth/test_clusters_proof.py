@@ -15,7 +15,7 @@ import pytest
 
 from deltamq.api.auth.forwarded import PROOF_MS_MAX
 from deltamq.api.first_start import make_administrator
-from deltamq.api.host.cluster_proof import ClusterProofs
+from deltamq.api.host.clusters import ClusterProofs
 from deltamq.api.host.peers import Call
 from deltamq.tables.config_sections import Secret
 from tests.api.guarded import SECRET, Guarded, guarded

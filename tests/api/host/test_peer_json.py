@@ -8,8 +8,8 @@ import pytest
 
 from deltamq.api.host.clusters import has_newer_copy
 from deltamq.api.host.owners import Relayed
-from deltamq.api.host.peer_json import json_of
-from deltamq.api.sending.merged_answers import told_by
+from deltamq.api.host.peers import json_of
+from deltamq.api.sending.global_sender import told_by
 from deltamq.api.wire.answer import Answer
 from deltamq.mq.errors import Unavailable
 from deltamq.mq.wire.produce import ProduceAnswer

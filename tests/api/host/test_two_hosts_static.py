@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deltamq.api.reading.partition_reader import PartitionReader
+from deltamq.api.reading.readers import PartitionReader
 from tests.api.running import Api, config_for, running, until
 from tests.api.static_queues import Q0, Q1, StaticTopic, hold_seals, on_loop
 

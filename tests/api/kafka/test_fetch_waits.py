@@ -13,7 +13,7 @@ from deltamq.api.kafka.messages.errors import ErrorCode
 from deltamq.api.kafka.messages.log_messages import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
 from deltamq.api.kafka.records.batch import batches_of
 from deltamq.api.kafka.records.decode import decode_batches
-from deltamq.api.reading.partition_reader import PartitionReader
+from deltamq.api.reading.readers import PartitionReader
 from deltamq.mq.limits import KIB, MIB
 from tests.api.kafka.door import KafkaApi
 from tests.api.kafka.raw_client import RawClient

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltamq.api.order.joined_changes import JoinedChanges
+from deltamq.api.order.online_clients import JoinedChanges
 from deltamq.mq.errors import Conflict, Unknown
 from deltamq.mq.meta.fold import AnyEvent, Meta
 from deltamq.mq.meta.online import ClientPut, OnlineClient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltamq.api.log.metrics import Metrics
-from deltamq.api.service.gauges import RequestRate
+from deltamq.api.service.health import RequestRate
 
 
 def test_the_rate_counts_requests_since_the_last_call() -> None:

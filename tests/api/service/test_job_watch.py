@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deltamq.api.service import job_watch
-from deltamq.api.service.job_watch import JobReport, JobWatch
+from deltamq.api.service import health
+from deltamq.api.service.health import JobReport, JobWatch
 from deltamq.mq.errors import Unavailable
 from deltamq.tables.ops.job_runs import LastRun, RunningRun
 from deltamq.tables.store.store import MemoryStore
@@ -54,7 +54,7 @@ def _looked(check: Callable[[MemoryStore, JobWatch, list[datetime]], Awaitable[N
 
 
 def test_retry_7_what_ran_anywhere_lately_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_watch, "_FRESH_S", 0.0)
+    monkeypatch.setattr(health, "_FRESH_S", 0.0)
 
     async def check(store: MemoryStore, watch: JobWatch, times: list[datetime]) -> None:
         async def missing() -> list[str]:
@@ -82,8 +82,8 @@ def test_retry_7_what_ran_anywhere_lately_is_not_missing(monkeypatch: pytest.Mon
 def test_retry_7_the_log_says_once_that_a_job_is_missing_and_that_it_is_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(job_watch, "_FRESH_S", 0.0)
-    monkeypatch.setattr(job_watch, "_LOOK_S", 0.001)
+    monkeypatch.setattr(health, "_FRESH_S", 0.0)
+    monkeypatch.setattr(health, "_LOOK_S", 0.001)
     caplog.set_level(logging.INFO, "deltamq.api")
 
     def told(event: str) -> int:
@@ -106,7 +106,7 @@ def test_retry_7_the_log_says_once_that_a_job_is_missing_and_that_it_is_back(
 def test_retry_7_records_that_cannot_be_read_are_as_at_the_last_look(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(job_watch, "_FRESH_S", 0.0)
+    monkeypatch.setattr(health, "_FRESH_S", 0.0)
 
     async def check(store: MemoryStore, watch: JobWatch, times: list[datetime]) -> None:
         before = await watch.reports()

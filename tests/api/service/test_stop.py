@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deltamq.api.service import watch as watch_module
+from deltamq.api.service import background
 from deltamq.api.service.service import Service
 from tests.api.running import config_for, running, until
 
@@ -44,6 +44,6 @@ def test_meta_01_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, monk
         looks += 1
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(watch_module, "settle_overdue", fail)
+    monkeypatch.setattr(background, "settle_overdue", fail)
     with running(config_for(tmp_path / "warehouse", refresh_ms=20)):
         until(lambda: looks >= 3)

@@ -20,7 +20,7 @@ from deltamq.api.kafka.messages.group_messages import (
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
-from deltamq.api.progress.group_commits import GroupCommits
+from deltamq.api.progress.group_progress import GroupCommits
 from deltamq.api.queue.moved_progress import MovedProgress
 from deltamq.mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Overloaded, StorageFull, Unavailable, Unknown
 from tests.api.kafka.raw_client import RawClient

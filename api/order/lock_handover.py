@@ -1,24 +1,117 @@
-"""Where a group goes on in a partition whose pull lock a client gets, and how often the message there was tried."""
+"""Pull locks that pass on: what the metadata moves, what processes tell each other, where a group goes on (ORDER-5).
+
+    lock refused, or a release of an unknown lock --> new leader's process --GET locks--> previous leader's process
+                                                                           <--account---- (it knows of the move now)
+
+Without an answer, the new process waits until every client that may hold the lock has claimed or lost it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import Topics
-from deltamq.api.progress.queue_progress import QueueProgress
-from deltamq.api.queue.group_start import begin, bounds_at
+from deltamq.api.host.peers import Call, Peers, json_of
+from deltamq.api.progress.group_progress import QueueProgress
+from deltamq.api.queue.group_topic import begin, bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.wire.answer import Header
+from deltamq.mq.errors import DeltaMQError
 from deltamq.mq.limits import MAX_ATTEMPTS_MAX
+from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
-from deltamq.mq.order.pull_lock import PullLocks
+from deltamq.mq.names import broker_of
+from deltamq.mq.order.pull_lock import LockAccount, PullLocks
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Committed, StartKind, first_position
-from deltamq.mq.static.logical_queue import LogicalQueue
+from deltamq.mq.static.logical_queue import LogicalQueue, queue_name
+
+
+class LeaderChange(NamedTuple):
+    """A logical queue with another leader."""
+
+    topic: Topic
+    queue: str
+    broker: str
+    #: The broker of the leader before; None if that is not known.
+    previous: str | None
+
+
+def remapped(before: Meta, after: Meta) -> Iterator[LeaderChange]:
+    """Yield the logical queues whose leader changed, or may have changed before this process knew of the topic."""
+    for topic in after.topics.topics.values():
+        present = before.topics.topics.get(topic.name)
+        if topic.static is None or present is topic:
+            continue
+        was: Mapping[int, str] = present.leaders() if present is not None and present.id == topic.id else {}
+        sources = {move.target: move.source for move in after.moved_keys(topic.id).moves if move.remaps}
+        for index, leader in topic.leaders().items():
+            source = sources.get(leader)
+            if was.get(index) != leader and (index in was or source is not None):
+                # Of several remappings at once, the brokers between are not known.
+                previous = broker_of(source) if source is not None and source == was.get(index) else None
+                yield LeaderChange(topic, queue_name(index), broker_of(leader), previous)
+
+
+def reallocated(before: Meta, after: Meta) -> Iterator[tuple[str, str]]:
+    """Yield topic and partition of each partition whose owner in some group has changed."""
+    for name, group in before.online.groups.items():
+        now = after.online.group(name)
+        if now is group:
+            continue
+        for topic, allocation in group.topics.items():
+            there = now.topics.get(topic)
+            if there is allocation:
+                continue
+            for partition, owner in allocation.owner.items():
+                if there is None or there.owner.get(partition) != owner:
+                    yield topic, partition
+
+
+#: Seconds for the answer: a process that is well answers in milliseconds. A client that wants the lock asks again.
+_WITHIN_S: Final = 1.0
+_OK: Final = 200
+
+
+class LockAccounts:
+    """Asks other processes for locks, for each lock once at a time; used on the event loop."""
+
+    def __init__(self, peers: Peers, here: Callable[[str, str, LaneKey], Awaitable[LockAccount]]) -> None:
+        """`here` returns the account of a broker of this process: by the broker, the topic's name and the lane."""
+        self._peers = peers
+        self._here = here
+        self._asking: dict[LaneKey, asyncio.Task[LockAccount | None]] = {}
+
+    async def of(self, broker: str, topic: str, lane: LaneKey, headers: Collection[Header]) -> LockAccount | None:
+        """Return what the process of `broker` knows of the lock; None if it does not answer.
+
+        `headers` are those of the client's request, for which it is asked.
+        """
+        asking = self._asking.get(lane)
+        if asking is None:
+            asking = self._asking[lane] = asyncio.ensure_future(self._ask(broker, topic, lane, headers))
+            asking.add_done_callback(lambda _: self._asking.pop(lane, None))
+        # The others that wait go on if this one's client leaves.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, broker: str, topic: str, lane: LaneKey, headers: Collection[Header]) -> LockAccount | None:
+        path = f"/v1/groups/{quote(lane.group, safe='')}/topics/{quote(topic, safe='')}/locks"
+        query = f"?partition={quote(lane.partition, safe='')}&broker={quote(broker, safe='')}"
+        call = Call.on_behalf("GET", path + query, headers)._replace(timeout_s=_WITHIN_S)
+        try:
+            peer = self._peers.of(broker, call)
+            if peer is None:
+                return await self._here(broker, topic, lane)
+            answer = await self._peers.ask(*peer, call)
+            return json_of(answer.body, LockAccount) if answer.status == _OK else None
+        except DeltaMQError:
+            return None
 
 
 class LockRequest(NamedTuple):

@@ -1,4 +1,12 @@
-"""Sealing: how a partition stops receiving messages of keys or of a queue that it gave up (SPEC ROUTE-6, STATIC-8, 9).
+"""Fences: the epochs that this process knows, the seals of what moves, and why a fence refused an append.
+
+The process that serves a broker appends to the queue's own logs with the epoch since which it serves it. If such an
+append is refused, another process serves the broker now (SPEC META-2):
+
+    append --Fenced--> read the metadata --known now--> append again
+                            '--not yet--> 503: its cause is not in the metadata yet, or we are cut off
+
+Sealing stops a partition from receiving messages of keys or of a queue that it gave up (SPEC ROUTE-6, STATIC-8, 9):
 
     expansion or remapping: `KeysMoved` in the metadata        the messages still go to the old partition
     fence "route" in the old partition                         appends that know no seal are refused there
@@ -22,17 +30,72 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
-from deltamq.mq.errors import DeltaMQError
+from deltamq.api.log.partition import Partitions, fence_not_known
+from deltamq.mq.backoff import Backoff
+from deltamq.mq.errors import DeltaMQError, Fenced
 from deltamq.mq.meta.fold import Meta
 from deltamq.mq.meta.moved_keys import MoveEvent, decide_seal
 from deltamq.mq.names import broker_of
 from deltamq.tables.failpoints import failpoint
-from deltamq.tables.log.fences import ROUTE_FENCE
+from deltamq.tables.log.fences import BROKER_FENCE, ROUTE_FENCE
 from deltamq.tables.log.log import PartitionLog
+from deltamq.tables.queue.placement import FenceEpochs, fence_epochs_of
+
+if TYPE_CHECKING:
+    from deltamq.api.host.hosted_meta import HostedMeta
+
+
+class Fencing:
+    """The fence epochs that one process knows, for all partitions; used on the event loop."""
+
+    def __init__(self, meta: HostedMeta, held_since: Callable[[str], int | None]) -> None:
+        """`held_since` returns the epoch since which this process has a broker; None if it does not."""
+        self._meta = meta
+        self._held_since = held_since
+        self._epochs: dict[str, FenceEpochs] = {}
+        self._known_epoch = -1
+
+    def epochs(self, partition: str) -> FenceEpochs:
+        """Return the fence epochs for an append to the partition, by kind of fence."""
+        broker = broker_of(partition)
+        held = self._held_since(broker)
+        if held is not None:
+            return {BROKER_FENCE: held}
+        brokers = self._meta.now.brokers
+        if brokers.epoch != self._known_epoch:
+            self._epochs.clear()
+            self._known_epoch = brokers.epoch
+        found = self._epochs.get(broker)
+        if found is None:
+            found = self._epochs[broker] = fence_epochs_of(brokers, broker)
+        return found
+
+    def is_ours(self, partition: str) -> bool:
+        """Whether this process has the partition's broker."""
+        return self._held_since(broker_of(partition)) is not None
+
+    async def learn(self, partition: str, error: Fenced) -> None:
+        """Return when this process knows of the fence that refused an append, if any process may make that append.
+
+        Raises
+        ------
+        Unavailable
+            `fenced`: this process does not know of the fence yet.
+        """
+        await self._meta.refresh()
+        if not passes(self.epochs(partition), error):
+            raise fence_not_known(partition, error)
+
+
+def passes(fence_epochs: FenceEpochs, error: Fenced) -> bool:
+    """Return whether an append with these fence epochs passes the fence that raised `error`."""
+    epoch = error.extra.get("epoch")
+    return isinstance(epoch, int) and fence_epochs.get(str(error.extra.get("fence")), 0) >= epoch
+
 
 log = logging.getLogger("deltamq.api")
 
@@ -205,3 +268,64 @@ def _decide(topic_id: str, seals: Sequence[_Seal], now_ms: int, meta: Meta) -> S
         for seal in seals
         for event in decide_seal(moved, topic_id, seal.source, seal.epoch, seal.end_offset, now_ms)
     ]
+
+
+#: Seconds to wait for the cause of a fence in the metadata.
+FENCED_S: Final = 15.0
+AGAIN_S: Final = Backoff(0.005, 0.25)
+
+
+class FenceCauses:
+    """The causes of the fences that refuse this process's appends; used on the event loop.
+
+    A process puts the fence up before it stores the cause in the metadata, so the cause follows within milliseconds; or
+    within a lease, by another process, if the one that fenced died in between.
+    """
+
+    def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
+        self._topics = topics
+        self._meta = meta
+        self._partitions = partitions
+        self._sealer = sealer
+        self._loop = partitions.loop
+
+    async def known(self, topic: HostedTopic, left: Callable[[], tuple[str, Fenced] | None], until: float) -> None:
+        """Read the metadata until it has the cause of each fence that refused an append to partitions of the topic.
+
+        `left` returns a partition and its refusal of which the cause is not known yet, None if there is none; `until`
+        is on the loop's clock.
+
+        Raises
+        ------
+        Unavailable
+            `fenced`: the metadata does not have it in time.
+        """
+        failures = 0
+        while True:
+            await self._meta.refresh()
+            refused = left()
+            if refused is None:
+                return
+            if self.is_over(until):
+                raise fence_not_known(*refused)
+            await self.sealed(topic, until)
+            failures += 1
+            await asyncio.sleep(AGAIN_S.after(failures))
+
+    async def known_at(self, topic: HostedTopic, partition: str, refused: Fenced, until: float) -> None:
+        """Do what `known` does for one fence, which refused an append to this partition."""
+
+        def left() -> tuple[str, Fenced] | None:
+            epochs = self._topics.placement(topic).fence_epochs[partition]
+            return None if passes(epochs, refused) else (partition, refused)
+
+        await self.known(topic, left, until)
+
+    async def sealed(self, topic: HostedTopic, until: float) -> None:
+        """Seal what waits in the topic, and wait for it until then; it goes on without us."""
+        sealing = asyncio.ensure_future(self._sealer.seal(topic))
+        await asyncio.wait({sealing}, timeout=max(0.0, until - self._loop.time()))
+
+    def is_over(self, until: float) -> bool:
+        """Whether nothing should be waited for any more."""
+        return self._loop.time() >= until or self._partitions.stopping

@@ -1,12 +1,13 @@
-"""Appends to logical queues that the caller names by number: what Kafka clients do with static topics (SPEC KAFKA-10).
+"""Appends to partitions and logical queues that the caller names: what Kafka's clients do (SPEC KAFKA-10).
 
-    request --line of the queue--> leader's commit queue --> logical offset
-                 ^                      | refused by a fence: the queue has moved, so read the newest metadata
-                 '----------------------'
+    request --line of the partition or queue--> commit queue (of a queue, its leader's) --> offset (a logical one)
+                 ^                                   | refused by a fence: read the newest metadata
+                 '-----------------------------------'
 
-Requests of one queue are stored in the order in which they came, across a remapping, too (`api.sending.line`). A
-producer that counts its messages goes on counting in the next segment. What it has stored in earlier ones is looked at
-first, so a repeat is answered with its place there (SPEC STATIC-21).
+No message leaves the place that is named. Requests of one place are stored in the order in which they came, also when a
+fence refuses them or the queue is remapped (`api.sending.line`). A producer that counts its messages goes on counting
+in the next segment. What it has stored in earlier ones is looked at first, so a repeat is answered with its place there
+(SPEC STATIC-21).
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from deltamq.api.host.fences import AGAIN_S, FenceCauses, Sealer
 from deltamq.api.host.hosted_meta import HostedMeta
 from deltamq.api.host.hosted_topic import HostedTopic, Topics
-from deltamq.api.host.sealing import Sealer
 from deltamq.api.log.partition import Partitions
-from deltamq.api.sending.fence_causes import AGAIN_S, FenceCauses
 from deltamq.api.sending.line import InLine, LineRequest, LineRows, Lines, StoredPlace, Target
 from deltamq.api.sending.logical_places import unserved
 from deltamq.mq.errors import DeltaMQError, Fenced, Unavailable
@@ -34,6 +34,53 @@ from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.stored_requests import REMEMBERED_MS
 from deltamq.tables.queue.placement import Placement
 from deltamq.tables.settings import Flush
+
+
+class PartitionAppender:
+    """Appends to partitions of plain topics; used on the event loop."""
+
+    def __init__(self, topics: Topics, meta: HostedMeta, partitions: Partitions, sealer: Sealer) -> None:
+        self._topics = topics
+        self._causes = FenceCauses(topics, meta, partitions, sealer)
+        self._lines = Lines(partitions.loop)
+
+    def begin(self, topic: HostedTopic, name: str, rows: LineRows, flush: Flush, stamp: ProducerStamp | None) -> InLine:
+        """Queue the rows now, behind those of earlier calls.
+
+        Raises
+        ------
+        Unavailable
+            `not_writable`: the partition is closed; nothing was stored.
+        """
+        placing = partial(_ByName, topic, name, self._topics, self._causes)
+        return self._lines.begin((topic.topic.id, name), placing, LineRequest(rows, flush, stamp))
+
+
+class _ByName:
+    """The line of one partition."""
+
+    def __init__(self, topic: HostedTopic, name: str, topics: Topics, causes: FenceCauses) -> None:
+        self._topic = topic
+        self._name = name
+        self._topics = topics
+        self._causes = causes
+
+    def target(self, request: LineRequest) -> Target:
+        topic, name = self._topic, self._name
+        places = self._topics.placement(topic)
+        if places.closed:
+            access = places.closed.get(places.number_of(topic.name, name, "partition"))
+            if access is not None:
+                raise not_writable(f"topic {topic.name}: {name}", access)
+        return Target(name, places.fence_epochs[name], topic.partition(name).queue, request.stamp)
+
+    async def looked(self, request: LineRequest, until: float) -> Target | StoredPlace:
+        return self.target(request)
+
+    async def caught_up(self, partition: str, refused: Fenced | OutOfSequence, until: float) -> None:
+        if isinstance(refused, OutOfSequence):
+            raise refused  # what came before it cannot be elsewhere
+        await self._causes.known_at(self._topic, partition, refused, until)
 
 
 class _Sealed(NamedTuple):

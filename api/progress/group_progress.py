@@ -1,6 +1,7 @@
-"""A group's progress in the logical queues of static topics, which the lanes of their segments hold (SPEC STATIC-16).
+"""The progress of a group: commits in lanes of all processes, and what they mean in logical queues (SPEC STATIC-16).
 
-    queue, logical offset <--> segments, positions of lanes     the lanes may be those of several processes
+    lanes --by broker--> ours: stored here     theirs: sent on as commits of their partitions     --> one result
+    queue, logical offset <--> segments, positions of lanes
 
 The pure part is `mq.static.progress`. A segment where the group has no progress counts as the group would begin there.
 """
@@ -8,18 +9,26 @@ The pure part is `mq.static.progress`. A segment where the group has no progress
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
-from deltamq.api.progress.lane_commits import LaneCommits
-from deltamq.api.queue.group_start import bounds_at
+import msgspec
+
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.owners import Owners, together
+from deltamq.api.host.peers import Call, Peer
+from deltamq.api.queue.group_topic import begin, bounds_at
 from deltamq.api.queue.lanes import Lanes
 from deltamq.api.queue.moved_progress import MovedProgress
+from deltamq.api.statistics import GroupStatistics
 from deltamq.api.wire.answer import Header
 from deltamq.mq.errors import Unprocessable
 from deltamq.mq.meta.group import Group
 from deltamq.mq.meta.topics import Topic
+from deltamq.mq.names import broker_of
 from deltamq.mq.queue.checkpoint import LaneKey
 from deltamq.mq.queue.progress import Bounds, Committed, Start, StartKind, reset_position
 from deltamq.mq.static.logical_queue import LogicalQueue, Segment
@@ -34,8 +43,113 @@ from deltamq.mq.static.progress import (
     unfinished,
 )
 from deltamq.mq.static.reading import place_of
+from deltamq.mq.wire.groups import CommitRequest
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.reader import Born
+
+#: Header of a commit that another process forwards: the offsets are where the group begins.
+_BEGINS: Final = b"mq-begins"
+_NO_TEXTS: Final[Mapping[str, str]] = {}
+
+
+def is_begin(headers: Collection[Header]) -> bool:
+    """Whether a commit says where the group begins, and not what it has consumed."""
+    return any(name == _BEGINS for name, _ in headers)
+
+
+class LaneCommits:
+    """Stores commits of clients; used on the event loop."""
+
+    def __init__(self, lanes: Lanes, hosting: Hosting, owners: Owners) -> None:
+        self._lanes = lanes
+        self._hosting = hosting
+        self._owners = owners
+
+    async def here(
+        self,
+        topic: str,
+        lanes: Mapping[LaneKey, int],
+        epochs: Mapping[str, int],
+        attempts: Mapping[str, int],
+        *,
+        metadata: Mapping[str, str] = _NO_TEXTS,
+        begins: bool = False,
+    ) -> dict[str, Committed]:
+        """Store commits in lanes of this process; `epochs` that are meant, `attempts` and `metadata` are by partition.
+
+        With `begins`, the offsets are where the group begins, and do not count as consumption.
+
+        Raises
+        ------
+        Unavailable
+            A broker is not ours, or was lost meanwhile.
+        DeltaMQError
+            What `Lanes.commit` raises.
+        """
+        held = {broker: self._hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
+
+        def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
+            name = lane.partition
+            tried, text = attempts.get(name, 0), metadata.get(name, "")
+            return self._lanes.commit(lane, topic, offset, epochs.get(name), attempts=tried, metadata=text)
+
+        done = await together([commit(lane, at) for lane, at in lanes.items()])
+        for broker, epoch in held.items():
+            self._hosting.check(broker, epoch)
+        now_ms = self._lanes.logs.now_ms()
+        for lane in () if begins else lanes:
+            self._lanes.consumed(lane, now_ms)
+        return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
+
+    async def there(self, peer: Peer, call: Call, asked: CommitRequest) -> dict[str, Committed]:
+        """Let another process commit `asked`, which is a part of what `call` asks."""
+        answer = await self._owners.ask(peer, call._replace(body=msgspec.json.encode(asked)))
+        return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
+
+    async def begin(
+        self, topic: str, lane: LaneKey, offset: int, *, found_again: bool, headers: Collection[Header]
+    ) -> None:
+        """Store where a group begins in a lane of any process.
+
+        It is durable when this returns, unless it is `found_again` after a crash; then it is stored soon, if the lane
+        is ours, so that messages which retention takes from now on count as lost.
+        """
+        epoch = self._lanes.groups.epoch_of(lane)
+        if epoch is not None and found_again and self._hosting.hosts(broker_of(lane.partition)):
+            self._lanes.logs.offsets.note(lane, topic, Committed(epoch, offset))
+            return
+        await self.anywhere(topic, lane, offset, meant=None, attempts=0, headers=headers, begins=True)
+
+    async def anywhere(
+        self,
+        topic: str,
+        lane: LaneKey,
+        offset: int,
+        *,
+        meant: int | None,
+        attempts: int,
+        headers: Collection[Header],
+        metadata: str = "",
+        begins: bool = False,
+    ) -> Committed:
+        """Store one commit in a lane of any process; `headers` are those of the client's request. `begins`: see `here`.
+
+        `metadata`: see `decide_commit`.
+
+        Another process takes the partition's name from this one only, so what clients may do is checked before.
+        """
+        name = lane.partition
+        target = f"/v1/groups/{quote(lane.group, safe='')}/topics/{quote(topic, safe='')}/offsets"
+        call = Call.on_behalf("PUT", target, [*headers, (_BEGINS, b"1")] if begins else headers)
+        peer = self._owners.of(broker_of(name), call)
+        epochs, tried = {} if meant is None else {name: meant}, {name: attempts} if attempts else {}
+        texts = {name: metadata} if metadata else {}
+        if peer is None:
+            return (await self.here(topic, {lane: offset}, epochs, tried, metadata=texts, begins=begins))[name]
+        asked = CommitRequest(
+            offsets={name: offset}, epochs=epochs, attempts=tried, topic_id=lane.topic_id, metadata=texts or None
+        )
+        return (await self.there(peer, call, asked))[name]
 
 
 class QueuePosition(NamedTuple):
@@ -263,3 +377,53 @@ def check_offset(partition: str, offset: int, end_offset: int, field: str) -> No
             field=f"{field}.{partition}",
             extra={"end_offset": end_offset},
         )
+
+
+class GroupCommits:
+    """Stores commits of clients in partitions of any process; used on the event loop."""
+
+    def __init__(
+        self, meta: HostedMeta, lanes: LaneCommits, queues: QueueProgress, statistics: GroupStatistics
+    ) -> None:
+        self._meta = meta
+        self._lanes = lanes
+        self._queues = queues
+        self._statistics = statistics
+
+    async def in_partition(
+        self,
+        topic: Topic,
+        group: Group,
+        partition: str,
+        offset: int,
+        *,
+        metadata: str = "",
+        headers: Collection[Header] = (),
+    ) -> int:
+        """Commit an offset of a partition, and return the group's, which may be greater; durable when this returns.
+
+        `headers` are those of the client's request. Raises what `LaneCommits.anywhere` raises.
+        """
+        await begin(self._meta, topic, group)
+        lane = LaneKey(topic.id, group.name, False, partition)
+        done = await self._lanes.anywhere(
+            topic.name, lane, offset, meant=None, attempts=0, headers=headers, metadata=metadata
+        )
+        self._statistics.committed(group.name, topic, partition, broker_of(partition), done.offset)
+        return done.offset
+
+    async def in_queue(
+        self,
+        topic: Topic,
+        group: Group,
+        queue: LogicalQueue,
+        offset: int,
+        *,
+        metadata: str = "",
+        headers: Collection[Header] = (),
+    ) -> int:
+        """Commit a logical offset of a queue of a static topic; as `in_partition` (SPEC STATIC-16)."""
+        await begin(self._meta, topic, group)
+        done = await self._queues.store(topic, group, queue, offset, metadata=metadata, headers=headers)
+        self._statistics.committed(group.name, topic, queue.name, queue.leader.broker, done.offset)
+        return done.offset

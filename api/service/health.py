@@ -1,0 +1,271 @@
+"""What a process tells of its health: what has stopped, jobs that run nowhere, metrics of its parts, its load.
+
+A partition that stops, because its data contradicts itself, harms no other, so a process with stopped partitions is
+still ready. One whose metadata log has stopped is not: its lease ends, and it acknowledges nothing (SPEC RELY-10).
+
+Jobs are processes of their own and may be anybody's; they leave small files in the warehouse, which `JobWatch` reads
+(SPEC RETRY-7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from deltamq.api.host.hosted_meta import HostedMeta
+from deltamq.api.host.hosting import Hosting
+from deltamq.api.host.peers import Peers
+from deltamq.api.log.metrics import Gauge, Metrics
+from deltamq.api.order.online_clients import OnlineClients
+from deltamq.api.order.pull_locks import Locks
+from deltamq.api.queue.lanes import Lanes
+from deltamq.api.wire.request import Admission
+from deltamq.mq.errors import DeltaMQError
+from deltamq.mq.jobs import NEEDED_JOBS, is_missing
+from deltamq.mq.meta.brokers import META_ROLE
+from deltamq.mq.static.logical_queue import ShownPlace
+from deltamq.tables.clock import SYSTEM_CLOCK
+from deltamq.tables.log.warehouse import Warehouse
+from deltamq.tables.ops.job_runs import LastRun, newest_run, read_running, read_runs
+from deltamq.tables.paths import Space
+from deltamq.tables.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A partition that refuses all calls; `queue` is the logical queue that it is a segment of, if it is one."""
+
+    space: str
+    topic: str
+    partition: str
+    queue: str | None
+    code: str
+    detail: str
+
+
+class Stops:
+    """What this process found stopped; used on the event loop."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        meta: Callable[[], DeltaMQError | None],
+        place_of: Callable[[str, str], ShownPlace | None],
+    ) -> None:
+        """`meta` returns why the metadata log has stopped; `place_of` a partition's place in a static topic."""
+        self._warehouse = warehouse
+        self._meta = meta
+        self._place_of = place_of
+
+    @property
+    def partitions(self) -> int:
+        """The number of stopped partitions, the queue's own logs among them."""
+        return len(self._warehouse.stopped)
+
+    @property
+    def is_metadata_stopped(self) -> bool:
+        """Whether the metadata log is stopped."""
+        return self._meta() is not None
+
+    def _queue_name(self, topic: str, partition: str) -> str | None:
+        place = self._place_of(topic, partition)
+        return None if place is None else place.name
+
+    def all(self) -> list[Stopped]:
+        """Return everything that has stopped, by space, topic and partition."""
+        found = sorted(self._warehouse.stopped.items(), key=lambda one: (one[0].space.value, one[0].topic, one[0].name))
+        return [
+            Stopped(
+                space=ref.space.value,
+                topic=ref.topic,
+                partition=ref.name,
+                queue=self._queue_name(ref.topic, ref.name) if ref.space is Space.TOPICS else None,
+                code=error.code,
+                detail=error.detail,
+            )
+            for ref, error in found
+        ]
+
+
+log = logging.getLogger("deltamq.api")
+
+_FOLDER: Final = "jobs"
+#: Seconds for which a look is good enough for who asks.
+_FRESH_S: Final = 2.0
+#: Seconds between two looks without a question, and from the start to the first: jobs start later than services.
+_LOOK_S: Final = 60.0
+_MS: Final = 1_000
+
+
+class JobReport(NamedTuple):
+    """What is known of one job; `missing` says what does not happen because it runs nowhere, else it is empty."""
+
+    job: str
+    last: LastRun | None
+    running_since: datetime | None
+    missing: str
+
+
+class JobWatch:
+    """Reads the records of runs when somebody asks, and each minute; lives on the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        run: Callable[[Callable[[], list[JobReport]]], Awaitable[list[JobReport]]],
+        now_ms: Callable[[], int],
+        is_used: Callable[[], bool],
+    ) -> None:
+        """`run` calls a function on a thread; `is_used` is whether anybody would miss a job."""
+        self._store = store
+        self._run = run
+        self._now_ms = now_ms
+        self._is_used = is_used
+        self._loop = asyncio.get_running_loop()
+        self._reports: list[JobReport] = []
+        self._read_at = -_FRESH_S
+        self._told: frozenset[str] = frozenset()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = self._loop.create_task(self._look_on())
+
+    async def stop(self) -> None:
+        """End the watch, if it was started."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def missing(self) -> Sequence[JobReport]:
+        """The jobs that the queue needs and that ran nowhere, at the last look."""
+        return [one for one in self._reports if one.missing]
+
+    async def reports(self) -> list[JobReport]:
+        """Return all jobs that have run in the warehouse or are needed, by name, as of two seconds ago at most.
+
+        What cannot be read now is as at the last look.
+        """
+        if self._loop.time() - self._read_at >= _FRESH_S:
+            self._read_at = self._loop.time()
+            try:
+                self._reports = await self._run(self._read)
+            except DeltaMQError as error:
+                log.warning("event=jobs_not_read code=%s detail=%r", error.code, error.detail)
+        return self._reports
+
+    def _read(self) -> list[JobReport]:
+        names = sorted({*self._store.folders(_FOLDER), *NEEDED_JOBS})
+        return [self._report(name) for name in names]
+
+    def _report(self, job: str) -> JobReport:
+        last, running = newest_run(read_runs(self._store, job)), read_running(self._store, job)
+        since = max((one.started_at for one in running), default=None)
+        is_gone = job in NEEDED_JOBS and is_missing(
+            ok_ms=_ms(last.ok_at) if last is not None and last.ok_at is not None else None,
+            running_ms=None if since is None else _ms(since),
+            every_ms=0 if last is None else int(last.every_s * _MS),
+            now_ms=self._now_ms(),
+        )
+        return JobReport(job, last, since, NEEDED_JOBS[job] if is_gone else "")
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.reports()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Log what has changed since the last look."""
+        missing = {one.job: one for one in self.missing} if self._is_used() else {}
+        for name in sorted(missing.keys() - self._told):
+            last = missing[name].last
+            since = "never" if last is None or last.ok_at is None else last.ok_at.isoformat()
+            does_not = missing[name].missing
+            log.warning("event=job_missing job=%s last_ok=%s means=%r remedy='deltamq jobs run'", name, since, does_not)
+        for name in sorted(self._told - missing.keys()):
+            log.info("event=job_back job=%s", name)
+        self._told = frozenset(missing)
+
+
+def _ms(at: datetime) -> int:
+    return int(at.timestamp() * _MS)
+
+
+def gauges_of(
+    admission: Admission,
+    answers: Admission,
+    warehouse: Warehouse,
+    meta: HostedMeta,
+    hosting: Hosting,
+    lanes: Lanes,
+    locks: Locks,
+    job_watch: JobWatch,
+) -> list[Gauge]:
+    """Return the gauges of the process, in the order of the scrape."""
+    return [
+        Gauge("deltamq_queue_requests", "Produce requests under way.", lambda: admission.requests),
+        Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: admission.bytes),
+        Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: answers.bytes),
+        Gauge("deltamq_topics", "Topics.", lambda: len(meta.now.topics.topics)),
+        Gauge("deltamq_open_partitions", "Partitions open in this process.", lambda: len(warehouse.open_logs)),
+        Gauge("deltamq_in_flight_messages", "Messages popped and not done.", lanes.in_flight_everywhere),
+        Gauge("deltamq_hosted_brokers", "Brokers served here.", lambda: len(hosting.taking() - {META_ROLE})),
+        Gauge("deltamq_online_clients", "Exclusive clients.", lambda: len(meta.now.online.members())),
+        Gauge("deltamq_pull_locks", "Pull locks that clients hold in this process.", lambda: locks.held),
+        Gauge("deltamq_waiting_pops", "Pops that wait for messages.", lambda: lanes.waiting),
+        Gauge("deltamq_memory_checkpoints", "Checkpoints not stored.", lambda: lanes.checkpoints_in_memory),
+        Gauge(
+            "deltamq_missing_jobs", "Jobs that the queue needs, and that run nowhere.", lambda: len(job_watch.missing)
+        ),
+    ]
+
+
+def gauges_of_stops(stops: Stops) -> list[Gauge]:
+    """Return the gauges of what has stopped (SPEC RELY-10)."""
+    return [
+        Gauge(
+            "deltamq_stopped_partitions",
+            "Partitions that refuse all calls because their data contradicts itself.",
+            lambda: stops.partitions,
+        ),
+        Gauge(
+            "deltamq_metadata_stopped",
+            "Whether the metadata log is stopped, so that this process acknowledges nothing.",
+            lambda: stops.is_metadata_stopped,
+        ),
+    ]
+
+
+def counters_of(lanes: Lanes, peers: Peers, hosting: Hosting, online: OnlineClients) -> list[Gauge]:
+    """Return the counters that parts of the service keep themselves, in the order of the scrape."""
+    return [
+        Gauge("deltamq_stored_checkpoints", "Checkpoints stored.", lambda: lanes.unordered.stored),
+        Gauge("deltamq_forwarded_requests", "Requests sent to peers.", lambda: peers.asked),
+        Gauge("deltamq_lost_leases", "Times this process was declared dead.", lambda: hosting.lost_leases),
+        Gauge("deltamq_heartbeats", "Heartbeats answered here.", lambda: online.heartbeats),
+        Gauge("deltamq_lapsed_clients", "Clients whose authorization ended.", lambda: online.lapsed),
+        Gauge("deltamq_revive_records", "Records appended to revive logs.", lambda: lanes.logs.revive.records),
+    ]
+
+
+class RequestRate:
+    """The requests that a process answers per second."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._answered = 0
+        self._at_ms = SYSTEM_CLOCK.boot_ms()
+
+    def __call__(self) -> int:
+        """Return the requests answered per second since the last call."""
+        answered, now_ms = sum(self._metrics.requests.values()), SYSTEM_CLOCK.boot_ms()
+        rate = (answered - self._answered) * 1_000 // max(1, now_ms - self._at_ms)
+        self._answered, self._at_ms = answered, now_ms
+        return rate
