@@ -55,6 +55,8 @@ from deltamq.mq.client.produce.producer import Producer
 from deltamq.mq.errors import DeltaMQError, Forbidden, NotFound, Refused, Unauthenticated, Unavailable, Unknown
 from deltamq.mq.limits import MIB, PRODUCER_WINDOW_MS, REQUEST_MESSAGES_MAX
 
+log = logging.getLogger("deltamq.client")
+
 #: How long after its first attempt a request is repeated: an hour less than the service remembers it, for clocks that
 #: do not agree.
 REPEATABLE_MS: Final = PRODUCER_WINDOW_MS - 3600 * 1000
@@ -111,8 +113,6 @@ def too_late(first_attempt_ms: int, now_ms: int) -> Unknown | None:
         code=OUTCOME_UNKNOWN,
     )
 
-
-log = logging.getLogger("deltamq.client")
 
 _LEASE_FACTOR_MIN: Final = 2
 _BYTES_MAX: Final = 32 * MIB

@@ -26,6 +26,8 @@ from deltamq.mq.client.pop.lease import Lease, Leases, Release
 from deltamq.mq.client.pop.telemetry import CONSUME_TIMEOUT_S, ConsumerCounters, Ending, call_hook, ending_of
 from deltamq.mq.errors import Refused
 
+log = logging.getLogger("deltamq.client")
+
 
 class Slots:
     """A number of slots, taken before a pop and given back when its messages are handled."""
@@ -74,8 +76,6 @@ class Slots:
             self._closed = True
             self._freed.notify_all()
 
-
-log = logging.getLogger("deltamq.client")
 
 #: The argument of a handler: one message, a batch of them, or a batch as an Arrow table.
 Handled: TypeAlias = PoppedMessage | Sequence[PoppedMessage] | pa.Table

@@ -26,6 +26,8 @@ from deltamq.mq.client.messages.received import Result
 from deltamq.mq.client.pop.client import HANDLE_EXPIRED, PopClient
 from deltamq.mq.errors import DeltaMQError, Unknown
 
+log = logging.getLogger("deltamq.client")
+
 
 @dataclass(frozen=True)
 class Release:
@@ -218,8 +220,6 @@ def _wake_at(lease: Lease) -> float:
     """Return when a lease needs attention: its renewal, or its expiry."""
     return min(lease.renew_at, lease.expires_at) if lease.renew_at < lease.renew_until else lease.expires_at
 
-
-log = logging.getLogger("deltamq.client")
 
 _CALL_S_MIN: Final = 0.05
 

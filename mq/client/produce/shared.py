@@ -24,6 +24,8 @@ from deltamq.mq.client.http.threads import Workers, in_child
 from deltamq.mq.errors import Overloaded, Refused
 from deltamq.mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
 
+log = logging.getLogger("deltamq.client")
+
 
 class Buffer:
     """Room for `bytes_max` bytes of unresolved messages."""
@@ -217,8 +219,6 @@ class Shared:
     #: Set when the producer stops waiting at its close; it ends all retries.
     stop: threading.Event = field(default_factory=threading.Event)
 
-
-log = logging.getLogger("deltamq.client")
 
 EXIT_S: Final = 30.0
 #: pyarrow imports this module when it first encodes, which at the end of a program is too late.

@@ -28,6 +28,8 @@ from deltamq.mq.client.http.answers import decode_as
 from deltamq.mq.errors import Conflict, NotFound, Refused
 from deltamq.mq.names import member_name, split_member
 
+log = logging.getLogger("deltamq.client")
+
 Start: TypeAlias = str | int | datetime | Mapping[str, int]
 
 
@@ -84,9 +86,6 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
-
-
-log = logging.getLogger("deltamq.client")
 
 
 class OffsetStore(Protocol):
