@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from deltamq.mq.errors import Unavailable, Unknown
+from deltamq.mq.errors import StorageFull, Unavailable, Unknown
 from deltamq.tables.log.log import PartitionLog
 from deltamq.tables.log.warehouse import Warehouse, open_store
 from deltamq.tables.settings import LogSettings
@@ -33,6 +34,7 @@ from deltamq.tables.store.object import ObjectStore
 from deltamq.tables.store.publishing import blocking
 from deltamq.tables.store.store import FileMissing, ListedFile, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tests.contract.stores import STORES, OpenAgain, opened_again
+from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server
 
@@ -536,3 +538,16 @@ def test_a_warehouse_folder_is_made_with_all_its_parents(tmp_path: Path) -> None
     store.put("x/file", b"1", durable=True)
     assert (tmp_path / "a" / "b" / "c" / "x" / "file").read_bytes() == b"1"
     store.close()
+
+
+def test_rely_3_a_full_disk_does_not_keep_a_warehouse_from_being_read() -> None:
+    files = MemoryStore()
+    with closing(Warehouse.open("", store=files)) as filled:
+        filled.create(REF).append([batch(b"here")])
+    full = FaultyStore(files)
+    full.before["put_if_absent"] = failing(StorageFull("no space left"))
+    with closing(Warehouse.open("", store=full)) as warehouse:
+        log = warehouse.open_partition(REF)
+        assert all_bodies(log) == [b"here"]
+        with pytest.raises(StorageFull):
+            log.append([batch(b"no")])
